@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _STEADY_SECONDS = 30.0
-_MAX_ERROR_CHARACTERS = 300  # of an error that is reported
+_MAX_ERROR_CHARACTERS = 300  # length of a reported error message
 _Work = Callable[[], Coroutine[None, None, None]]
 
 
@@ -50,7 +50,7 @@ class BackgroundTasks:
         self._report, self._started = report, started
         self._first_pause, self._steady = first_pause, steady_seconds
         self._tasks: list[asyncio.Task[None]] = []
-        self._failures: dict[str, int] = {}  # since the task last ran steadily
+        self._failures: dict[str, int] = {}  # failures by task, since the task last ran for `steady_seconds`
         self._errors: dict[str, str] = {}
 
     def start(self, name: str, work: _Work, *, may_return: bool = False) -> None:
@@ -94,7 +94,7 @@ class BackgroundTasks:
                 if is_stopped:
                     raise
                 error = cancelled  # something that the task awaited was cancelled, not the task
-            except Exception as caught:  # no background task may die unseen
+            except Exception as caught:  # log the error of every task that ends
                 error = caught
             finally:
                 steady.cancel()

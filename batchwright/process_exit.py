@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Never, TextIO
 
-_EXIT_WRITE_FAILED = 120  # the interpreter's own code in this case
+_EXIT_WRITE_FAILED = 120  # the exit code that the interpreter itself uses in this case
 
 
 def collect_rarely() -> None:

@@ -29,7 +29,7 @@ from tests.peers.servers import Peer, llamacpp
 
 _SLOTS = 8
 _BATCH_IN_FLIGHT = (4, 6, 7, 8)
-_ARRIVALS = 3.0  # direct calls a second
+_ARRIVALS = 3.0  # direct calls per second
 _DIRECT_TOKENS, _BATCH_TOKENS, _BATCH_LINES = 300, 400, 6_000
 _RAMP_SECONDS, _SAMPLE_SECONDS = 5.0, 0.1
 _PROCESSING = re.compile(r"^llamacpp:requests_processing (\d+)$", re.MULTILINE)

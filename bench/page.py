@@ -149,10 +149,11 @@ def _section(section: SectionResult) -> str:
 
 
 def merged(stored: BenchmarkReport, newer: BenchmarkReport) -> BenchmarkReport:
-    """Return the stored result, with the sections of a newer run in place of those with the same names.
+    """Return the stored result with the figures of a newer run. Sections that the newer run measured are
+    replaced.
 
-    The sections are in the order of the benchmark. If the newer run measured all of them, its result replaces
-    the stored one.
+    The sections are in the order of the benchmark. If the newer run measured all sections, its result is
+    returned.
 
     Raises:
         SystemExit: the runs cannot be on one page, because they ran on different machines, or because a

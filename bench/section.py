@@ -32,8 +32,8 @@ class SectionOptions:
     def turns(self, seconds: float, rounds: int | None = None) -> Iterator[int]:
         """Yield the numbers of the rounds, starting at 1.
 
-        The iteration ends after `rounds` rounds; None means `self.rounds`. It ends earlier, but not before
-        the first round, if `seconds` have passed.
+        The iteration ends after `rounds` rounds; None means `self.rounds`. If `seconds` have passed, it ends
+        earlier, but at least one round is yielded.
         """
         started = time.monotonic()
         for number in range(1, (rounds or self.rounds) + 1):

@@ -13,10 +13,10 @@ from bench.results import BenchmarkReport, number
 
 _PAGE = Path(__file__).parent / "explanation" / "scaling.md"
 _WORKERS = (1, 10, 100, 1_000)
-_LINES = 50_000  # of the batch whose events, statements and requests are counted
-_IN_FLIGHT, _ANSWER_SECONDS = 256, 5.0  # of a worker whose backend takes long
-_SLICES = 2  # that such a worker runs at once
-_ACTIVITY_POLLS = 14  # of a worker with all roles and one model: control 5, io 5, webhooks 2, its two queues
+_LINES = 50_000  # lines of the batch whose events, statements and requests are counted
+_IN_FLIGHT, _ANSWER_SECONDS = 256, 5.0  # for a worker with a slow backend
+_SLICES = 2  # slices that such a worker runs at once
+_ACTIVITY_POLLS = 14  # all roles and one model: control 5, io 5, webhooks 2, and 2 queues
 
 
 class _Resource(NamedTuple):
@@ -71,13 +71,13 @@ class _Constants(NamedTuple):
     seconds.
     """
 
-    lines_per_second: float  # of a worker whose backend answers at once
+    lines_per_second: float  # for a worker whose backend answers at once
     events: float
     statements: float
     storage_requests: float
     event_cpu: float
     statement_cpu: float
-    idle_statements: float  # a second, of a worker
+    idle_statements: float  # per second and worker
 
 
 class _Load(NamedTuple):

@@ -125,7 +125,7 @@ class Faults:
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
         """Call `callback` when the fault ends.
 
-        A fault that a request itself asked for is not in the list. It ends when `clear` ends all faults.
+        A fault that a request itself asked for ends when `clear` ends all faults.
         """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:

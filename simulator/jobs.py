@@ -37,7 +37,7 @@ class SimulatedJob(HttpExchange):
     """A job: a request that is answered later. The simulated backend uses it in place of an HTTP request.
 
     The response is stored as the job's result. If the backend rejects the request at once, `rejection` is the
-    response to the submission. If not, `rejection` is None.
+    response to the submission. Otherwise `rejection` is None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 Schema = Mapping[str, Any]
 
-# Deeper values, and values after this number of values, have only required parts: recursive schemas end.
+# Deeper or later values have only required parts, so that recursive schemas come to an end.
 _DEEPEST, _MANY = 6, 1000
 _MAX_VALUES = 100_000  # values in one response
 _FORMATS = {

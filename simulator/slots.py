@@ -17,7 +17,7 @@ class Slots:
         """
         self._slots, self._max_waiting = slots, max_waiting
         self._taken = set[object]()
-        self._waiting: dict[object, Callable[[], None]] = {}  # in the order in which they came
+        self._waiting: dict[object, Callable[[], None]] = {}  # in the order of arrival
 
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
         """Give a request a slot, and call `start` when it has the slot: before this method returns, or later.

@@ -14,9 +14,9 @@ ERRORS = (APIConnectionError, APIStatusError, httpx.RequestError, httpx2.Request
 # The API sends something at least every 15 s; a connection that is silent for longer is dead.
 EVENTS_TIMEOUT_SECONDS = 35.0
 RESULTS_TIMEOUT_SECONDS = 120.0
-RECONNECT_SECONDS = 2.0  # pause after a stream that the API has ended; the first one after an error
+RECONNECT_SECONDS = 2.0  # pause after the API has ended a stream, and after the first error
 _MAX_PAUSE_SECONDS = 30.0
-_MAX_FAILURES = 30  # in a row: about 15 minutes
+_MAX_FAILURES = 30  # failures in a row, which take about 15 minutes
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 

@@ -17,7 +17,7 @@ from batchwright.rules.input.oversized_input import (
 )
 from batchwright.rules.results.error_tally import OTHER
 
-MAX_BATCHES = 100  # in a list of batches
+MAX_BATCHES = 100  # batches per page of a list
 
 
 class PartsFailed(Exception):

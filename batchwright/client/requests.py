@@ -12,7 +12,7 @@ from batchwright.rules.input.line_writer import request_line
 from batchwright.rules.input.oversized_input import PartFile, PartLimits, divide, group_id, part_metadata
 from batchwright.rules.json_text import replace_lone_surrogates
 
-MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024  # of an input file; a larger one is written to a temporary file
+MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024  # a larger input file is written to disk
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Body = Mapping[str, object]

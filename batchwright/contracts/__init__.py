@@ -1,5 +1,6 @@
-"""Contracts between the processes: the types of everything that one process writes and another one reads.
+"""Contracts between the processes: types of the data that one process writes and another process reads.
 
-`api_objects/` is what the HTTP API returns, `temporal_payloads/` what Temporal stores, and `model_registry/`
-what operators configure of models. `terms`, `errors` and `calls` are shared by all of them.
+`api_objects/` has the objects that the HTTP API returns. `temporal_payloads/` has the payloads that Temporal
+stores. `model_registry/` has the settings of models that operators write. All of them use `terms`, `errors`
+and `calls`.
 """

@@ -1,4 +1,4 @@
-"""Error codes and error types that one process writes and another one reads.
+"""Error codes and error types that one process writes and another process reads.
 
 `LineCode` is `error.code` in the error file, for a line that got no HTTP response. `Failure` is the `type` of
 an ApplicationError that an activity raises. Temporal retries all of them except NEVER_RETRIED.

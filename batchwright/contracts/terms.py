@@ -78,7 +78,7 @@ class AdmissionPolicy(StrEnum):
     """Rule for a batch that, by its forecast, cannot end within its completion window."""
 
     ACCEPT = "accept"
-    REFUSE = "refuse"  # it fails before a line is sent
+    REFUSE = "refuse"  # the batch fails before a line is sent
 
 
 class HoldKind(StrEnum):
@@ -138,5 +138,5 @@ class ActivityState(StrEnum):
     QUEUED = "queued"  # until a worker takes it
     RUNNING = "running"
     WAITING = "waiting"  # until its next attempt
-    STOPPING = "stopping"  # it runs, and its cancellation was requested
+    STOPPING = "stopping"  # running, after its cancellation was requested
     PAUSED = "paused"  # in Temporal, by an operator

@@ -63,7 +63,7 @@ async def connect(database_url: str) -> DatabaseConnection:
 async def create_driver_pool(database_url: str, size: int) -> Pool:
     """Create a pool of at most `size` connections. A connection is opened when it is first needed.
 
-    Why asyncpg gets these arguments:
+    Reasons for the arguments that asyncpg gets:
 
     - `min_size=0`: with a greater number, asyncpg logs a traceback every second for each connection that it
       cannot open during an outage.

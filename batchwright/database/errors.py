@@ -1,18 +1,18 @@
 """Errors of the database.
 
 DatabaseError
-  DatabaseUnavailable   the database does not answer now; the caller retries (Temporal retries activities)
+  DatabaseUnavailable   the database does not answer now; the caller can retry (Temporal retries activities)
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
-  SchemaMismatch        the tables do not fit this version of the code; the message names the command to run
+  SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
   MigrationFailed       a migration failed and was rolled back; earlier migrations stay applied
   UnknownCursor         a list cannot continue after the id `after`, because no such object exists
   UnknownBatch          the batch to change has no row
-  FileInUse             the file is the input of a batch that has not ended or whose files are not written yet
-  ResultsInUse          the batch to delete has results that a batch which resumes it has not read yet
-  ResultsGone           the batch to resume has results that are no longer kept
+  FileInUse             a batch needs the file as its input: it has not ended, or its files are not written
+  ResultsInUse          another batch resumes the batch to delete, and has not read all its results yet
+  ResultsGone           the results of the batch to resume are no longer kept
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
-  UploadFull            the upload would exceed the limit of parts or bytes with one more part
+  UploadFull            with one more part, the upload would exceed the limit of parts or bytes
   UnknownTenant         the tenant of a new API key, team or user does not exist
   UnknownBudgetGroup    the budget group to change does not exist
   UnknownApiKey         the new member of a team or user is not an API key of the tenant

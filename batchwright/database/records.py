@@ -37,7 +37,7 @@ Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "ev
 class FileRow(Message):
     id: str
     tenant: str
-    purpose: Purpose | Literal["calls"]  # "calls": of a rolling batch
+    purpose: Purpose | Literal["calls"]  # "calls": the input of a rolling batch
     filename: str
     bytes: int
     created_at: datetime
@@ -59,7 +59,7 @@ class BatchRow(Message):
     completed_at: datetime | None = None
     failed_at: datetime | None = None
     expired_at: datetime | None = None
-    cap_reached_at: datetime | None = None  # it has cost as much as its cap, and ends
+    cap_reached_at: datetime | None = None  # time at which the batch reached its cap on the cost
     cancel_requested_at: datetime | None = None
     cancelled_at: datetime | None = None
     output_file_id: str | None = None
@@ -73,7 +73,7 @@ class BatchRow(Message):
     model_usage: list[ModelUsage] = []  # requests and tokens that cost something, by model
     prices: dict[str, PriceConfig] = {}  # by model, as they were when the input was validated
     results_kept_until: datetime | None = None  # set if the batch failed without files
-    output_copy: OutputCopy | None = None  # to the output location; None: no attempt has ended
+    output_copy: OutputCopy | None = None  # state of the copy; None until an attempt has ended
     files_pending_until: datetime | None = None  # set if the batch ended before its files were written
     ingestion_began_at: datetime | None = None
     errors_summary: list[ErrorCount] = []  # failed lines by code and model, most lines first
@@ -199,14 +199,11 @@ class ModelBacklog:
     priority: int
     created_at: datetime  # or `start_at`, if the batch has one
     is_paused: bool = False  # True if a user has paused the batch
-    held: HoldKind | None = None  # what an operator holds: its tenant or the model
+    held: HoldKind | None = None  # set if an operator has stopped the tenant or the model
 
 
 class Hold(NamedTuple):
-    """Record that an operator has stopped the sending of lines of a tenant or of a model.
-
-    `held_at` is the time at which the operator stopped it.
-    """
+    """Record that an operator has stopped the sending of lines of a tenant or model at the time `held_at`."""
 
     kind: HoldKind
     name: str
@@ -223,9 +220,7 @@ class ModelDeadline:
 
 
 class ServedModel(Message):
-    """A model in the list of models of a backend. `seen_at` is the time at which the backend sent the
-    list.
-    """
+    """A model in the list of models that a backend sent at the time `seen_at`."""
 
     name: str
     backend_url: str
@@ -235,8 +230,8 @@ class ServedModel(Message):
 class WorkerHeartbeat(Message):
     """Latest report of a worker process about itself.
 
-    `stats` has numbers by name. A name is the name of a metric, of a queue that the worker polls, or of a
-    slice (part of a model's lines) that the worker sends.
+    The keys of `stats` are names of metrics, of queues that the worker polls, and of slices (parts of a
+    model's lines) that the worker sends.
     """
 
     id: str  # host:pid
@@ -258,16 +253,13 @@ class BackendLoad(NamedTuple):
 
 
 class InteractiveRate(NamedTuple):
-    """Requests and tokens per minute of interactive calls, for one tenant or one model.
-
-    Interactive calls are requests that an API process sends while the client waits. The numbers are averages
-    over the last seconds.
+    """Requests and tokens per minute of interactive calls (a client waits), for one tenant or one model.
 
     Attributes:
         of_tenant: True for a tenant, False for a model.
         name: the tenant or the model.
-        requests: requests per minute.
-        tokens: tokens per minute.
+        requests: requests per minute, as the average over the last seconds.
+        tokens: tokens per minute, as the average over the last seconds.
         processes: number of API processes that send these calls.
     """
 

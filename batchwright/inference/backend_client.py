@@ -54,9 +54,8 @@ class RequestSender(Protocol):
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Awaitable[Outcome]:
-        """Send one line and return its outcome, without retries.
-
-        The parameters are those of `InferenceClient.send`.
+        """Send one line and return its outcome, without retries. `InferenceClient.send` explains the
+        parameters.
         """
         ...
 
@@ -90,7 +89,7 @@ class InferenceClient:
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self._backend = backend
         self.serves_direct_first = backend is not None and backend.send_dispatch_header
-        # Only the adaptive limit holds lines back until a slot may be free. Without it, they need a backoff.
+        # Without the adaptive limit, lines do not wait for a free slot, so they need a backoff.
         self._recognizes_busy = self.serves_direct_first and settings.adaptive_limits
         self._max_bytes = settings.max_response_bytes
         self._max_models = settings.max_listed_models
@@ -102,7 +101,7 @@ class InferenceClient:
         self._common_headers = [*_COMMON_HEADERS, *added]
         self._interactive_headers = _registry_headers(settings, backend, of_batches=False)
         self._initial_problem, self.problem = problem, problem
-        # A backend in the registry gets only the key it names. The default key is not sent everywhere.
+        # A backend in the registry gets only the key that its entry names, never the default key.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
         self._key = settings.backend_api_key if listed else ""
         self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
@@ -192,8 +191,8 @@ class InferenceClient:
         """Send an interactive request. Return a context manager that yields the response while it arrives.
 
         The headers that mark requests of batches are not sent. These are the header of the setting
-        `dispatch_header` and the backend's `batch_headers`. A backend that reads them can then serve the
-        interactive request first.
+        `dispatch_header` and the backend's `batch_headers`. A backend that distinguishes requests by these
+        headers can serve the interactive request first.
 
         Args:
             request_id: id of the request.

@@ -15,7 +15,7 @@ from msgspec import Struct
 _MIN_PAUSE = 1.0
 _MAX_PAUSE = 30.0
 _MAX_REQUESTED_PAUSE = 60.0  # the longest pause that a Retry-After header can set
-_SOON = 3.0  # not longer than a slice without sends keeps its worker slot
+_SOON = 3.0  # at most the time for which a slice keeps its worker slot without sending
 # Until this time has passed, failures of a single tenant's lines do not open the circuit while a line of
 # another tenant may still succeed.
 _OTHER_TENANT_SECONDS = 10.0
@@ -78,7 +78,7 @@ class CircuitBreaker:
     _waiting: dict[str, float] = field(default_factory=dict[str, float])  # last `wait_seconds` call by tenant
     _tenant_errors: dict[str, str] = field(default_factory=dict[str, str])
     _refused_at: float = -math.inf  # last response with 401 or 403
-    _accepts_key: bool = False  # True if a request that was sent since then got a normal response
+    _accepts_key: bool = False  # True if a request sent after `_refused_at` succeeded
 
     @property
     def open_seconds(self) -> float:
@@ -107,7 +107,7 @@ class CircuitBreaker:
         left = self._retry_at - now
         others = (at for one, at in self._waiting.items() if one != tenant)
         is_last_failed = tenant and tenant == self._last_failed_tenant
-        # A caller that was told to come back after the pause may have asked at its beginning only.
+        # A caller that waits for the end of the pause may have called only at its beginning.
         waiting_since = min(now - _OTHER_TENANT_HEAD_START, self._paused_at)
         if is_last_failed and any(at >= waiting_since for at in others):
             left += _OTHER_TENANT_HEAD_START

@@ -1,4 +1,6 @@
-"""Request what a backend reports: its models at `/v1/models`, and its slots at llama.cpp's `/props`."""
+"""Request the data that a backend reports: its models at `/v1/models`, and its slots at llama.cpp's
+`/props`.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -90,7 +92,7 @@ async def list_models(
         response = await transport.exchange(request, most_bytes=most_bytes, seconds=_TIMEOUT_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise _failed(endpoint, error, is_unreachable=True) from error
-    except Exception as error:  # the response is untrusted, and nothing in it may end the worker
+    except Exception as error:  # the response is untrusted, and must not end the worker
         raise _failed(endpoint, error, is_unreachable=False) from error
     backend_time, status = _response_date(response), response.status
     if status != 200:

@@ -174,7 +174,7 @@ class TenantSender:
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Coroutine[None, None, Outcome]:
-        """Send one line and return its outcome. The parameters are those of `InferenceClient.send`."""
+        """Send one line and return its outcome. `InferenceClient.send` explains the parameters."""
         return self._sender.send(target, body, request_id, extra, self._tenant)
 
 
@@ -234,7 +234,7 @@ class MicrobatchSender:
         """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 
         Only lines with the same `tenant` share a request. If the call is cancelled, the shared request
-        continues for the other lines. The other parameters are those of `InferenceClient.send`.
+        continues for the other lines. `InferenceClient.send` explains the other parameters.
         """
         part = self._eligible(body)
         if part is None:
@@ -324,10 +324,10 @@ class MicrobatchSender:
     ) -> None:
         """Send a failed shared request again after a pause.
 
-        It is sent unchanged the first time, and in two halves every later time.
+        The first retry sends the same request. Each later retry sends the lines in two halves.
 
         Args:
-            repetitions: how often the request was already repeated.
+            repetitions: number of retries so far.
             category: the kind of the last failure.
         """
         self._size.record_failure()

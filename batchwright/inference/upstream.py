@@ -26,8 +26,8 @@ class Backend:
     is_unreachable: bool = False  # True if it did not respond to the last request for its model list
     listing_failed: bool = False  # True if the last request for its model list failed
     ignored_models: int = 0  # number of ids in its last model list that were ignored
-    has_responded: bool = False  # True if it ever returned a model list; only then is silence a failure
-    probe_seconds: float | None = None  # duration of the last request for its model list; None: none
+    has_responded: bool = False  # True if it has returned a model list; later silence is a failure
+    probe_seconds: float | None = None  # duration of the last model list request; None before the first
     # Returns the parsed URL of a path at this backend, for example of `/v1/chat/completions`.
     endpoint: Callable[[str], TargetUrl] = field(init=False)
 

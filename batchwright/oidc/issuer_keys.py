@@ -48,7 +48,7 @@ class IssuerKeys:
         self._monotonic = monotonic
         self._keys: tuple[IssuerKey, ...] = ()
         self._fetched_at = self._attempted_at = -math.inf
-        self._problem = ""  # of the latest attempt; empty if it succeeded
+        self._problem = ""  # error of the latest attempt; empty after a success
         self._fetching: asyncio.Task[None] | None = None
 
     def current(self) -> tuple[IssuerKey, ...]:

@@ -33,7 +33,7 @@ MAX_CACHED_TOKENS = 10_000  # for more tokens, the least recently used one is dr
 MAX_USER_CHARACTERS = 255
 # Other types of tokens, such as logout tokens, have the same issuer, audience and keys.
 _TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
-_DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE})  # of every token if no claim is configured
+_DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE})  # scopes of every token if no claim is configured
 _CLAIMS = TypeAdapter(dict[str, JsonValue])
 _Claims = dict[str, JsonValue]
 
@@ -66,7 +66,7 @@ class TokenIdentity(NamedTuple):
 
 class _CheckedToken(NamedTuple):
     identity: TokenIdentity
-    keys: tuple[IssuerKey, ...]  # of the issuer when the token was checked
+    keys: tuple[IssuerKey, ...]  # keys of the issuer when the token was checked
     expires_at: float  # seconds since 1970, without leeway
 
 
@@ -76,7 +76,7 @@ class _Header(BaseModel):
     alg: str
     kid: str | None = None
     typ: str = "JWT"
-    crit: None = None  # extensions that a recipient has to understand: there are none
+    crit: None = None  # a token with required extensions is rejected
 
 
 class _Registry(JWSRegistry):

@@ -30,7 +30,7 @@ class ObjectMissing(StorageError):
 
 
 class ObjectRefused(StorageError):
-    """S3 refuses to return or to write this one object. The message says what to check."""
+    """S3 refuses to return or to write one object, but not others. The message says what to check."""
 
 
 class StorageUnavailable(StorageError):
@@ -147,8 +147,8 @@ def check_key(key: str) -> str:
     """Check the key of an object, and return it unchanged.
 
     Raises:
-        ValueError: the key is empty, absolute or too long, or a part between slashes is empty, begins with a
-            dot or contains characters that are not allowed.
+        ValueError: the key is empty, absolute or too long. Or one of its parts between slashes is empty,
+            begins with a dot, or contains characters that are not allowed.
     """
     if not is_key(key):
         raise ValueError(f"{key!r} is not a storage key: keys are parts of [A-Za-z0-9._-] joined by '/'.")

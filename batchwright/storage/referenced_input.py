@@ -86,14 +86,16 @@ class InputObjects:
 
 
 class ReferencedInput:
-    """An object with the input of a batch, which is read once. One piece of it is in memory at a time.
+    """An object with the input of a batch, which is read once. One piece of the object is in memory at a
+    time.
 
     Args:
-        url: URL of the object. The caller has checked its form, and that the tenant may read it.
+        url: URL of the object. The caller has checked the form of the URL, and that the tenant may read the
+            object.
         stored: usage and quota of the tenant's storage, to which the input would be copied.
 
     Attributes:
-        bytes: number of bytes that were read so far, after expansion.
+        bytes: number of bytes that were read so far, after decompression.
     """
 
     def __init__(self, objects: InputObjects, url: str, stored: StoredBytes) -> None:

@@ -26,7 +26,7 @@ _DEFERRAL_ERRORS = {
     "permission": "no_healthy_backend",
 }
 _RATE_SECONDS = 60.0  # tokens so long ago count about a third as much as new ones
-CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # chats are sent alone, or perhaps in groups
+CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # chats are sent alone, or may share requests
 
 
 @dataclass

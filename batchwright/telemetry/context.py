@@ -10,7 +10,7 @@ _NONE: Mapping[str, FieldValue] = {}
 
 
 def current_fields() -> Mapping[str, FieldValue]:
-    """Return the log fields of the current work: those of all `bind_fields` blocks around the caller."""
+    """Return the log fields of the current work: the fields of all `bind_fields` blocks around the caller."""
     return _fields.get() or _NONE
 
 

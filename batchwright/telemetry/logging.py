@@ -124,8 +124,8 @@ class JsonLinesFormatter(JsonFormatter):
 def _add_context(record: logging.LogRecord) -> bool:
     """Add the fields of the current work and the ids of the current trace span to a log entry.
 
-    Fields that the entry already has keep their values. This is a logging filter that drops no entry: it
-    always returns True.
+    Fields that the entry already has keep their values. The function is used as a logging filter. It always
+    returns True, so no entry is dropped.
     """
     fields = current_fields() or _workflow_fields(record)
     spans = tracing.spans()

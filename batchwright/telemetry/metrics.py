@@ -68,7 +68,7 @@ class Metrics(
         self.registry = registry or CollectorRegistry()
         self.tenants = BoundedLabel(tenants)
         self.models = ModelLabels(_UNLISTED_MODELS)
-        self.before_scrape: list[Callable[[], None]] = []  # each sets gauges that are read at a scrape only
+        self.before_scrape: list[Callable[[], None]] = []  # called before a scrape, to set gauges
         create = MetricFactory(self.registry, self.models)
         for families in _FAMILIES:
             families.__init__(self, create)

@@ -35,7 +35,7 @@ from batchwright.temporal.errors import translated_errors
 _RPC_TIMEOUT = timedelta(seconds=10)
 # A batch that was due while Temporal was unavailable is created later, but not much later.
 _CATCHUP = timedelta(hours=1)
-_UPDATES = 5  # attempts to change a schedule that others change at the same time
+_UPDATES = 5  # attempts to change a schedule that other callers change at the same time
 # Part of the messages of Go's time.LoadLocation, which Temporal passes on.
 _ZONE = re.compile("unknown time zone|invalid location name")
 _POLICIES = {

@@ -74,7 +74,7 @@ class Namespace:
         return dict(listed.custom_attributes)
 
     async def _compare(self) -> tuple[list[str], list[str]]:
-        """Compare the search attributes of the namespace with those that batches need.
+        """Compare the search attributes of the namespace with the search attributes that batches need.
 
         Return the names of missing attributes, and one sentence for each attribute with a wrong type. If the
         credentials do not allow listing the attributes, the types are not checked.

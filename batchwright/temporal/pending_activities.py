@@ -21,7 +21,7 @@ from batchwright.temporal.codec import PayloadDecryptionError
 
 _RPC_TIMEOUT = timedelta(seconds=10)
 _SLICE = ExecutionActivities.run_slice.__name__
-_EVENTS_PER_PAGE, _MAX_PAGES = 500, 20  # of the history that is read to find the numbers of slices
+_EVENTS_PER_PAGE, _MAX_PAGES = 500, 20  # limits of reading the history
 
 
 class PendingActivity(NamedTuple):

@@ -43,7 +43,7 @@ class Build:
 
 
 class RolloutRefused(Exception):
-    """Temporal refused to make a build the current one. The message has the reason and the remedy."""
+    """Temporal refused to make a build current. The message has the reason and the remedy."""
 
 
 async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
@@ -71,7 +71,7 @@ async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
 
 
 async def make_current(client: Client, deployment: str, build: str, *, lacking_queues: bool = False) -> str:
-    """Make a build the current one, so that its workers get all new batches.
+    """Make a build current, so that its workers get all new batches.
 
     Return the id of the build that was current before, or "" if there was none.
 

@@ -8,7 +8,7 @@ from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.rules.webhooks.ssrf_rules import Network, check_url
 from batchwright.webhooks.dns_lookup import DnsLookup
 
-# URLs of a tenant that are not allowed. The lookup of a host occupies a thread, for long if nothing answers.
+# Forbidden URLs that a tenant may send. Each lookup occupies a thread, for long if no server answers.
 REFUSED_URLS_PER_MINUTE = 60
 _ALLOWED_SECONDS = 10.0  # the addresses are checked again whenever a webhook is sent
 
@@ -45,7 +45,7 @@ class UrlChecker:
         self._networks = networks
         self._lookup = DnsLookup()
         self._refused = FailureLimiter(REFUSED_URLS_PER_MINUTE)
-        self._checks: dict[_Host, asyncio.Task[None]] = {}  # running ones, and recent ones that succeeded
+        self._checks: dict[_Host, asyncio.Task[None]] = {}  # running checks, and recent checks that succeeded
 
     async def check(self, url: str, tenant: str) -> None:
         """Check that webhooks may be sent to this URL, and to the present addresses of its host.
@@ -62,7 +62,7 @@ class UrlChecker:
         if host not in self._checks:
             self._count(tenant)  # before the lookup, so that concurrent lookups count
             self._checks[host] = asyncio.create_task(self._check(host))
-        await asyncio.shield(self._checks[host])  # a cancelled caller must not cancel it for others
+        await asyncio.shield(self._checks[host])  # other callers may wait for the same check
 
     async def _check(self, host: _Host) -> None:
         try:

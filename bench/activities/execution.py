@@ -45,7 +45,7 @@ from bench.activities.ingestion import ingest
 from bench.inputs import MODELS
 from tests.fakes.memory_database import MemoryDatabase
 
-_SLICES_AT_ONCE = 4  # of each model
+_SLICES_AT_ONCE = 4  # slices of one model that are sent at once
 
 
 class SentSlices(msgspec.Struct, frozen=True):

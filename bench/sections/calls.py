@@ -18,7 +18,7 @@ from bench.stack import RunningStack, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _ALONE = 256, 5
 _PER_SECOND, _SECONDS = 200, 20
-_LEAST = 195.0  # answers a second: they keep up with the calls, except for a jitter at both ends
+_LEAST = 195.0  # answers per second: as many as calls, except for a jitter at both ends
 _ALL_SECONDS = 120.0
 _MAX_ANSWER_BYTES, _TIMEOUT_SECONDS = 1024 * 1024, 300.0
 _BODY = json.dumps(

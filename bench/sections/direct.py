@@ -19,10 +19,10 @@ from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
 from bench.stack import Simulator, running_stack, simulator, wait_until_quiet
 
-_CALLED, _DIRECT_BATCH, _INTERACTIVE_BATCH = MODELS  # the models of the calls, and of the batch beside them
+_CALLED, _DIRECT_BATCH, _INTERACTIVE_BATCH = MODELS  # model of the calls, and models of the batches
 _SLOTS, _QUEUE = 32, 100
 _LATENCY_MS, _JITTER = 400, 0.3
-_ARRIVALS = 20.0  # calls a second: they need a quarter of the slots
+_ARRIVALS = 20.0  # calls per second, which need a quarter of the slots
 _SECONDS, _RAMP_SECONDS, _LINES = 16.0, 6.0, 3_000
 _SEED = 7
 _TIMEOUT_SECONDS, _MAX_ANSWER_BYTES = 60.0, 1024 * 1024
@@ -153,7 +153,7 @@ def _mean_seconds() -> float:
 
 
 async def _calls(way: _Way, ramp: float, seconds: float) -> _Measured:
-    """Send calls at random times with a fixed mean rate, and measure those after the first `ramp` seconds.
+    """Send calls at random times with a fixed mean rate. Measure the calls after the first `ramp` seconds.
 
     Each run measures the same calls.
     """

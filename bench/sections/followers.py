@@ -11,8 +11,8 @@ from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
 from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
 
-_FOLLOWERS = 8  # the most that a tenant may have at one API process
-_IN_FLIGHT, _LATENCY_MS = 64, 500  # the engine is the bound, as with real ones, and not this machine
+_FOLLOWERS = 8  # greatest number for one tenant at one API process
+_IN_FLIGHT, _LATENCY_MS = 64, 500  # the backend limits the rate, not this machine
 _LINES = 1_500
 _SECONDS, _ROUNDS = 38.0, 3
 
@@ -29,7 +29,7 @@ def measure(options: SectionOptions) -> list[Figure]:
     ):
         file_id = batches.upload(client, path)
         for number in options.turns(_SECONDS, _ROUNDS):
-            # Each comes first in every second round, so that what changes with time affects both.
+            # The order alternates, so that changes over time affect both measurements.
             for followers in (0, _FOLLOWERS) if number % 2 else (_FOLLOWERS, 0):
                 rate = asyncio.run(_rate(stack, backend, file_id, count, followers))
                 (followed if followers else alone).append(rate)

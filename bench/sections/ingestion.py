@@ -42,7 +42,7 @@ def _rounds(
 ) -> list[Ingested]:
     """Ingest the same file in each round, and return the cost of each round.
 
-    Each round runs in a new process, so that the peak memory is that of one ingestion.
+    Each round runs in a new process, so that its peak memory is not affected by earlier rounds.
     """
     found: list[Ingested] = []
     folder = options.folder / name

@@ -11,7 +11,8 @@ from bench.section import SectionOptions
 from bench.stack import RunningStack
 
 _WORKERS = 50
-# Workers that are shown as running for an hour. Each has sent requests of ten models to ten backends.
+# Simulated workers, whose heartbeats stay valid for an hour. Each has sent requests of 10 models to 10
+# backends.
 _FILL = """
 INSERT INTO workers (id, stats, beat_at, registry, traffic)
 SELECT 'bench:' || n, '{}', now() + interval '1 hour', '', lanes FROM generate_series(1, $1::integer) n, (

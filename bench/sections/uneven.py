@@ -27,7 +27,7 @@ from bench.section import Section, SectionOptions
 from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
 
 _MODEL = "alpha"
-_TOKENS = 100  # of the median response, if the length of a response grows with its time
+_TOKENS = 100  # length of the median response, if longer responses take more time
 _POLL_SECONDS = 0.25
 _NEWCOMERS, _NEWCOMER_LINES = 5, 8
 _IN_USE, _OF_GREEDY, _FIRST_SENT = Target(0.97, "at least"), Target(1.05), Target(1.0)
@@ -74,15 +74,15 @@ class Case:
         )
 
 
-# The cases of a group run side by side, each on its own stack. Answers of 30 s have a group that runs beside
-# the groups with shorter ones, because its processes mostly wait.
+# The cases of a group run at the same time, each on its own stack. The group with responses of 30 s runs
+# together with the other groups, because its processes mostly wait.
 _LONG = (
     Case("long-size", 384, 30.0, 30.0, False, sample=88, before="1,465 s of 575 s"),
     Case("long-length", 256, 25.0, 30.0, True, sample=95, before="0.36 in use, 671 s of 479 s"),
     Case("long-sixty", 600, 30.0, 30.0, True, workers=2, batches=10, sample=38),
     Case("long-wide", 1_280, 30.0, 30.0, False, in_flight=256, workers=2, batches=10, sample=22),
 )
-# A turn as long as the median answer is what answers of 30 s have with the default turn of 30 s.
+# A turn of 3 s is as long as the median response, like the default turn for responses of 30 s.
 _ONE_BATCH = (
     Case("length-30", 512, 3.0, 30.0, True, sample=96, before="0.92 in use, 67 s of 57 s"),
     Case("length-3", 512, 3.0, 3.0, True, sample=96, before="0.34 in use, 112 s of 57 s"),
@@ -100,7 +100,7 @@ _WIDE = (
     Case("wide-ten", 4_000, 3.0, 30.0, True, in_flight=256, workers=2, batches=10, sample=16),
     Case("wide-sixty", 3_600, 3.0, 30.0, False, in_flight=256, batches=60, sample=11, is_queued=True),
 )
-# Each takes about half a minute. In less time, the start and the one trial of the adaptive limit would count.
+# Each case takes half a minute, so that the start and the first trial of the adaptive limit do not matter.
 _SHORT = (
     (Case("short", 14_000, 0.1, 30.0, True),),
     (Case("short-sixty", 12_000, 0.1, 30.0, False, workers=2, batches=200, is_queued=True),),

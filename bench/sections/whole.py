@@ -119,7 +119,7 @@ def _compared(
         ),
     ]
     for name, runs in slow.items():
-        # They ran after the batches, so medians are compared instead of rounds.
+        # The slow peers ran after the batches, so medians are compared instead of rounds.
         times = [statistics.median(rates) / run.rate for run in runs]
         target = Target(3.0, "at least") if name == "plain_httpx" else None
         figures.append(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 _COLUMNS = 24
-_SCHEMA = 39  # of Grafana 10.4 and later
+_SCHEMA = 39  # version of the JSON format, for Grafana 10.4 and later
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RATE = "$__rate_interval"
 

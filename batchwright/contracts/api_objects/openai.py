@@ -196,8 +196,8 @@ class OutputLocation(ApiObject):
 class BatchExtension(ApiObject):
     """Fields that Batchwright adds to OpenAI's batch object.
 
-    - `paused` and `waiting` are null once the batch has ended.
-    - `forecast` is null unless the batch is in progress and its rate is known.
+    - `paused` and `waiting` are null after the batch has ended.
+    - `forecast` is null if the batch is not in progress, or if its rate is not known.
     - `start_forecast` is made once, after validation. It is null before that, or if the speed of a model was
       not known then.
     - `origin` is the ended batch that this batch retries or resumes.
@@ -207,12 +207,13 @@ class BatchExtension(ApiObject):
     - `files_pending` is true if the batch has ended but its files are not written yet. Poll until it is
       false, then read the files and the counts.
     - `errors_summary` counts the failed lines by code and model, largest count first.
-    - `cost` is what the batch has cost so far. It is null if no model of the batch has prices.
-    - `max_cost` is the cap on the cost, in its currency, or null.
-    - `start_at` is the time at which the batch starts, or null if it started when it was created.
-    - `input_location` is the object from which the input file was copied, or null if it was uploaded.
-    - `output_location` is where the output and error files are also written, with the state of these copies,
-      or null.
+    - `cost` is the cost of the batch so far. It is null if no model of the batch has prices.
+    - `max_cost` is the cap on the cost, in the currency of `cost`. It is null if there is no cap.
+    - `start_at` is the time at which the batch starts. It is null if the batch started when it was created.
+    - `input_location` is the object from which the input file was copied. It is null if the file was
+      uploaded.
+    - `output_location` is the place to which the output and error files are copied, with the state of these
+      copies. It is null if there is no such place.
     - `webhook` is null except in the response that creates the batch.
     """
 

@@ -21,7 +21,7 @@ class EventType(StrEnum):
     BATCH_EXPIRED = "batch.expired"
     BATCH_CANCELLED = "batch.cancelled"
     BATCH_IN_PROGRESS = "batch.in_progress"
-    BATCH_AT_RISK = "batch.at_risk"  # for the first time, a forecast is past the completion window
+    BATCH_AT_RISK = "batch.at_risk"  # the first forecast past the completion window
     BATCH_PAUSED = "batch.paused"
     RESPONSE_COMPLETED = "response.completed"  # a single call in the background has ended
     RESPONSE_FAILED = "response.failed"

@@ -174,8 +174,8 @@ def check_host_name(name: str) -> None:
 def check_header_name(name: str) -> None:
     """Raise ValueError if operators may not configure a request header with this name.
 
-    A name is refused if it is invalid, or if it is the name of a header for credentials or of a header that
-    Batchwright sets itself.
+    A name is refused if it is invalid. Names of headers for credentials, and of headers that Batchwright sets
+    itself, are also refused.
     """
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a header name")

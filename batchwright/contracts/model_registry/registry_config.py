@@ -123,7 +123,7 @@ class ModelConfig(RegistryEntry):
 
 
 class GatewayConfig(BackendConfig):
-    """A gateway: one backend that serves all models, whatever their names."""
+    """A gateway: one backend that serves all models with any names."""
 
     any_model: bool = Field(
         default=True,

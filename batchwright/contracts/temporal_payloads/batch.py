@@ -8,7 +8,7 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, Usage
 
-MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # of a batch; the greatest number is the most urgent
+MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # 5 is the most urgent
 _SAFETY_MARGIN = timedelta(days=7)
 SCHEDULED = "scheduled"  # reason why a batch waits before its `start_at`
 
@@ -62,7 +62,7 @@ class RerunKind(StrEnum):
     """The ways to create a new batch from an ended batch: retry its failed lines, or resume it."""
 
     RETRY = "retry"  # its input is the failed lines of the other batch
-    RESUME = "resume"  # same input; it takes over the results of the other batch
+    RESUME = "resume"  # same input; it copies the results of the other batch
 
 
 class SourceBatch(Message):
@@ -226,9 +226,9 @@ class BatchForecast(Message):
 class StartFit(StrEnum):
     """Forecast before a batch begins: its completion window fits, is at risk, or cannot be met."""
 
-    FITS = "fits"  # with a probability of 90 %
+    FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"
-    CANNOT = "cannot"  # it is late even in the best case
+    CANNOT = "cannot"  # the batch is late even in the best case
 
 
 class StartForecast(Message):

@@ -19,11 +19,11 @@ class OverlapPolicy(StrEnum):
     The names are the same as in Temporal.
     """
 
-    SKIP = "skip"  # it is not created
-    BUFFER_ONE = "buffer_one"  # it is created when the earlier batch has ended, but at most one waits
-    BUFFER_ALL = "buffer_all"  # the same, and all wait
+    SKIP = "skip"  # the batch is not created
+    BUFFER_ONE = "buffer_one"  # created when the earlier batch has ended; at most one batch waits
+    BUFFER_ALL = "buffer_all"  # created when the earlier batch has ended; all batches wait
     CANCEL_OTHER = "cancel_other"  # the earlier batch is cancelled first
-    ALLOW_ALL = "allow_all"  # both run
+    ALLOW_ALL = "allow_all"  # both batches run
 
 
 class BatchTemplate(Message):

@@ -40,7 +40,7 @@ class ModelRun(Message):
     created_at: datetime | None = None
     deadline: datetime
     policy: BatchPolicy = BatchPolicy()
-    prices: PriceConfig | None = None  # of the model, as the batch was planned with; None if it has none
+    prices: PriceConfig | None = None  # prices of the model when the batch was planned; None without prices
 
     next_slice: int = 0
     unfinished_slices: list[int] = []  # slices to schedule first: they were scheduled but have not finished
@@ -57,8 +57,7 @@ class ModelRun(Message):
 
     @classmethod
     def of(cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, paused: bool = False) -> Self:
-        """Return the start argument of the workflow that sends the lines of one model of a batch (the model
-        run).
+        """Return the start argument of the workflow that sends the lines of one model of a batch.
 
         Args:
             order: start argument of the batch's workflow.

@@ -18,7 +18,7 @@ class ModelShare(Message):
     safe_model: str  # the model's name in a form that object keys and queue names allow
     lines: int
     slices: int
-    prices: PriceConfig | None = None  # prices of the model as they were then; None if it has none
+    prices: PriceConfig | None = None  # prices of the model during ingestion; None without prices
     queue: str = ""  # first task queue of the slices; empty for the model's own queue
     resumed_completed: int = 0  # lines with results copied from the source batch; they are in no slice
     resumed_failed: int = 0

@@ -11,8 +11,8 @@ WORKFLOW = "OutputCopyWorkflow"
 
 
 class OutputCopyState(StrEnum):
-    PENDING = "pending"  # the batch has not ended, or its files are being written there
-    WRITTEN = "written"  # each file of the batch is there
+    PENDING = "pending"  # the batch has not ended, or the copy is not complete
+    WRITTEN = "written"  # each file of the batch was copied
     FAILED = "failed"  # no more attempts follow
 
 

@@ -26,7 +26,7 @@ class RetentionKind(StrEnum):
     AUDIT_LOG = "audit_log"  # old entries of the audit log
     UNFINISHED = "unfinished"  # unfinished writes of crashed processes
     ORPHANS = "orphans"  # objects that no database row refers to
-    LOST = "lost"  # rows of files whose object is gone
+    LOST = "lost"  # rows of files whose object no longer exists
 
 
 EXPIRED_KINDS = [

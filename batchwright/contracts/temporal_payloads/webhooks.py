@@ -12,8 +12,8 @@ class DeliveryOrder(Message):
 
     The URL and the secret are not included: the activity reads them from the database. `is_test` is True for
     a test event, which is retried for minutes only. Temporal shares the workers equally between fairness
-    keys, whatever the number of deliveries with each key. If `fairness_key` is empty, the endpoint's id is
-    the key.
+    keys. The number of deliveries with a key does not matter. If `fairness_key` is empty, the endpoint's id
+    is the key.
     """
 
     tenant: str

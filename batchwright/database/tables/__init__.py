@@ -1,4 +1,5 @@
-"""Tables by subject. Each file has the Protocol of a table or of queries, and its PostgreSQL class below.
+"""Tables by subject. Each file has the Protocol of a table or of queries, and the PostgreSQL class that
+implements it.
 
-`operations/` holds what concerns all tenants at once. The SQL of a file is in `queries/` under the same name.
+`operations/` has tables and queries over all tenants. The SQL of a file is in `queries/` under the same name.
 """

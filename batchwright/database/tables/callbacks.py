@@ -36,7 +36,7 @@ class CallbacksTable(Protocol):
         ...
 
     async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
-        """Return the received callbacks with these ids, except those whose bodies were cleared."""
+        """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out."""
         ...
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:

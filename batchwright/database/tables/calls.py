@@ -71,8 +71,11 @@ class CallsTable(Protocol):
     async def move(self, call: NewCall, batch_id: str) -> bool:
         """Move a call to the batch `batch_id`, and return True. The caller has started this batch.
 
-        Change nothing and return False if another batch has already taken the call as a line, if the call has
-        ended, or if `batch_id` no longer takes calls of the group.
+        Change nothing and return False in these cases:
+
+        - Another batch has already taken the call as a line.
+        - The call has ended.
+        - `batch_id` no longer takes calls of the group.
         """
         ...
 
@@ -117,11 +120,11 @@ class CallsTable(Protocol):
         ...
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of those calls (single requests) of the batch that have not ended."""
+        """Return the ids of the calls (single requests) of the batch that have not ended."""
         ...
 
     async def cancelled(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of those calls (single requests) of the batch that were cancelled."""
+        """Return the ids of the calls (single requests) of the batch that were cancelled."""
         ...
 
     async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
@@ -139,7 +142,7 @@ class CallsTable(Protocol):
         ...
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
-        """Return those calls (single requests) in `keys` that have ended or do not exist.
+        """Return the calls (single requests) in `keys` that have ended or do not exist.
 
         The calls may belong to several tenants.
         """

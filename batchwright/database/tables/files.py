@@ -14,7 +14,7 @@ from batchwright.database.sql import queries
 
 FIRST_POSITION = (datetime.min.replace(tzinfo=UTC), "")
 LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
-_PARSE_INLINE_LIMIT = 500  # rows, which take about 5 ms
+_PARSE_INLINE_LIMIT = 500  # number of rows that take about 5 ms
 
 
 class FilesTable(Protocol):

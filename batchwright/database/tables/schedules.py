@@ -14,7 +14,7 @@ from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 
-KEPT_RUNS = 100  # of each schedule
+KEPT_RUNS = 100  # runs kept for each schedule
 
 
 class ScheduleRow(ScheduleSpec):
@@ -37,8 +37,8 @@ class ScheduleRow(ScheduleSpec):
 class ScheduleRunRow(Message):
     """One time at which a schedule was due, and the result.
 
-    If a batch was created, `batch_id` is its id. If not, `code` and `message` say why. `status` is the status
-    of the batch that users see; None if the batch was deleted.
+    `batch_id` is the id of the batch that was created. If no batch was created, it is None, and `code` and
+    `message` say why. `status` is the status of the batch that users see; None if the batch was deleted.
     """
 
     id: str

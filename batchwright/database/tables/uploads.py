@@ -61,11 +61,10 @@ class UploadsTable(Protocol):
     async def unswept(
         self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
     ) -> list[UploadRow]:
-        """Return at most `limit` uploads of all tenants that have expired and may still have objects in
-        storage.
+        """Return at most `limit` expired uploads of all tenants that may still have objects in storage.
 
-        They expired at the time `before` or earlier, and are sorted by this time. The result begins after the
-        position `after`.
+        The result has the uploads that expired at the time `before` or earlier, sorted by this time. It
+        begins after the position `after`.
         """
         ...
 

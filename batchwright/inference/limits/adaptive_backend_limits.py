@@ -135,9 +135,8 @@ class BackendLimits:
         return self._usage_of(url).most
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of the limits of the model's backends; None if the model has no backend.
-
-        The limits are those of this process.
+        """Return the sum of the limits of the model's backends in this process; None if the model has no
+        backend.
         """
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None

@@ -141,8 +141,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                The limiter checks this for all slices, because a slice that frees memory must not be the only
-                one that gets it again.
+                The limiter checks the memory, and not each slice: a slice that frees memory would always take
+                it again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -267,10 +267,10 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def retain_only(self, models: Collection[str], urls: Collection[str]) -> None:
-        """Drop the state of models and backends that no longer exist.
+        """Drop the state of models that are not in `models`, and of backends that are not in `urls`.
 
-        Models not in `models` and backends not in `urls` are dropped, except those in use. A model is in use
-        while it has permits or waiting requests. A backend is in use while it has requests in flight.
+        Models and backends in use stay. A model is in use while it has permits or waiting requests. A backend
+        is in use while it has requests in flight.
         """
         for name, model in list(self._models.items()):
             if name not in models and not (model.used or model.waiting or model.capped):
@@ -378,7 +378,7 @@ class ConcurrencyLimiter:
         try:
             request.on_granted(Permit(self, model, request, queue.shares))
         finally:
-            # Checked after the callback, which usually requests the next permit. The tenant then still waits.
+            # Checked after the callback, which usually requests the next permit for the same tenant.
             if not queue.waiting and model.waiting.get(tenant) is queue:
                 self._stop_waiting(model, tenant)
 

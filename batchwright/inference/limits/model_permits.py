@@ -11,7 +11,7 @@ from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.rules.dispatch.fair_queue import FairQueue, FairShare, Request
 
 _STARVED_SECONDS = 10.0  # after so long, a model with full backends may still send one request
-_MAX_SAMPLE_SECONDS = 1.0  # if samples are farther apart, the time between them is no wait
+_MAX_SAMPLE_SECONDS = 1.0  # a longer time between two samples does not count as a wait
 
 
 @dataclass(slots=True, eq=False)
@@ -68,9 +68,11 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this only if the model uses no permit. Its backends may be full of requests of another model that
-        never get a response. The result is True if the backends have been full for ten seconds, and this
-        process has not used up its part of the fleet-wide limit of at least one of them.
+        Call this only if the model uses no permit. Requests of another model that never get a response may
+        fill the backends. The result is True if both conditions are met:
+
+        - The backends have been full for ten seconds.
+        - At least one backend has no fleet-wide limit, or this process has not used up its part of the limit.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))

@@ -34,7 +34,7 @@ class PrefixGroups:
         self.width = math.inf
         self._clock = clock
         self._in_flight: dict[int, int] = {}  # by group, without groups that have none
-        self._warm: OrderedDict[int, float] = OrderedDict()  # time of the last response, in this order
+        self._warm: OrderedDict[int, float] = OrderedDict()  # last response by group, oldest first
 
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` from the number of requests that each backend of the model processes at once.

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule
 from batchwright.rules.limits.per_minute_limit import PerMinuteLimit
 
-_BYTES_PER_TOKEN = 4  # of a line
+_BYTES_PER_TOKEN = 4  # estimate for the text of a line
 _FIRST_OUTPUT_TOKENS = 256.0  # estimated tokens of a response, until the first one has arrived
 _NEWEST_SHARE = 0.1  # weight of the newest response in the average
 _MAX_AVERAGES = 10_000
@@ -251,7 +251,7 @@ class TenantAndModelLimits:
         return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
-        """Return the reason why lines wait, in words. They continue a sentence that begins with the model.
+        """Return the reason why lines wait, as the end of a sentence that begins with the model.
 
         Args:
             limit: the cap or rate that makes the lines wait. It must not be a hold, because control workers

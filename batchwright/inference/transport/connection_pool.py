@@ -166,7 +166,7 @@ class PooledTransport(Transport):
     async def _connect(self, origin: Origin, seconds: float) -> BackendConnection:
         """Open a connection and return it.
 
-        The time limit is `seconds` or the connect timeout, whichever is shorter.
+        The time limit is the shorter one of `seconds` and the connect timeout.
 
         Raises:
             httpx.ConnectError: the connection failed.

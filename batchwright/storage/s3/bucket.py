@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PARTS_IN_FLIGHT = 2  # over all writers of a process; a part has 8 MiB or more
+PARTS_IN_FLIGHT = 2  # in a whole process; a part has 8 MiB or more
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class _Range(TypedDict, total=False):
 class S3Download:
     """Downloads bytes of an object piece by piece, beginning at the position `start`.
 
-    If `length` is None, all bytes up to the end are downloaded. If not, at most `length` bytes are
+    If `length` is None, all bytes up to the end are downloaded. Otherwise at most `length` bytes are
     downloaded. Always call `close` at the end.
     """
 

@@ -40,7 +40,7 @@ async def object_writer(
         if is_repeated:
             try:
                 await sweep_uploads(bucket, timedelta())
-            except StorageError as error:  # the credentials need not allow it
+            except StorageError as error:  # the credentials may not allow it
                 logger.warning("parts of earlier attempts not deleted", extra={"error": str(error)})
         writer = _Writer(S3Upload(bucket, ""), location)
         try:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _DELETED_AT_ONCE = 16
 _PATIENCE_SECONDS = 20.0  # how long an operation is retried
-_WRITE_CHECK_SECONDS = 300.0  # not more often: in a bucket with versioning each check leaves versions behind
+_WRITE_CHECK_SECONDS = 300.0  # each such check leaves versions in a bucket with versioning
 # An object without a date must not count as old.
 _NEW = datetime.max.replace(tzinfo=UTC)
 _CONNECTIONS = 64
@@ -221,7 +221,7 @@ async def open_bucket(
 async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Client"]:
     """Context manager that opens a client for all buckets of the server in the settings.
 
-    Errors are the same as for `open_bucket`. They name the bucket `place`.
+    The errors are the same as for `open_bucket`. Their messages name the bucket `place`.
     """
     async with AsyncExitStack() as opened:
         try:

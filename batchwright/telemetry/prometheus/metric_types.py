@@ -126,7 +126,7 @@ class MetricFamily(Collector, Generic[_Series]):
     def _render(self) -> bytes:
         state = self._state
         with state.lock:
-            state.is_stale = False  # first, so that the next scrape has changes made during this one
+            state.is_stale = False  # set first, so that the next scrape has changes made during this scrape
             if self._template is None:
                 templates = [series.template() for series in self._series.values()]
                 self._template = TextTemplate("".join([self._header, *templates]))

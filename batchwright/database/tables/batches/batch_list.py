@@ -1,4 +1,6 @@
-"""Queries over all batches of one tenant: pages of the list, and what is known before a new batch."""
+"""Queries over all batches of one tenant: pages of the list, and facts that the creation of a new batch
+needs.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass

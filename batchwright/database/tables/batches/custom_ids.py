@@ -18,8 +18,8 @@ from batchwright.rules.input.custom_id_search import CustomIdPart, encode_custom
 # Batches of one statement. Those of 10 million lines have 40 rows each, and a statement may take up to
 # QUERY_SECONDS, even if all rows are read from a slow disk.
 EXAMINED_AT_ONCE = 100
-MAX_STATEMENTS = 200  # of one page
-_MAX_SECONDS = 5.0  # of one page; the statement that then runs is still completed
+MAX_STATEMENTS = 200  # statements for one page
+_MAX_SECONDS = 5.0  # for one page; a running statement is still completed
 
 Clock = Callable[[], float]
 

@@ -105,7 +105,7 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """The part of the audit log that exists.
+    """The part of the audit log that exists. The position of an entry is its number in the log, from 1.
 
     Attributes:
         latest: position of the latest entry, even if this entry was deleted; 0 if there was no entry.

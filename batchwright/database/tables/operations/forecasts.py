@@ -16,11 +16,11 @@ SPEED_AGE = timedelta(hours=1)  # an older speed of a model is not used
 
 
 class LiveWork(NamedTuple):
-    """Lines of one model in a batch in progress: how many have a final result, and how many are left.
+    """Lines of one model in a batch in progress: the number with a final result, and the number without one.
 
     `settled` counts only results from workers, without lines that got their result when the input was read.
-    `weight` is the present weight of the tenant. `limited` is True if a rate limit of the tenant applies, or
-    a cap on requests in flight of the tenant or of the batch's API key.
+    `weight` is the present weight of the tenant. `limited` is True if the tenant has a rate limit or a cap on
+    requests in flight, or if the batch's API key has such a cap.
     """
 
     tenant: str
@@ -60,9 +60,9 @@ class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return how many lines still need a final result, by batch and model, for all tenants.
 
-        Only batches that may send lines at the time `at` are included: not those that are paused, held, being
-        cancelled, past their deadline or not in progress. If `models` is not None, only these models are
-        included.
+        Only batches that may send lines at the time `at` are included. Batches that are paused, held by an
+        operator, being cancelled or past their deadline are left out. If `models` is not None, only these
+        models are included.
         """
         ...
 

@@ -115,7 +115,7 @@ class RetentionTable(Protocol):
         ...
 
     async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids of those uploads in `ids` whose parts may still be in storage."""
+        """Return the ids of the uploads in `ids` whose parts may still be in storage."""
         ...
 
     # Returns the ids of batches whose objects must stay: live ones, and ended ones whose results are kept or

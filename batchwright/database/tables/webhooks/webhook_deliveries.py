@@ -18,7 +18,7 @@ from batchwright.database.errors import UnknownCursor
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 
-SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
+SHOWN_ATTEMPTS = 50  # the latest attempts of a delivery
 
 
 class UnstartedDelivery(NamedTuple):
@@ -56,9 +56,9 @@ _ATTEMPTS = TypeAdapter(list[WebhookAttempt])
 class WebhookDelivery(Message):
     """An event that is or was sent to one endpoint.
 
-    If `give_up` ended the delivery, `reason` says why; if not, it is empty. Reasons of failed attempts are in
-    `WebhookAttempt`. `started_at` is the time at which a workflow was last started for the delivery; None if
-    no workflow was started.
+    `reason` says why `give_up` ended the delivery; empty in all other cases. Reasons of failed attempts are
+    in `WebhookAttempt`. `started_at` is the time at which a workflow was last started for the delivery; None
+    if no workflow was started.
     """
 
     tenant: str
@@ -96,7 +96,7 @@ class WebhookDeliveriesTable(Protocol):
     async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
         """Return at most `limit` deliveries whose workflow must be started, oldest first, for all tenants.
 
-        Events of batches whose files are not written yet are left out.
+        Events of a batch are left out while the files of the batch are not written yet.
         """
         ...
 
@@ -112,7 +112,7 @@ class WebhookDeliveriesTable(Protocol):
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
         """Store the request body of a delivery and return it. If a body is stored already, return that body.
 
-        So every attempt of the delivery sends the same bytes.
+        Every attempt of the delivery must send the same bytes, so all attempts call this method.
         """
         ...
 
