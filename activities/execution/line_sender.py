@@ -60,7 +60,7 @@ class LineSender:
         self.is_exclusive = self.must_track = False
 
     def can_dispatch(self, now: float) -> bool:
-        """Return True if nothing forbids another request of the turn. `now` is the monotonic time."""
+        """Return True if the state of the turn allows another request. `now` is the monotonic time."""
         now_suspend_aware = time.clock_gettime(SUSPEND_AWARE_CLOCK)
         return (
             now <= self._writer.flush_overdue_at

@@ -1,4 +1,4 @@
-"""Settle each line of a batch that has no result with an error."""
+"""Settle the lines of a batch that have no result: each gets an error as its result."""
 
 from collections.abc import AsyncIterator, Iterable
 
