@@ -22,7 +22,7 @@ def failure_key(offset: int) -> int:
 
 
 def offset_of(key: int) -> int:
-    """Return the offset in the input of the line to which a record with this key belongs."""
+    """Return the offset of a line in the input, from the key of one of the line's records."""
     return key >> 1
 
 

@@ -17,9 +17,9 @@ def left_to_batches(limit: int, interactive: float) -> int:
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return the part of a rate per minute that one API process may use for interactive calls.
 
-    The interactive calls of all API processes together may use the rate without the tenth that is always left
-    to batches, but at least 1 per minute. This process may use the rest that the other processes do not use.
-    It may always use an equal part, even if the rest is smaller.
+    Interactive calls never get the tenth of the rate that is left to batches. The API processes share the
+    other nine tenths, which count as at least 1 per minute. This process may use what the other processes
+    leave of them. If this is less than an equal part, it may use an equal part.
 
     Args:
         others: how much the calls of all other API processes use, per minute.

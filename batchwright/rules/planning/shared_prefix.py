@@ -27,7 +27,7 @@ COMPARED_BYTES = 64 * 1024  # texts that are equal up to this length count as eq
 
 
 class Prompt(Struct, frozen=True, gc=False):
-    """A prompt, divided into the parts that backends cache: system messages, tools, and the rest.
+    """A prompt, divided into the parts that backends cache (system messages and tools), and the rest.
 
     Attributes:
         system: the system and developer messages at the start, or the `instructions` or `system` of the body.
