@@ -81,7 +81,7 @@ class LimitSharing:
         self._queue_of, self._set_shares = queue_of, set_shares
         self._live: Sequence[WorkerHeartbeat] = ()
         self._load: dict[str, BackendLoad] = {}  # interactive calls, by backend URL
-        self._interactive_rates: dict[str, InteractiveRate] = {}  # likewise, by model
+        self._interactive_rates: dict[str, InteractiveRate] = {}  # interactive calls, by model
         self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
 
     async def run(self) -> None:

@@ -378,7 +378,9 @@ async def _publish_stats(
             **polled_queue_stats(queues()),
             **running_slice_stats(inference.running),
         }
-        with contextlib.suppress(DatabaseUnavailable):  # DependencyMonitor reports it; the next row has all
+        with contextlib.suppress(
+            DatabaseUnavailable
+        ):  # DependencyMonitor reports it; the next row has all totals
             await resources.database.workers.record_heartbeat(
                 worker_id(),
                 stats,

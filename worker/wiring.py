@@ -81,7 +81,7 @@ from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 # Cancel and pause requests arrive with heartbeats, which the SDK would delay by up to a minute by default.
 _HEARTBEAT_INTERVAL = timedelta(seconds=1)
 _OBSERVE_SECONDS = 15.0  # pause between two refreshes of the fleet metrics
-# Slices get these requests with their own heartbeats. The SDK's heartbeats only show that slices are alive.
+# Slices get cancel and pause requests with their own heartbeats. The SDK's only show that slices are alive.
 _SLICE_HEARTBEAT_INTERVAL = timedelta(seconds=15)
 WORKFLOWS = (
     BatchWorkflow,

@@ -106,7 +106,7 @@ class MissingLineSettler:
         errors = [(one.count, one.backend_error) for one in attempts if one.backend_error]
         if errors:
             message = f"{message} The backend's last error: {max(errors)[1]}"
-        # The end of a job raises `jobs`. So of two otherwise equal records, that with a job is newer.
+        # `jobs` counts ended jobs. If two records have equal counts, that with a running job is newer.
         latest = max(attempts, key=lambda one: (one.count, one.jobs, one.job is not None), default=None)
         if latest is not None and latest.job is not None:
             self.running_jobs[offset] = RunningJob(id, latest.job.upstream, latest.job.id)

@@ -10,7 +10,7 @@ from batchwright.rules.calls.call_results import job_body
 from batchwright.rules.ids import is_call_id
 from batchwright.rules.token_costs import batch_cost
 
-_MAX_RESULT_BYTES = 1024 * 1024  # of a job, in its callback
+_MAX_RESULT_BYTES = 1024 * 1024  # maximum size of a job's result in its callback
 
 
 async def body_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> bytes:

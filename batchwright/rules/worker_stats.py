@@ -15,7 +15,9 @@ HEARTBEAT_SECONDS = 2.5
 # Three heartbeats, so that a worker with a late heartbeat does not count as dead.
 FRESH_SECONDS = 3 * HEARTBEAT_SECONDS
 FRESH_AGE = timedelta(seconds=FRESH_SECONDS)
-INTERACTIVE_AGE = timedelta(seconds=5)  # of reports about interactive calls, which are sent every second
+INTERACTIVE_AGE = timedelta(
+    seconds=5
+)  # maximum age of a report about interactive calls; one is sent each second
 _POLLS, _RUNS = "polls ", "runs "
 ANY_MODEL_QUEUE = "inference.*"  # stands for the queue of any model that a batch waits for
 _UNPOLLED = "no worker polls its queue"

@@ -26,7 +26,7 @@ from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 FLUSH_SECONDS = 2.0
-CALL_FLUSH_SECONDS = 0.1  # of calls, for whose answers clients wait
+CALL_FLUSH_SECONDS = 0.1  # for lines of calls, because clients wait for the answers
 FLUSH_RESULTS = 256
 FLUSH_BYTES = 4 * 1024 * 1024
 OVERDUE_SECONDS = 2.0

@@ -13,8 +13,9 @@ _SIZES = (100, 1_000, 10_000)  # bounds of the size classes, in lines; larger ba
 _AT_RISK = 0.25  # a batch with less than this fraction of its window to spare is at risk
 _RATE_SECONDS = 60.0  # the rate of a priority is averaged over this time
 _MIN_RATE_SECONDS = 10.0  # the rate is unknown before it was measured for this time
-# The last lines of batches that are no longer listed count up to so many times the rate of their priority,
-# and up to so many in any case. Most of these batches have ended, but some may have been cancelled.
+# If batches are no longer listed, their last lines count as settled, up to a maximum: so many times the lines
+# that their priority usually settles, but at least so many lines. Most of these batches have ended, but some
+# may have been cancelled.
 _MAX_LAST_RATE, _MAX_LAST_LINES = 5.0, 100.0
 _MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; lengths of a shortened key's parts
 

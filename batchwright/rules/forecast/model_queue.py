@@ -10,7 +10,7 @@ from batchwright.rules.forecast.request_durations import longest_remaining
 from batchwright.rules.forecast.work_ahead import ModelOfBatch, UnsettledWork, WorkUntil, present_shares
 
 PRIOR_LINES = 20.0  # weight of the assumption that all lines of a model are equal work
-# Relative error of a forecast if all rates are known: batches are created later, backends become slower.
+# Relative error of a forecast if all rates are known. Batches are created later, and backends become slower.
 # Calibrated with `python -m bench.forecast`.
 _MODEL_ERROR = 0.18
 _Z90 = 1.2816  # 90 % quantile of the normal distribution

@@ -5,7 +5,7 @@ import math
 _RATE_SECONDS = 120.0  # a measurement that is so old counts about a third as much as a new one
 _SHORTEST_SECONDS = 60.0
 _MEAN_DURATIONS = 3.0  # the measurement must last at least so many mean durations of a request
-_PENDING_SECONDS = 3600.0  # for which the greatest number of requests in flight is remembered
+_PENDING_SECONDS = 3600.0  # time for which the greatest number of requests in flight counts
 _BUSY_PART = 0.5
 
 
@@ -21,7 +21,7 @@ class SteadyRate:
         self.reset()
 
     def reset(self) -> None:
-        self.lines = 0.0  # of the recent past, as `_seconds`
+        self.lines = 0.0  # lines of the recent past, in which `_seconds` passed
         self._seconds = self._measured_seconds = 0.0
 
     def record(self, lines: float, pending: int, passed: float, *, limited: bool) -> None:

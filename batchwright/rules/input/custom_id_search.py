@@ -16,7 +16,7 @@ from typing import NamedTuple
 from batchwright.rules.growing_bytes import NewBytes
 
 _PART_LINES = 262_144  # a part takes about 2 MB, and a multiple of it while it is made and stored
-_BUCKET_LINES = 256  # in the mean, so that even the fullest bucket has less than 2 KB
+_BUCKET_LINES = 256  # on average; even the fullest bucket then has less than 2 KB
 _ROW = struct.Struct(">H6s")  # the place of a hash, and its fingerprint
 _PLACES = 2**16
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 
-_BATCH_FRACTION = 0.1  # of a limit, which interactive calls never take from batches
+_BATCH_FRACTION = 0.1  # fraction of a limit that interactive calls never take from batches
 
 
 def left_to_batches(limit: int, interactive: float) -> int:

@@ -14,8 +14,10 @@ MIN_LARGE_SLICE_LINES = 256  # minimum for slices of a large plan except the las
 # Limit for slices with more lines than that. A worker has memory for many such slices at once.
 MAX_LARGE_SLICE_BYTES = 1024 * 1024
 _REMAINING_DIVISOR = 8
-_LAST_DIVISOR = 4  # the last slices of a small plan have a quarter of the remaining lines, but at least
-_SMALLEST_PART = 32  # a quarter of the minimum, and a 32nd of the plan, because each slice costs time
+# The last slices of a small plan have a quarter of the remaining lines. They have at least a quarter of the
+# minimum number of lines and a 32nd of the plan, because each slice costs time.
+_LAST_DIVISOR = 4
+_SMALLEST_PART = 32
 _EQUAL_SLICES = 16  # number of slices in a plan with equal slices; four workers hold as many
 _MIN_LINES = 64  # minimum number of lines of an equal slice
 # Work units after which a slice of a very small plan ends, if it has the smallest number of lines. Requests

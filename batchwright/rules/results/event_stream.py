@@ -6,8 +6,8 @@ from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, tokens_of
 
 _DATA = b"data:"
 _USAGE, _ERROR = b'"usage"', b'"error"'
-_BLANK_LINES = (b"\n\n", b"\n\r\n")  # with the end of the line before
-_TAIL_BYTES = 2  # one less than the longest of them
+_BLANK_LINES = (b"\n\n", b"\n\r\n")  # each begins with the end of the line before
+_TAIL_BYTES = 2  # one less than the longest of `_BLANK_LINES`
 _ABSENT = msgspec.Raw(b"")
 
 

@@ -11,7 +11,7 @@ from batchwright.rules.ids import derived_file_id
 
 # No writer takes this long. An object that is still unfinished or unreferenced will stay so.
 MAX_WRITE_TIME = timedelta(days=1)
-INPUT_FILE_LIFETIME = timedelta(days=30)  # of inputs of batches for which the client requests no other
+INPUT_FILE_LIFETIME = timedelta(days=30)  # of batches' inputs, if the client requests no other
 IDEMPOTENCY_KEY_LIFETIME = timedelta(hours=24)
 WEBHOOK_DELIVERY_LIFETIME = timedelta(days=30)
 OUTPUT_KINDS = ("output", "error")
