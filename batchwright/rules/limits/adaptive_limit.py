@@ -4,8 +4,8 @@ Rejections and timeouts lower the limit immediately, but only once for all reque
 together. If a backend rejects requests at any concurrency, its rejections do not lower the limit
 (`backend_load.py`). Every other change is a trial (`limit_trial.py`).
 
-Only responses of a steady load are measured. When a batch ends, its longest responses come last, and when the
-next one begins, its shortest come first: neither shows how busy the backend is.
+Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the
+first responses of the next batch are its shortest ones. Neither of them shows how busy the backend is.
 
 A backend may serve other callers first, and refuse requests while they use its slots (`LoadSignal.BUSY`).
 Such a refusal is no overload. It starts a second limit, which follows the free slots (`FreeSlots`).
@@ -148,7 +148,8 @@ class AdaptiveLimit:
 
         While fewer and fewer requests are in flight, for example because a batch ends, the remaining
         responses are the longest ones. They do not show that the backend is slow. If the decrease stayed, the
-        next batch would start with a limit that is too low. Return the reason if the limit changed.
+        next batch would start with a limit that is too low. Return the reason if the limit changed; None if
+        it did not.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -161,8 +162,8 @@ class AdaptiveLimit:
     def search_free_slot(self, now: float) -> None:
         """Raise the limit by one, to find out if the backend has a free slot.
 
-        The limit is raised only if the backend has refused requests because of other clients, and has not
-        answered for a long time. Call this regularly while the whole limit is used.
+        The limit is raised only if the backend has refused requests because of other clients, and has sent no
+        response for a long time. Call this regularly while the whole limit is used.
         """
         slots = self._free_slots
         if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
@@ -171,7 +172,8 @@ class AdaptiveLimit:
     def _raise_to_free_slots(self, now: float) -> None:
         """Raise the limit after a response, if the backend has refused requests before.
 
-        It refuses requests while other clients use its slots. A response shows that a slot is free again.
+        A backend that serves other clients first refuses requests while these clients use its slots. A
+        response shows that a slot is free again.
         """
         if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
@@ -323,9 +325,10 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep a decrease of the limit that made responses faster.
 
-        It showed that requests had queued in the backend. If responses are still slow, or if the decrease was
-        a probe, requests may still queue. Then decrease the limit again and return the reason. End the trial
-        and return None in all other cases, and also if too few requests are in flight for another decrease.
+        The decrease has shown that requests queued in the backend. If responses are still slow, or if the
+        decrease was a probe, requests may still queue. In these two cases, decrease the limit again and
+        return the reason, if enough requests are in flight for another decrease. In all other cases, end the
+        trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -344,8 +347,8 @@ class AdaptiveLimit:
 
         If the decrease was a reaction to slow responses, this method can be called twice in a trial:
 
-        - The first call decreases the limit once more. If the limit is at its minimum, it acts like the
-          second call.
+        - The first call decreases the limit once more. If the limit is at its minimum, the first call acts
+          like the second one.
         - The second call restores the limit from before the trial, and makes the slow latency the baseline.
           The backend is slow but not crowded.
         """

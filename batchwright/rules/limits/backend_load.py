@@ -88,7 +88,7 @@ class RejectionHistory:
         """Record one outcome, rejected or not.
 
         Args:
-            in_flight: number of requests in flight when the request was sent, including it.
+            in_flight: number of requests in flight when the request was sent, including this request.
         """
         if self._rejected and len(self._seen) == _HISTORY:
             self._rejected -= self._seen[0][1]
@@ -111,14 +111,13 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Check whether lower concurrency has reduced rejections.
+        """Return the highest recorded concurrency if lower concurrency has not reduced rejections.
 
-        If it has not, return the highest recorded concurrency. Concurrency is the number of requests in
-        flight when a request was sent. Lower concurrency did not help if the backend rejects about the same
-        fraction of requests at low and at high concurrency. In this case, also store this fraction in
-        `usual`, and delete the recorded outcomes.
+        Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
+        this case, also store this fraction in `usual`, and delete the recorded outcomes.
 
-        Return 0 if lower concurrency reduced rejections, or if there are too few outcomes to decide.
+        Return 0 if lower concurrency has reduced rejections, or if there are too few outcomes to decide.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [
@@ -146,8 +145,8 @@ class FreeSlots:
     """Limit of requests in flight for a backend that serves other clients first and refuses further requests.
 
     A refusal is quick and harmless, and it shows exactly how many slots are free. So a free slot is found by
-    trying: each response raises the limit a little. It is raised more if the backend has refused nothing for
-    as long as a response takes.
+    trying: each response raises the limit a little. The response raises the limit by more if the backend has
+    refused nothing for as long as a response takes.
 
     If the requests in flight hang, no response comes. `search` then raises the limit after some time.
     """

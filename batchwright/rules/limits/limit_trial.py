@@ -1,4 +1,4 @@
-"""Trials of a concurrency limit: changes whose effect on response times decides if they are kept.
+"""Trials of a concurrency limit. Their effect on response times decides if a change is kept or undone.
 
 If requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
 slower. If the backend has room, response times stay the same. There are three kinds of trial:
@@ -89,7 +89,7 @@ class LimitTrial:
         return TrialResult.QUEUED if is_queued else TrialResult.ROOM
 
     def _change(self, meter: ResponseMeter) -> float:
-        """Return the change of the logarithm of the number of requests in flight."""
+        """Return by how much the logarithm of the number of requests in flight has changed in this trial."""
         return math.log(max(meter.window.peak, 1) / self.used)
 
 
@@ -106,9 +106,9 @@ class TrialSchedule:
     def may_decrease(self, meter: ResponseMeter, now: float) -> bool:
         """Return True if the limit may now be lowered as a probe.
 
-        A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not,
-        throughput was lost. A probe is allowed if this loss, in seconds of full throughput, meets one of two
-        conditions:
+        A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not
+        get faster, the probe has cost throughput. The cost is measured in seconds of full throughput. A probe
+        is allowed if its expected cost meets one of two conditions:
 
         - It is at most `_CHEAP_PROBE_SECONDS`.
         - It is at most the fraction `_PROBE_COST` of the time since the last trial.
@@ -133,7 +133,7 @@ class TrialSchedule:
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """Test decreases often again, because a trial has shown how busy the backend is."""
+        """Test decreases as often as at first, because a trial has shown how busy the backend is."""
         self._decrease_pause = _DECREASE_SECONDS
 
     def expect_decreases_to_fail(self) -> None:

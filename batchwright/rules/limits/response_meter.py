@@ -1,8 +1,8 @@
 """Response times of a backend, measured in windows of time and compared with its usual response times.
 
-Few responses are enough to notice a change if single responses take about the same time. If they differ, it
-takes many. The meter measures how much they differ, and derives from it how many responses a comparison
-needs. Response times are corrected for the sizes of the responses.
+If all responses take about the same time, few of them are enough to notice a change. If their times differ
+much, many responses are needed. The meter measures how much the times differ, and computes from this how many
+responses a comparison needs. Response times are corrected for the sizes of the responses.
 """
 
 import math
@@ -92,7 +92,8 @@ class LatencyBaseline:
         """End the current window of responses.
 
         This updates the usual offset of each kind of response in the window. It also moves the baseline, the
-        usual latency level, towards `level`. How fast it moves depends on the difference between them:
+        usual latency level, towards `level`. How fast the baseline moves depends on the difference between
+        both:
 
         - If the difference is at most two standard errors, it moves slowly, because the difference may be
           chance.
@@ -127,7 +128,7 @@ class LatencyBaseline:
         self._level = self.baseline = level
 
     def slowdown(self, level: float) -> float:
-        """Return how many times slower than usual the latency `level` is; 1.0 if no baseline is known.
+        """Return how many times as long as usual responses take; 1.0 if no baseline is known.
 
         Args:
             level: a latency level that `record` returned, or the mean of several.
