@@ -177,9 +177,9 @@ class LineSender:
     # Lines that may no longer be sent
 
     def reject_waiting_line(self) -> None:
-        """Settle the line that waits for a permit with an error, if it is no longer allowed to be sent.
+        """Reject the line that waits for a permit if it may no longer be sent: settle it with an error.
 
-        The lines after it are settled in the same way, up to the first line that is allowed to be sent.
+        The lines after it are rejected in the same way, up to the first line that may be sent.
         """
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):

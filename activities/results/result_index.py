@@ -161,7 +161,7 @@ class ResultIndex:
         rows.add(keys, len(self._segments) - 1, [start + position for position in positions], lengths)
 
     def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Add error results that were created for lines without a result, and are in no stored segment.
+        """Add error results for lines that had no result. These results are in no stored segment.
 
         Args:
             lines: pairs of the offset of a line in the input, and the line to write to the error file for it.
