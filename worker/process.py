@@ -52,7 +52,7 @@ from batchwright.worker.dependency_checks import (
 )
 from batchwright.worker.health import HealthServer
 from batchwright.worker.interceptors import register_slot_gauges
-from batchwright.worker.limit_sharing import LimitSharing
+from batchwright.worker.limit_share_updater import LimitShareUpdater
 from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
 from batchwright.worker.shutdown import ShutdownSignal
 from batchwright.worker.task_queue_rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
@@ -212,7 +212,7 @@ async def _poll(
     shares = _follow_registry(resources, inference)
     background.start("temporal_connection", resources.connection.run)
     background.start("registry", resources.registry.run)
-    background.start("limit_sharing", shares.run)
+    background.start("limit_share_updater", shares.run)
     background.start("progress", progress.run)
     background.start("dependencies", dependencies.run)
     background.start(
@@ -244,14 +244,14 @@ async def _poll(
         task.result()  # raises the error of a poller that failed, which ends the process
 
 
-def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> LimitSharing:
+def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> LimitShareUpdater:
     """Let this process follow changes of the model registry.
 
     After each change, the state and metrics of removed models and backends are deleted, and the fleet's
     limits are divided again. Return the object that divides the limits. The caller must call its `run`.
     """
     stale = StaleSeriesRemover(resources.metrics)
-    shares = LimitSharing(
+    shares = LimitShareUpdater(
         worker_id(),
         resources.database.workers,
         resources.registry,

@@ -55,9 +55,8 @@ from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.temporal.task_queues import describe_queue
 from batchwright.temporal.webhook_start import start_delivery
 from batchwright.webhooks.sender import WebhookSender
-from batchwright.worker.batch_forecasts import ForecastCollector, temporal_forecast_signal
-from batchwright.worker.budget_metrics import BudgetCollector
-from batchwright.worker.fleet_metrics import (
+from batchwright.worker.control_tasks.budget_metrics import BudgetCollector
+from batchwright.worker.control_tasks.fleet_metrics import (
     FleetMetricsCollector,
     LiveBatchCollector,
     LostRunCollector,
@@ -65,11 +64,12 @@ from batchwright.worker.fleet_metrics import (
     QueueCollector,
     TemporalEndedRuns,
 )
+from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher, temporal_forecast_signal
+from batchwright.worker.control_tasks.queue_waiting_reasons import WaitingReasonMonitor
+from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
 from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
-from batchwright.worker.queue_waiting_reasons import WaitingReasonMonitor
 from batchwright.worker.slice_slots import SliceSlots
-from batchwright.worker.webhook_dispatcher import WebhookDispatcher
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
@@ -329,7 +329,7 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
     database, registry, metrics = resources.database, resources.registry, resources.metrics
     live = LiveBatchCollector(database.fleet, metrics)
     lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
-    forecasts = ForecastCollector(database, metrics, temporal_forecast_signal(resources.temporal))
+    forecasts = ForecastPublisher(database, metrics, temporal_forecast_signal(resources.temporal))
     maintenance = MaintenanceCollector(database.retention, database.consistency_checks, metrics)
     default_budget = resources.settings.quotas.budget
     budgets = BudgetCollector(database.quotas, database.budget_groups, default_budget, metrics)

@@ -44,7 +44,7 @@ CONSTANTS = {
     "body_seconds": ["batchwright.api.middleware.header_and_body_limits:BODY_SECONDS"],
     "continue_as_new_events": ["batchwright.temporal.batch_order:_CONTINUE_AS_NEW_EVENTS"],
     "event_poll_seconds": ["batchwright.api.services.batches.progress_events:POLL_SECONDS"],
-    "fleet_fresh_age": ["batchwright.worker.limit_sharing:FRESH_AGE"],
+    "fleet_fresh_age": ["batchwright.worker.limit_share_updater:FRESH_AGE"],
     "header_seconds": ["batchwright.api.connection_limits:BoundedProtocol.seconds_for_headers"],
     "linger_seconds": ["batchwright.api.connection_limits:BoundedProtocol.seconds_lingering"],
     "max_part_bytes": ["batchwright.api.services.files.upload_assembly:MAX_PART_BYTES"],

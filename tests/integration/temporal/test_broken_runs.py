@@ -9,7 +9,7 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.rules.ids import new_batch_id
-from batchwright.worker.fleet_metrics import TemporalEndedRuns
+from batchwright.worker.control_tasks.fleet_metrics import TemporalEndedRuns
 from tests.e2e.batches import until
 from tests.integration.temporal.clusters import server
 

@@ -180,7 +180,7 @@ async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_repor
 
 LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
-    "limit_sharing": "batchwright.worker.limit_sharing:LimitSharing.run",
+    "limit_share_updater": "batchwright.worker.limit_share_updater:LimitShareUpdater.run",
     "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
     "progress": "batchwright.activities.services.progress_writer:ProgressReporter.run",
     "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",
@@ -189,8 +189,8 @@ LOOPS = {
     "callbacks": "batchwright.activities.services.job_callbacks:CallbackWatch.run",
     "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
     "rate_limits": "batchwright.worker.task_queue_rate_limits:RateLimitSync.run",
-    "fleet_metrics": "batchwright.worker.fleet_metrics:FleetMetricsCollector.run",
-    "waiting_reasons": "batchwright.worker.queue_waiting_reasons:WaitingReasonMonitor.run",
+    "fleet_metrics": "batchwright.worker.control_tasks.fleet_metrics:FleetMetricsCollector.run",
+    "waiting_reasons": "batchwright.worker.control_tasks.queue_waiting_reasons:WaitingReasonMonitor.run",
 }
 
 

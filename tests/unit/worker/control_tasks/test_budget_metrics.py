@@ -7,7 +7,7 @@ from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.tenants.quotas import DailyAmounts
 from batchwright.rules.token_costs import amount_of
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.budget_metrics import BudgetCollector
+from batchwright.worker.control_tasks.budget_metrics import BudgetCollector
 from tests.fakes.api_keys import create_key
 from tests.fakes.budget_groups import organization, team, user
 from tests.fakes.memory_database import MemoryDatabase

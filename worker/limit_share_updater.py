@@ -46,7 +46,7 @@ class Backends(Protocol):
         ...
 
 
-class LimitSharing:
+class LimitShareUpdater:
     """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
 
     Workers that can send requests to a backend divide the backend's limit on requests in flight, after room

@@ -11,7 +11,7 @@ from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.webhooks.webhook_deliveries import WebhookDelivery
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.webhook_dispatcher import WebhookDispatcher
+from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.webhook_rows import an_endpoint
 

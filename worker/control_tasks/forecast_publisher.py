@@ -41,7 +41,7 @@ class _Batch(NamedTuple):
     deadline: datetime
 
 
-class ForecastCollector:
+class ForecastPublisher:
     """Forecasts when each live batch will end, stores the forecasts, and shows them as metrics.
 
     All control workers compute the same forecasts, but only one of them stores them. If a forecast has

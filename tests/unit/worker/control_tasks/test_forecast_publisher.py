@@ -9,7 +9,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.worker_stats import UpstreamTraffic
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.batch_forecasts import ForecastCollector
+from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import after, an_order, slice_progress
 
@@ -23,12 +23,12 @@ class ForecastFixture:
         self.temporal_answers = True
         self.collector = self.control_worker()
 
-    def control_worker(self) -> ForecastCollector:
+    def control_worker(self) -> ForecastPublisher:
         async def report(batch_id: str, forecast: BatchForecast) -> bool:
             self.reported.append((batch_id, forecast))
             return self.temporal_answers
 
-        return ForecastCollector(self.database, self.metrics, report)
+        return ForecastPublisher(self.database, self.metrics, report)
 
     async def batch(self, id: str, tenant: str = "t", lines: int = 1000, **changes: object) -> BatchOrder:
         order = an_order(id, tenant, **changes)

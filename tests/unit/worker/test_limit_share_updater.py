@@ -20,8 +20,8 @@ from batchwright.rules.worker_stats import (
     polled_queues,
     running_slice_stats,
 )
-from batchwright.worker import limit_sharing
-from batchwright.worker.limit_sharing import LimitSharing
+from batchwright.worker import limit_share_updater
+from batchwright.worker.limit_share_updater import LimitShareUpdater
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.routing import URLS, Clock, config_of, plain, route_of
 
@@ -48,7 +48,7 @@ class Fleet:
         )
         self.database.rows.clock = lambda: self.now
         self.rates: dict[str, Rates] = {}
-        self.of_one = LimitSharing(
+        self.of_one = LimitShareUpdater(
             "one:1", self.database.workers, self, lambda _: self.common_queue, self._take
         )
 
@@ -154,7 +154,7 @@ async def test_the_queues_of_each_worker_are_read_once_however_many_backends_hav
         reads.append(reports)
         return polled_queues(reports)
 
-    monkeypatch.setattr(limit_sharing, "polled_queues", spy)
+    monkeypatch.setattr(limit_share_updater, "polled_queues", spy)
     assert await workers.read() == {A: 0, B: 0, C: 0}
     assert len(reads) == 2
 

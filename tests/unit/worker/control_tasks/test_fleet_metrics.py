@@ -12,8 +12,8 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.tenants.quotas import DailyAmounts
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.task_queues import QueueReport
-from batchwright.worker.budget_metrics import BudgetCollector
-from batchwright.worker.fleet_metrics import (
+from batchwright.worker.control_tasks.budget_metrics import BudgetCollector
+from batchwright.worker.control_tasks.fleet_metrics import (
     EndedRunLookup,
     FleetMetricsCollector,
     LiveBatchCollector,

@@ -1,0 +1,1 @@
+"""Tasks that control workers repeat for the whole fleet: metrics, forecasts, waiting reasons, webhooks."""
