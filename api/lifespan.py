@@ -10,9 +10,9 @@ from batchwright.api.temporal_gateway import TemporalClientGateway, log_until_re
 from batchwright.background import BackgroundTasks
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.postgres import open_database
-from batchwright.inference.backend_registry import BackendRegistry
-from batchwright.inference.circuit_metrics import update_backend_circuits, update_model_circuits
+from batchwright.inference.circuits.circuit_metrics import update_backend_circuits, update_model_circuits
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.oidc.issuer import fetch_keys
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings

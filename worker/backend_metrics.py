@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 
-from batchwright.inference.backend_registry import BackendRegistry
-from batchwright.inference.circuit_metrics import update_backend_circuits
+from batchwright.inference.circuits.circuit_metrics import update_backend_circuits
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.telemetry.metrics import Metrics
 
 

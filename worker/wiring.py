@@ -39,8 +39,8 @@ from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.ids import safe_name
 from batchwright.rules.limits.rate_allocation import ALL_MODELS

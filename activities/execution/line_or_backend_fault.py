@@ -10,7 +10,7 @@ from collections.abc import Callable
 from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.slice_state.result_writer import ResultWriter
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
-from batchwright.inference.circuit_reports import report_failure
+from batchwright.inference.circuits.circuit_reports import report_failure
 from batchwright.inference.request_outcome import Outcome, quotable_error
 from batchwright.inference.router import Dispatch
 from batchwright.rules.deadline import Deadline

@@ -14,7 +14,7 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
-from batchwright.inference.circuit_reports import report_success
+from batchwright.inference.circuits.circuit_reports import report_success
 from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter

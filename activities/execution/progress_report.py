@@ -15,7 +15,7 @@ from batchwright.activities.services.model_waiting_reasons import (
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.database.records import SliceProgress
-from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.rules.deadline import Deadline
 
 _LIMIT_SECONDS = 10.0  # seconds a reason is shown; the next heartbeat reports it again

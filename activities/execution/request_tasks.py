@@ -20,7 +20,7 @@ from batchwright.activities.services.backend_jobs import forwarded_headers
 from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
-from batchwright.inference.circuit_reports import report_probe_success
+from batchwright.inference.circuits.circuit_reports import report_probe_success
 from batchwright.inference.hooks import HookCall
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.request_outcome import Outcome

@@ -9,8 +9,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.price_config import PriceConfig
-from batchwright.inference.backend_registry import CurrentModels
 from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
+from batchwright.inference.registry.backend_registry import CurrentModels
 from batchwright.rules.deadline import Deadline
 from batchwright.settings import Settings
 

@@ -17,7 +17,7 @@ from batchwright.background import log_failure
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
-from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

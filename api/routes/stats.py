@@ -17,7 +17,7 @@ from batchwright.contracts.api_objects.operator import (
     RequestStats,
     StatsObject,
 )
-from batchwright.inference.model_catalog import Catalog
+from batchwright.inference.registry.model_catalog import Catalog
 from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
 
 

@@ -13,13 +13,13 @@ from batchwright.contracts.api_objects.operator import (
     RegisteredModel,
     SettingObject,
 )
-from batchwright.inference.effective_settings import (
+from batchwright.inference.registry.effective_settings import (
     SettingWithSource,
     effective_backends,
     effective_settings,
     visible_change,
 )
-from batchwright.inference.model_catalog import CatalogEntry
+from batchwright.inference.registry.model_catalog import CatalogEntry
 from batchwright.settings import Settings
 
 

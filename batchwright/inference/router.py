@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from batchwright.contracts.model_registry.registry_config import LimitConfig, LoadBalancing, ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
-from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitAttempt, CircuitBreaker
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.inference.transport.base import Exchange, Header

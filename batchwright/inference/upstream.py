@@ -7,7 +7,7 @@ from functools import lru_cache
 from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import InferenceClient
-from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.inference.probes import ProbeResult, UpstreamProber
 from batchwright.inference.transport.base import TargetUrl
 

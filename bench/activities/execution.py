@@ -31,9 +31,9 @@ from batchwright.contracts.model_registry.registry_config import GatewayConfig, 
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest, SliceResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
-from batchwright.inference.backend_registry import retry_policy_of
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
+from batchwright.inference.registry.backend_registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules.stored_objects import object_keys

@@ -7,7 +7,7 @@ from random import Random
 from statistics import mean
 from typing import NamedTuple
 
-from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitAttempt, CircuitBreaker
 from batchwright.rules.limits.backend_load import LoadSignal
 from bench.limits.algorithms import LimitAlgorithm
 from bench.limits.backend import BackendModel, BackendSimulation, Clock, SimulatedRequest

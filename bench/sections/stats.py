@@ -9,9 +9,9 @@ from pydantic import JsonValue
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Usage
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.model_catalog import ListedModel
+from batchwright.inference.registry.backend_registry import BackendRegistry
+from batchwright.inference.registry.model_catalog import ListedModel
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.rules.worker_stats import UpstreamTraffic, sum_traffic
 from batchwright.settings import load

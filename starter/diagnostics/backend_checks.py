@@ -12,7 +12,7 @@ from batchwright.database.postgres import open_database
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.client_pool import ClientPool, client_key
 from batchwright.inference.discovery import ListingFailed, ModelListing
-from batchwright.inference.model_catalog import Catalog, CatalogEntry
+from batchwright.inference.registry.model_catalog import Catalog, CatalogEntry
 from batchwright.settings import Settings, SettingsError
 from batchwright.starter.diagnostics.checks import Clock
 from batchwright.starter.diagnostics.findings import Finding, Level, compare_clocks, ok, problem, warning

@@ -53,8 +53,8 @@ CONSTANTS = {
     "outstanding_slices": ["batchwright.temporal.batch_order:_OUTSTANDING_SLICES"],
     "query_seconds": ["batchwright.database.driver:QUERY_SECONDS"],
     "refresh_seconds": [
-        "batchwright.inference.backend_registry:_REFRESH_SECONDS",
-        "batchwright.inference.backend_registry:_REFRESH_CHANGES_SECONDS",
+        "batchwright.inference.registry.backend_registry:_REFRESH_SECONDS",
+        "batchwright.inference.registry.backend_registry:_REFRESH_CHANGES_SECONDS",
         "batchwright.inference.limits.fleet_rate_limits:_REFRESH_SECONDS",
         "batchwright.worker.task_queue_rate_limits:SYNC_SECONDS",
     ],

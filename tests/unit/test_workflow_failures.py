@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState
 from batchwright.activities.services.model_waiting_reasons import waiting_reason
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.inference.backend_client import from_status
-from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.inference.request_outcome import from_exception, quotable_error
 from batchwright.workflows.failures import gave_up_on_storage, sentence_for_tenant
 

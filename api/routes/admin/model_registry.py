@@ -42,7 +42,7 @@ from batchwright.contracts.model_registry.registry_config import (
 )
 from batchwright.database.errors import VersionConflict
 from batchwright.database.records import ModelChange
-from batchwright.inference.model_catalog import Catalog, CatalogEntry, SeenModel
+from batchwright.inference.registry.model_catalog import Catalog, CatalogEntry, SeenModel
 from batchwright.rules.backends.registry_changes import (
     MODEL_SETTINGS,
     ModelSettings,

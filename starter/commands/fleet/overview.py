@@ -13,7 +13,7 @@ from batchwright.contracts.model_registry.registry_config import ModelSource
 from batchwright.contracts.temporal_names import inference_queue
 from batchwright.database.database import Database
 from batchwright.database.records import WorkerHeartbeat
-from batchwright.inference.model_catalog import Catalog
+from batchwright.inference.registry.model_catalog import Catalog
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import is_worker_number
 from batchwright.settings import Settings

@@ -38,10 +38,10 @@ from batchwright.database.tables.batches.progress import (
     SettledLines,
     SliceKey,
 )
-from batchwright.inference.backend_registry import retry_policy_of
-from batchwright.inference.circuit_breaker import CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
+from batchwright.inference.registry.backend_registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice

@@ -129,7 +129,7 @@ def test_the_api_serves_without_temporal_and_ends_cleanly_on_a_signal(
 
 LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
-    "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
+    "registry": "batchwright.inference.registry.backend_registry:BackendRegistry.run",
     "temporal_readiness": "batchwright.api.lifespan:log_until_ready",
     "batch_events": "batchwright.api.services.batches.progress_events:BatchEvents.run",
 }

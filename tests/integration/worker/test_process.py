@@ -181,7 +181,7 @@ async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_repor
 LOOPS = {
     "temporal_connection": "batchwright.temporal:TemporalConnection.run",
     "limit_share_updater": "batchwright.worker.limit_share_updater:LimitShareUpdater.run",
-    "registry": "batchwright.inference.backend_registry:BackendRegistry.run",
+    "registry": "batchwright.inference.registry.backend_registry:BackendRegistry.run",
     "progress": "batchwright.activities.services.progress_writer:ProgressReporter.run",
     "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",
     "worker_stats": "batchwright.worker.process:_publish_stats",

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.router import ModelRouter
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.raw_servers import answering, served

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.discovery import ListingFailed
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.raw_servers import answering, client, served
 from tests.fakes.settings import load

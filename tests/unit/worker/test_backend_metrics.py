@@ -8,7 +8,7 @@ from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.backend_metrics import register_backend_metrics
-from tests.unit.inference.test_backend_registry import ONE, TWO, ListingBackends
+from tests.unit.inference.registry.test_backend_registry import ONE, TWO, ListingBackends
 
 A, B = "a", "b"
 

@@ -17,11 +17,11 @@ from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_client import RequestSender
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.microbatch_sender import MicrobatchSenders
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import TargetUrl

@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.activities.execution.dispatch_loop import MAX_BLOCKED_SECONDS
-from batchwright.inference.circuit_breaker import CircuitAttempt, CircuitBreaker
+from batchwright.inference.circuits.circuit_breaker import CircuitAttempt, CircuitBreaker
 
 
 class Clock:

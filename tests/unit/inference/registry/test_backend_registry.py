@@ -7,8 +7,8 @@ import httpx
 import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.settings import Settings, load
 from tests.fakes.memory_database import MemoryDatabase

@@ -16,7 +16,7 @@ from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.inference.client_pool import ClientPool, client_key
 from batchwright.inference.discovery import ListingFailed
-from batchwright.inference.model_catalog import (
+from batchwright.inference.registry.model_catalog import (
     ChangeResolver,
     ListedModel,
     RuntimeChange,

@@ -7,7 +7,7 @@ from pydantic import BaseModel, JsonValue
 
 from batchwright.contracts.model_registry.backend_config import HEADER_SETTINGS, BackendConfig
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig, SettingSource
-from batchwright.inference.model_catalog import CatalogEntry
+from batchwright.inference.registry.model_catalog import CatalogEntry
 from batchwright.rules.backends.registry_changes import ModelSettings, merge_settings, non_default_settings
 from batchwright.settings import Settings
 from batchwright.settings.worker_settings import ModelLimits

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.inference.backend_registry import BackendRegistry
 from batchwright.inference.client_pool import ClientPool
+from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.settings import Settings, load
