@@ -28,10 +28,10 @@ from batchwright.activities.ingestion.activity import Ingestion
 from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.activities.output_copies.activity import OutputCopies
 from batchwright.activities.retention.activity import Retention
+from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.holds_caps_and_weights import StoredShares
-from batchwright.activities.services.job_callbacks import CallbackWatch
 from batchwright.activities.services.model_waiting_reasons import WaitingReasons, temporal_reason_signal
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions

@@ -14,7 +14,7 @@ from batchwright.activities.execution.request_tasks import RequestTasks
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
 from batchwright.activities.execution.slice_state.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.backend_jobs import forwarded_headers
+from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest

@@ -12,11 +12,11 @@ from typing import Generic, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
-from batchwright.activities.execution.jobs import JobRunner
+from batchwright.activities.execution.backend_jobs import JobRunner
 from batchwright.activities.execution.line_settlement import InFlightRequest, OutboundRequest
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.backend_jobs import forwarded_headers
+from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender

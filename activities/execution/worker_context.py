@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from batchwright.activities.execution.slice_state.lease import Heartbeat
-from batchwright.activities.services.backend_jobs import RouterLookup
+from batchwright.activities.services.backend_job_callbacks import CallbackSubscriptions, NoCallbacks
+from batchwright.activities.services.backend_job_cancellation import RouterLookup
 from batchwright.activities.services.batch_cost_cap import BatchCosts
-from batchwright.activities.services.job_callbacks import CallbackSubscriptions, NoCallbacks
 from batchwright.activities.services.model_waiting_reasons import DeferralMetrics, WaitingReasons
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import Permissions, UnrestrictedPermissions

@@ -31,7 +31,7 @@ from batchwright.activities.results.output_files import OutputFiles
 from batchwright.activities.results.result_index import ResultIndex, SegmentUsage, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
-from batchwright.activities.services.backend_jobs import JobCanceller, RouterLookup, RunningJob
+from batchwright.activities.services.backend_job_cancellation import JobCanceller, RouterLookup, RunningJob
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.temporal_payloads.finalization import (

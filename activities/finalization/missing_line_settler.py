@@ -7,7 +7,7 @@ import msgspec
 from batchwright.activities.finalization.missing_lines import MissingLine, MissingLines
 from batchwright.activities.results.result_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
-from batchwright.activities.services.backend_jobs import RunningJob
+from batchwright.activities.services.backend_job_cancellation import RunningJob
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest

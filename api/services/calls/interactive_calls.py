@@ -13,7 +13,7 @@ from secrets import token_hex
 
 import httpx
 
-from batchwright.activities.services.backend_jobs import forwarded_headers
+from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError

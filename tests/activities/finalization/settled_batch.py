@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.finalization.activity import Finalization
-from batchwright.activities.services.backend_jobs import RouterLookup
+from batchwright.activities.services.backend_job_cancellation import RouterLookup
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult

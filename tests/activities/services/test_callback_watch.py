@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.services.job_callbacks import CallbackFuture, CallbackWatch
+from batchwright.activities.services.backend_job_callbacks import CallbackFuture, CallbackWatch
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.settings import load

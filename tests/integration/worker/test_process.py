@@ -186,7 +186,7 @@ LOOPS = {
     "dependencies": "batchwright.worker.dependency_checks:DependencyMonitor.run",
     "worker_stats": "batchwright.worker.process:_publish_stats",
     "permissions": "batchwright.activities.services.send_authorization:CachedPermissions.run",
-    "callbacks": "batchwright.activities.services.job_callbacks:CallbackWatch.run",
+    "callbacks": "batchwright.activities.services.backend_job_callbacks:CallbackWatch.run",
     "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
     "rate_limits": "batchwright.worker.task_queue_rate_limits:RateLimitSync.run",
     "fleet_metrics": "batchwright.worker.control_tasks.fleet_metrics:FleetMetricsCollector.run",

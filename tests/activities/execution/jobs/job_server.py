@@ -9,7 +9,7 @@ import httpx
 from temporalio.activity import ActivityCancellationDetails
 
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt
-from batchwright.activities.services.job_callbacks import CallbackWatch
+from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.temporal_payloads.execution import SliceResult

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.activities.services.backend_jobs import forwarded_headers
+from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 

@@ -17,8 +17,8 @@ from batchwright.activities.execution.line_settlement import OutboundRequest
 from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.backend_jobs import cancel_job, forwarded_headers, kind_label
-from batchwright.activities.services.job_callbacks import CallbackFuture
+from batchwright.activities.services.backend_job_callbacks import CallbackFuture
+from batchwright.activities.services.backend_job_cancellation import cancel_job, forwarded_headers, kind_label
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
