@@ -27,8 +27,8 @@ from batchwright.activities.finalization.missing_line_settler import MissingLine
 from batchwright.activities.finalization.missing_lines import MissingLines, find_missing
 from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.results.input_order_index import ResultIndex, SegmentUsage, SelectedResults
 from batchwright.activities.results.output_files import OutputFiles
-from batchwright.activities.results.result_index import ResultIndex, SegmentUsage, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.backend_job_cancellation import JobCanceller, RouterLookup, RunningJob

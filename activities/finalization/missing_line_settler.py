@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 
 from batchwright.activities.finalization.missing_lines import MissingLine, MissingLines
-from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.input_order_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.services.backend_job_cancellation import RunningJob
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode

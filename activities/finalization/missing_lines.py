@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import repeat
 
+from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
 from batchwright.activities.results.record_rows import RecordRow, RecordRows
-from batchwright.activities.results.result_index import ResultIndex, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest

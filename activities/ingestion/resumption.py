@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from batchwright.activities.errors import failure
 from batchwright.activities.ingestion.input_spool import InputSpool
-from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.input_order_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.model_access import display_name

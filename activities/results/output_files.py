@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from batchwright.activities.concurrency import run_both
-from batchwright.activities.results.result_index import ResultIndex, SelectedResults
+from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus

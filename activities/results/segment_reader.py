@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from batchwright.activities.concurrency import run_both
-from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.input_order_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.activities import spilled_bytes
-from batchwright.activities.results import result_index, result_spool
+from batchwright.activities.results import input_order_index, result_spool
 from batchwright.activities.scratch_file import ScratchFile
 from batchwright.rules import growing_bytes
 from batchwright.rules.input import custom_id_uniqueness
@@ -34,4 +34,4 @@ def rows_on_disk(environment: pytest.MonkeyPatch) -> None:
     environment.setattr(growing_bytes, "_RUN_ROWS", 3)
     environment.setattr(growing_bytes, "_READ_ROWS", 2)
     environment.setattr(growing_bytes, "_UNPACKED_ROWS", 2)
-    environment.setattr(result_index, "_RECORDS_AT_ONCE", 3)
+    environment.setattr(input_order_index, "_RECORDS_AT_ONCE", 3)

@@ -16,8 +16,8 @@ from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.terms import Usage
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules.results.error_tally import ErrorTally, line_error
-from batchwright.rules.results.segment_compaction import compact_segments
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
+from batchwright.rules.results.slice_compaction import compact_segments
 from batchwright.rules.results.token_usage import total_usage
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo, Storage, StorageUnavailable

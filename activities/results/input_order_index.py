@@ -1,7 +1,7 @@
-"""Index of a batch's results. The results themselves are in a file on the local disk.
+"""Index of a batch's results. It selects one result for each line, in the order of the input.
 
-The index has a row of 24 bytes for each result, and another one for each selected result. Rows of a large
-batch are on the local disk too.
+The results themselves are in a file on the local disk. The index has a row of 24 bytes for each result, and
+another one for each selected result. Rows of a large batch are on the local disk too.
 """
 
 import struct

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchwright.activities import spilled_bytes
 from batchwright.activities.results import result_spool
-from batchwright.activities.results.result_index import ResultIndex
+from batchwright.activities.results.input_order_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
 from batchwright.rules import growing_bytes
