@@ -1,4 +1,4 @@
-"""Merge the segments of a slice (stored objects with many results each) into one, with one result per line."""
+"""Merge the segments of a slice (objects with many results each) into one with one result for each line."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
