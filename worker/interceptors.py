@@ -21,7 +21,7 @@ from temporalio.worker import (
 )
 
 from batchwright.activities.errors import failure, failure_of
-from batchwright.activities.services.model_waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.background import log_failure
 from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder

@@ -32,10 +32,10 @@ from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.holds_caps_and_weights import StoredShares
-from batchwright.activities.services.model_waiting_reasons import WaitingReasons, temporal_reason_signal
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.activities.services.slice_demand import MAX_SLICES
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database

@@ -7,11 +7,7 @@ from temporalio.exceptions import ApplicationError
 from batchwright.activities.execution.slice_state.result_writer import LAST_FLUSH_SECONDS, ResultWriter
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.model_waiting_reasons import (
-    deferral_cause,
-    deferral_seconds,
-    waiting_reason,
-)
+from batchwright.activities.services.slice_deferrals import deferral_cause, deferral_seconds, waiting_reason
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.database.records import SliceProgress

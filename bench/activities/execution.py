@@ -24,9 +24,9 @@ from batchwright.activities.execution.slice_state.lease import Heartbeat, Heartb
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
-from batchwright.activities.services.model_waiting_reasons import WaitingReasons
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest, SliceResult

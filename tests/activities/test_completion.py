@@ -10,7 +10,7 @@ from batchwright.activities.completion import (
     count_skipped,
     size_bucket,
 )
-from batchwright.activities.services.model_waiting_reasons import DeferralMetrics
+from batchwright.activities.services.slice_deferrals import DeferralMetrics
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.telemetry.metrics import Metrics

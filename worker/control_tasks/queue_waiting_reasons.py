@@ -9,7 +9,7 @@ from typing import Protocol
 
 from temporalio.service import RPCError
 
-from batchwright.activities.services.model_waiting_reasons import ReasonSignal
+from batchwright.activities.services.waiting_reason_publisher import ReasonSignal
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.terms import BatchStatus, HoldKind

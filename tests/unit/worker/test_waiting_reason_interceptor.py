@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from batchwright.activities.services.model_waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, WaitingReason
 from batchwright.contracts.temporal_payloads.execution import SliceRequest

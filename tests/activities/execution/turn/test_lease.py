@@ -13,7 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution.slice_state import lease
 from batchwright.activities.execution.slice_state.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.services.model_waiting_reasons import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.temporal_payloads.execution import SliceResult
