@@ -86,9 +86,9 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """Combine the figures of all turns. Return a pair of the old and the new figure for each key.
+    """Combine the figures of several turns. Each turn has measured both versions once.
 
-    A key that is missing in any turn is left out.
+    Return a pair of the old and the new figure for each key. A key that is missing in any turn is left out.
     """
     keys = [key for key in turns[0] if all(key in turn for turn in turns)]
     return {

@@ -70,7 +70,7 @@ class MicrobatchPolicy(NamedTuple):
 class MicrobatchSenders:
     """Creates the senders that join several lines into one shared request (a microbatch).
 
-    There is one object per process, so that lines of different slices can share requests. The constructor
+    There is one object per process, so that lines of different batches can share requests. The constructor
     raises SettingsError if a chat executor is invalid. A chat executor is the operator's object that joins
     chat requests and splits their responses.
     """
@@ -207,7 +207,7 @@ class _Microbatch:
 class MicrobatchSender:
     """Joins lines of one model into shared requests, and sends these requests to one backend.
 
-    All slices of the process use the same object.
+    All code of the process that sends lines of the model to the backend uses the same object.
     """
 
     def __init__(

@@ -141,8 +141,8 @@ class ModelRouter:
     def urls(self) -> Sequence[str]:
         """URLs of the backends that may get a request now.
 
-        While the circuits of all own backends are open, backends of fallback models may get requests, too. If
-        no backend may get a request, these are the URLs of all own backends.
+        While the circuit breakers of all own backends are open, backends of fallback models may get requests,
+        too. If no backend may get a request, these are the URLs of all own backends.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -316,8 +316,8 @@ class ModelRouter:
     def _reachable(self) -> list[Upstream]:
         """Return the upstreams (models at backends) that may get requests of this model.
 
-        These are the model's own upstreams. If all their circuits are open, the upstreams of the fallback
-        models are added.
+        These are the model's own upstreams. If all their circuit breakers are open, the upstreams of the
+        fallback models are added.
         """
         if not self.is_open:
             return self.upstreams
@@ -328,11 +328,11 @@ class ModelRouter:
     ) -> list[Upstream]:
         """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
 
-        - If one of the model's own upstreams may get a trial request now, return only this upstream.
-        - Otherwise, return the model's own upstreams whose circuits are closed.
-        - If the circuits of all own upstreams are open, and no trial request is allowed now, apply the same
-          rules to the fallback models. Return the upstreams of the first fallback model that has usable
-          upstreams.
+        - If one of the model's own upstreams may get a trial request now, return only this upstream. A trial
+          shows if the backend has recovered.
+        - Otherwise, return the model's own upstreams whose circuit breakers are closed.
+        - If the circuit breakers of all own upstreams are open and allow no trial now, apply the same rules
+          to the fallback models. Return the upstreams of the first fallback model that has usable upstreams.
 
         Args:
             exclude: upstreams that are never returned.

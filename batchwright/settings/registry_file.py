@@ -210,8 +210,8 @@ def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
     Args:
-        error: the error that pydantic has found in an object of the registry. Its location starts at this
-            object.
+        error: an error that pydantic has found in an object of the registry. `loc` in the error is relative
+            to this object.
         within: path of the object in the registry; empty if the object is the whole registry.
     """
     match error["type"]:

@@ -69,8 +69,8 @@ def measure(options: SectionOptions) -> list[Figure]:
 class _Client:
     """Client of the API that uses little CPU, because it runs on the measured machine.
 
-    It holds no more connections than one tenant may hold. Further calls wait for a free connection. The time
-    of a call includes this wait.
+    It opens at most as many connections as one tenant may have open. Further calls wait for a free
+    connection. The time of a call includes this wait.
     """
 
     def __init__(self, transport: PooledTransport, stack: RunningStack) -> None:

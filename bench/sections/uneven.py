@@ -39,7 +39,8 @@ class Case:
 
     Attributes:
         lines: number of lines of all batches together.
-        turn_seconds: time after which a slice ends its turn if other slices wait.
+        turn_seconds: time after which a slice (part of a batch) releases its place if other slices wait. This
+            ends its turn.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
         sample: number from which the response times are computed. It is chosen so that no very long response

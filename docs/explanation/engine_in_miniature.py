@@ -73,7 +73,7 @@ class LineQueue:
 
 
 class Lease:
-    """Proof that no other attempt sends this slice. In the real engine, Temporal heartbeats prove it."""
+    """Proof that no other attempt sends the lines. In the real engine, Temporal heartbeats prove it."""
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
@@ -117,7 +117,7 @@ class ResultWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Store the buffered results. Their lines are settled from now on, and are never sent again."""
+        """Store the buffered results. From now on their lines are settled: they are never sent again."""
         path = self._store / f"{self._prefix}-{self._count:06}.segment"
         with (temporary := path.with_suffix(".new")).open("wb") as file:
             file.write(b"\n".join(self._buffer))
@@ -136,7 +136,7 @@ def settled(store: Path) -> dict[int, dict[str, object]]:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Sends lines that are due, while permits are free and the lease is valid."""
+    """Sends lines that are due, while fewer than PERMITS requests are in flight and the lease is valid."""
 
     client: httpx.AsyncClient
     queue: LineQueue
@@ -145,7 +145,9 @@ class Dispatcher:
     in_flight: int = 0
 
     async def run(self) -> bool:
-        """Send all lines. Return True when all lines are settled, or False when the lease is lost."""
+        """Send all lines. Return True when all lines have a stored result, or False when the lease is
+        lost.
+        """
         is_done = all(await asyncio.gather(*(self._use_permit() for _ in range(PERMITS))))
         self.writer.flush()
         return is_done
@@ -186,9 +188,9 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 async def run_slice(lines: Path, store: Path, url: str) -> bool:
-    """Run one attempt: acquire the lease, skip settled lines, and send the other lines.
+    """Run one attempt: acquire the lease, skip lines with a stored result, and send the other lines.
 
-    Return True if all lines are settled at the end.
+    Return True if all lines have a stored result at the end.
     """
     lease, writer = Lease(store), ResultWriter(store)
     await lease.acquire()

@@ -142,7 +142,9 @@ class GatewayConfig(BackendConfig):
 
 
 class RegistryConfig(RegistryEntry):
-    """The model registry: either one gateway for all models, or models with their own backends."""
+    """The model registry. It has either models with their own backends, or one gateway (a backend that serves
+    all models).
+    """
 
     gateway: GatewayConfig | None = Field(
         default=None, description="one backend that serves all models; not together with `models`"

@@ -282,9 +282,11 @@ class PostgresCalls(CallsTable):
 
 
 def shown_status(status: CallStatus, batch: BatchStatus | None) -> CallStatus:
-    """Return the status of a call as clients see it.
+    """Return the status of a call as clients see it: `in_progress` if the call is queued and its batch is
+    running.
 
-    `batch` is the status of the call's batch; None if the batch has no row.
+    In all other cases, return `status`. `batch` is the status of the call's batch; None if the batch has no
+    row.
     """
     runs = batch in (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
     return CallStatus.IN_PROGRESS if runs and status is CallStatus.QUEUED else status

@@ -168,9 +168,9 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record that the backend refused a request with 401 or 403. Return True if the request is at fault.
 
-        The request is at fault if the backend has accepted the API key since its last refusal. A normal
-        response to a probe shows this, and a normal response to a request that was sent after the refusal. A
-        normal response to an earlier request does not show it. If nothing shows it, return False.
+        The request is at fault if the backend has accepted the API key since its last refusal. Two events
+        show this: a normal response to a probe (a small test request), or to a request that was sent after
+        that refusal. If neither has happened, return False.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -201,7 +201,8 @@ class CircuitBreaker:
             at_once: True to open the circuit after this one failure.
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
             others_wait: True if a line of another tenant is waiting.
-            steady: True to keep the pauses between trials short, because the backend still answers probes.
+            steady: True to keep the pauses between trials short, because the backend still answers probes
+                (small test requests).
         """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)

@@ -16,7 +16,8 @@ def report_success(dispatch: Dispatch) -> None:
 
 
 def report_probe_success(dispatch: Dispatch) -> None:
-    """Report to the backend's circuit breaker that a probe was answered normally.
+    """Report to the backend's circuit breaker that the backend answered a probe (a small test request)
+    normally.
 
     The circuit may close.
     """
@@ -33,8 +34,8 @@ def report_failure(
         outcome: the outcome of the request.
         tenant: the tenant of the request. Only this tenant may see the backend's error message.
         others_wait: True if a request of another tenant is waiting.
-        steady: True if the backend answers probes but not requests. An open circuit then allows the next
-            trial request sooner.
+        steady: True if the backend answers probes (small test requests) but not normal requests. An open
+            circuit then allows the next trial request sooner.
     """
     circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
     reason = outcome.verdict.category.value if blocked else outcome.message

@@ -38,17 +38,17 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` says how fast one turn may send lines of each model. A turn is one attempt to send lines of a
-    slice, and is limited in time. A change of the limits replaces the object `allocation`. Callers must
-    therefore read the attribute again for each line.
+    `allocation` says how fast one turn may send lines of each model. A turn is one attempt, limited in time,
+    to send lines of a slice (a part of a batch). A change of the limits replaces the object `allocation`.
+    Callers must therefore read the attribute again for each line.
     """
 
     allocation: RateAllocation
 
     def pacing_of(self, model: str) -> Pacing | None:
-        """Return how fast one attempt of a slice (turn) may send lines of the model.
+        """Return how fast one turn may send lines of the model; None if the model has no rate limit.
 
-        Return None if the model has no rate limit.
+        A turn is one attempt to send lines of a slice (a part of a batch).
         """
         return self.allocation.of(model)
 
@@ -57,9 +57,11 @@ class EffectiveRates(Protocol):
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
+        """Return the task queue to which the model's slices (parts of batches) must move; empty if they can
+        stay.
 
-        A slice must move after a change of rates, because models with a shared rate have a shared queue.
+        `queue` is the present task queue. A slice must move after a change of rates, because models that
+        share a rate also share a task queue.
         """
         ...
 
@@ -104,15 +106,15 @@ class FleetRates(EffectiveRates):
         return DISPATCH_QUEUE if self._rates.is_shared(model) else ""
 
     def queues(self) -> dict[str, Pacing | None]:
-        """Return the rate limit of each task queue, by the name of the task queue; None means no limit."""
+        """Return the rate limit of each task queue, by its name; None means no limit."""
         return self.allocation.queues(self._models)
 
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
         """Return every rate limit as (model, task queue, pacing).
 
         The pacing says how many requests one turn may send, and how many turns may start per second. A turn
-        is one attempt to send lines of a slice. All models without a rate of their own share one rate and one
-        task queue, and have one entry together, with the model name `ALL_MODELS`.
+        is one attempt to send lines of a slice (a part of a batch). All models without a rate of their own
+        share one rate and one task queue. They have one entry together, with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -120,10 +122,11 @@ class FleetRates(EffectiveRates):
         return [*found, (ALL_MODELS, DISPATCH_QUEUE, rates.shared)] if rates.shared else found
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
+        """Return the task queue to which the model's slices (parts of batches) must move; empty if they can
+        stay.
 
-        The rates are read from the table first. If workers had different rates, they would move a slice back
-        and forth. If the rates cannot be read, return an empty string.
+        `queue` is the present task queue. The rates are read from the table first. If workers had different
+        rates, they would move a slice back and forth. If the rates cannot be read, return an empty string.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""

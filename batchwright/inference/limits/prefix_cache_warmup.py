@@ -23,8 +23,8 @@ class PrefixGroups:
     A group consists of the lines with the same system prompt. Its number is the hash of the system prompt,
     and is never 0. A group is *cold* until one of its lines has succeeded, and then *warm*. A cold group is
     full if one of its lines is in flight. A warm group is full if `width` of its lines are in flight. A line
-    of a full group should wait if another line can be sent instead. All slices in this process share the
-    groups.
+    of a full group should wait if another line can be sent instead. All code that sends lines of the model in
+    this process uses the same object.
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.

@@ -239,9 +239,10 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if one more request is allowed now by the rates and holds of the model and the tenant.
+        """Return True if the rates of the model and the tenant allow one more request now, and neither is
+        held.
 
-        Caps on requests in flight are not checked.
+        A hold means that an operator has stopped the sending. Caps on requests in flight are not checked.
         """
         return not (self.model_limit(model, now) or self.tenant_rate(tenant, now))
 
@@ -254,8 +255,8 @@ class TenantAndModelLimits:
         """Return the reason why lines wait, as the end of a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate that makes the lines wait. It must not be a hold, because control workers
-                report holds.
+            limit: the cap or rate that makes the lines wait. It must not be a hold (a stop by an operator),
+                because other code reports holds.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:

@@ -30,7 +30,8 @@ class BatchDeletions(Protocol):
         ...
 
     async def remove(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Delete the row of an ended batch, its dead letters and all its other rows, and return True.
+        """Delete the row of an ended batch and everything that belongs to it, such as its dead letters, and
+        return True.
 
         Also record that the batch was deleted at the time `at`, so that no process can insert its row again.
         If there is no such batch, change nothing and return False. Do the same if the batch has not ended, or

@@ -37,9 +37,9 @@ class SliceKey(NamedTuple):
 class BatchSpending(NamedTuple):
     """Cap on the cost of a batch, and the cost of the batch so far.
 
-    `amount` does not include the slices that the caller of `ProgressTable.spending` excluded. `cap` and
-    `amount` are integer amounts, as in `rules/token_costs.py`. `is_ending` is True if the batch is ending
-    because it has reached its cap.
+    `amount` does not include the slices (parts of the batch) that the caller of `ProgressTable.spending`
+    excluded. `cap` and `amount` are integer amounts, as in `rules/token_costs.py`. `is_ending` is True if the
+    batch is ending because it has reached its cap.
     """
 
     cap: int
@@ -97,7 +97,7 @@ class ProgressTable(Protocol):
 
         A batch gets no sample if its latest sample is too new. The interval between two samples is a fortieth
         of the batch's age, but at least ten seconds. A batch of a day gets about 260 samples, even if several
-        control workers call this method.
+        workers call this method.
         """
         ...
 

@@ -69,9 +69,9 @@ class ForecastsTable(Protocol):
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is not stored if the batch already has one that was made less than ten seconds before `at`.
-        As a result, one of several control workers stores the forecasts. If that worker ends, another one
-        takes over.
+        A forecast is not stored if the stored forecast of the batch was made less than ten seconds before
+        `at`. If several workers make forecasts, usually only one of them stores them. If that worker ends,
+        another worker takes over.
         """
         ...
 

@@ -79,8 +79,8 @@ class QuotasTable(Protocol):
     async def stored(self, tenant: str) -> int:
         """Return how many bytes of a tenant count towards its storage quota.
 
-        These are the tenant's files, its pending uploads (with their announced sizes), the objects that
-        ingestion wrote for its live batches, and its single calls.
+        The sum includes the tenant's files, its pending uploads (with their announced sizes), its single
+        calls, and the objects that were written when the input of its live batches was read.
         """
         ...
 
