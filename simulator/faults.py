@@ -1,6 +1,6 @@
 """Faults that the simulator causes on purpose, such as errors, delays and broken responses.
 
-A fault is set for a model when the simulator starts, by a marker (a text in a request), or by POST
+There are three ways to ask for a fault: an option of the simulator, a marker (a text in a request), and POST
 /admin/faults.
 """
 

@@ -37,7 +37,7 @@ class FilesTable(Protocol):
     async def page(
         self, tenant: str, *, purpose: str | None, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[FileRow], bool]:
-        """Return at most `limit` files of a tenant, and True if more follow.
+        """Return at most `limit` files of a tenant. The second item is True if more follow.
 
         Args:
             purpose: return only files with this purpose; None for all files.

@@ -67,7 +67,7 @@ class SchedulesTable(Protocol):
     async def get(self, tenant: str, id: str) -> ScheduleRow | None: ...
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[ScheduleRow], bool]:
-        """Return at most `limit` schedules of a tenant, newest first, and True if more follow.
+        """Return at most `limit` schedules of a tenant, newest first. The second item is True if more follow.
 
         `after` is the id of the last schedule of the previous page; None for the first page. Raises
         UnknownCursor if the tenant has no schedule `after`.

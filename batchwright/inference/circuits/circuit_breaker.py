@@ -305,17 +305,18 @@ class CircuitBreaker:
         - If the backend has responded normally to any line since `since`, the line is at fault.
         - If `failures_to_open` lines have failed since the backend's last normal response, the backend is at
           fault.
-        - In all other cases, `vouched` decides.
+        - If `vouched` is True, the line is at fault. If it is False, the backend is at fault.
+        - If `vouched` is None, the backend is at fault if the circuit is open. Otherwise the line is at
+          fault.
 
         Args:
             request_id: id of the line.
             since: when the line was last sent.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted as failed.
-            vouched: for a request without a response, the result of a check of the backend just before the
-                request. True means that the check reached the backend, so the line is at fault. False means
-                that the backend is at fault. None means that the request got a response: the backend is then
-                at fault if the circuit is open.
+            vouched: for a request without a response, True if a check reached the backend just before the
+                request. False if the check failed, or if there was no check. None if the check was
+                inconclusive, or if the request got a response.
         """
         if self.succeeded_since(since):
             return False

@@ -31,7 +31,7 @@ class BatchList(Protocol):
         filters: BatchFilters = NO_FILTERS,
         before: str | None = None,
     ) -> tuple[list[BatchRow], bool]:
-        """Return a page of at most `limit` batches, newest first, and True if there are more batches.
+        """Return a page of at most `limit` batches, newest first. The second item is True if more follow.
 
         Raises UnknownCursor if the tenant has no batch `after` or `before`.
 

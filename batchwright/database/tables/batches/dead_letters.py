@@ -43,7 +43,9 @@ class DeadLettersTable(Protocol):
     async def page(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
     ) -> tuple[list[StoredDeadLetter], bool]:
-        """Return at most `limit` dead letters (failed lines), newest first, and True if more follow.
+        """Return at most `limit` dead letters (failed lines), newest first.
+
+        The second item is True if more follow.
 
         Args:
             tenant: return only dead letters of this tenant; None for all tenants.

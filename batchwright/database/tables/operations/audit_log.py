@@ -165,7 +165,7 @@ class AuditLogTable(Protocol):
         above: str | None = None,
         below: str | None = None,
     ) -> tuple[list[RecordedAction], bool]:
-        """Return at most `limit` entries, sorted by id, and True if more follow.
+        """Return at most `limit` entries, sorted by id. The second item is True if more follow.
 
         Args:
             ascending: True returns the oldest first.

@@ -73,7 +73,8 @@ class OperatorBatches(Protocol):
     async def page(
         self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
-        """Return at most `limit` batches, sorted by id (the order of creation), and True if more follow.
+        """Return at most `limit` batches, sorted by id (the order of creation). The second item is True if
+        more follow.
 
         Rolling batches, which collect single calls, are left out, because there are very many of them.
 

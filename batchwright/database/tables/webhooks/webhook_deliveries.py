@@ -157,7 +157,9 @@ class WebhookDeliveriesTable(Protocol):
         after: str | None,
         status: DeliveryStatus | None = None,
     ) -> tuple[list[ListedDelivery], bool]:
-        """Return at most `limit` deliveries to an endpoint, newest first, and True if more follow.
+        """Return at most `limit` deliveries to an endpoint, newest first.
+
+        The second item is True if more follow.
 
         Args:
             after: id of the last delivery of the previous page; None for the first page.

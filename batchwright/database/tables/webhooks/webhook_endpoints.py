@@ -93,7 +93,7 @@ class WebhookEndpointsTable(Protocol):
     async def page(
         self, tenant: str, *, limit: int, after: str | None, batch_id: str = ""
     ) -> tuple[list[WebhookEndpoint], bool]:
-        """Return at most `limit` endpoints of a tenant, newest first, and True if more follow.
+        """Return at most `limit` endpoints of a tenant, newest first. The second item is True if more follow.
 
         Args:
             after: id of the last endpoint of the previous page; None for the first page.
