@@ -207,7 +207,7 @@ class _Microbatch:
 class MicrobatchSender:
     """Joins lines of one model into shared requests, and sends these requests to one backend.
 
-    All code of the process that sends lines of the model to the backend uses the same object.
+    All batches of the process use the same object for a model, a backend and an endpoint.
     """
 
     def __init__(

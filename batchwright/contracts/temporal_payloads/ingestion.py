@@ -10,8 +10,8 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 class ModelShare(Message):
     """The lines of a batch that are for one model.
 
-    The lines that workers must send are divided into `slices` parts (slices). `lines` is the number of these
-    lines.
+    `lines` is the number of lines to send. They are divided into `slices` parts (slices). If `slices` is 0,
+    the deadline has passed, and the lines are not sent.
     """
 
     model: str

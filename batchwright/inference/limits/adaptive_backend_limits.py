@@ -185,7 +185,8 @@ class BackendLimits:
         """Raise the limits of full backends that may have a free slot. Further requests then show if there is
         one.
 
-        Call this regularly while requests wait. Only backends that serve other clients first are changed.
+        Call this regularly while requests wait. Only backends that have refused requests because of other
+        clients are changed.
         """
         for url in urls:
             use = self._usage_of(url)
