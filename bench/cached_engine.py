@@ -136,11 +136,11 @@ class _Simulation:
 def run_lines(
     engine: CachedEngine, lines: Sequence[Line], *, permits: int, stated: int | None = None
 ) -> EngineResult:
-    """Send the lines, with at most `permits` in flight, and return the result.
+    """Send the lines, with at most `permits` requests in flight, and return the result.
 
     Args:
-        stated: number of requests that the engine processes at once, as an operator configures it; None if it
-            is not configured.
+        stated: number of requests that the engine processes at once, if an operator has configured it;
+            otherwise None.
     """
     computed, seconds = _Simulation(engine, lines, permits, stated).run()
     distinct = sum(line.own_tokens for line in lines)

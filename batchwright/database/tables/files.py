@@ -152,9 +152,10 @@ async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the position in a list of the row with the id `after`: its creation time and its id.
+    """Return the position of a row in a list: its creation time and its id.
 
-    `sql` selects the creation time by tenant and id. Raises UnknownCursor if it finds no row.
+    `after` is the id of the row. `sql` selects its creation time by tenant and id. Raises UnknownCursor if
+    there is no such row.
     """
     row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
     if row is None:

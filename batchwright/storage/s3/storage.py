@@ -244,7 +244,7 @@ def bucket_of(
 
 
 def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:
-    """Return a client that is not open yet. All files that the client needs were read by this call."""
+    """Return a client that is not open yet. This call reads all files that the client needs."""
     core = get_session()
     loader = core.get_component("data_loader")
     for kind in ("service-2", "endpoint-rule-set-1"):
