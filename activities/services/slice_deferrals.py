@@ -1,4 +1,4 @@
-"""Why a slice is deferred (returns to its queue and is tried again later), for how long, and metrics of it."""
+"""Reasons to defer a slice (it returns to its queue and is tried again later), for how long, and metrics."""
 
 import random
 import time
