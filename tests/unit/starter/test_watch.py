@@ -8,11 +8,7 @@ import pytest
 
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.api_objects.openai import BatchObject
-from batchwright.contracts.temporal_payloads.batch import (
-    ModelCounts,
-    StartFit,
-    WindowFit,
-)
+from batchwright.contracts.temporal_payloads.batch import ModelCounts, StartFit, WindowFit
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.commands.batches.watch import LiveProgress, TextProgress
