@@ -37,6 +37,16 @@ async def serve(options: SimulatorOptions, host: str, port: int) -> None:
     await server.stop()
 
 
+_Slots = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Requests that are processed at the same time; 0: any number. While all are taken, requests "
+        "with `X-Source: dispatcher` get 503, and others wait.",
+    ),
+]
+
+
 def run(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any free port.")] = 0,
@@ -66,14 +76,7 @@ def run(
         list[str] | None, typer.Option(help="MODEL:KIND[=SECONDS][*COUNT][@RATE]; repeatable.")
     ] = None,
     api_key: Annotated[str, typer.Option(help="Reject requests without this Bearer key.")] = "",
-    slots: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Requests that are processed at the same time; 0: any number. While all are taken, requests "
-            "with `X-Source: dispatcher` get 503, and others wait.",
-        ),
-    ] = 0,
+    slots: _Slots = 0,
     direct_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait for a slot.")] = 10,
     ledger: Annotated[bool, typer.Option(help="Record each request.")] = True,
 ) -> None:

@@ -132,6 +132,21 @@ class BatchRoutes:
             responses=error_responses(404, 409),
             dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, BatchTarget, ends=exists),
         )
+        self._add_control_routes(router)
+        router.add_api_route(
+            one + "/x/state", self.state, response_model=BatchState, responses=error_responses(404)
+        )
+        router.add_api_route(
+            one + "/x/throughput",
+            self.throughput,
+            response_model=ThroughputObject,
+            responses=error_responses(404),
+        )
+        return router
+
+    def _add_control_routes(self, router: APIRouter) -> None:
+        """Add the routes that cancel, pause, resume or retry a batch, or change its cap."""
+        one = "/{batch_id}"
         resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
         cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, BatchTarget, ends=is_live)
         for name, endpoint, audited in (("cancel", self.cancel, cancel), ("x/pause", self.pause, None)):
@@ -161,16 +176,6 @@ class BatchRoutes:
             responses=error_responses(404, 409, 429),
             dependencies=self._audit_log.of_tenant(AuditAction.BATCH_LIMIT_COST, BatchTarget),
         )
-        router.add_api_route(
-            one + "/x/state", self.state, response_model=BatchState, responses=error_responses(404)
-        )
-        router.add_api_route(
-            one + "/x/throughput",
-            self.throughput,
-            response_model=ThroughputObject,
-            responses=error_responses(404),
-        )
-        return router
 
     async def create(self, request: Request) -> Response:
         """Create a batch. If the input file does not exist, this call still succeeds, but the batch fails."""

@@ -64,19 +64,26 @@ def build_order(
         weight=settings.weight_of(tenant),
         priority=priority,
         max_cost=template.max_cost,
-        policy=BatchPolicy(
-            profile=settings.profile,
-            cancel_grace_seconds=settings.cancel_grace_seconds,
-            expiry_grace_seconds=settings.expiry_grace_seconds,
-            finalize_patience_seconds=settings.finalize_patience_seconds,
-            heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
-            slice_seconds=settings.slice_seconds,
-            outstanding_slices=_OUTSTANDING_SLICES,
-            continue_as_new_events=_CONTINUE_AS_NEW_EVENTS,
-            fairness_key=fairness_key,
-            fairness_weight=fairness_weight,
-            deduplicate=template.deduplicate,
-            caller=template.caller,
-            message_requests=template.message_requests,
-        ),
+        policy=_policy(template, settings, fairness_key, fairness_weight),
+    )
+
+
+def _policy(
+    template: BatchTemplate, settings: Settings, fairness_key: str, fairness_weight: float | None
+) -> BatchPolicy:
+    """Return the settings that stay the same for the batch, even if the operator changes them later."""
+    return BatchPolicy(
+        profile=settings.profile,
+        cancel_grace_seconds=settings.cancel_grace_seconds,
+        expiry_grace_seconds=settings.expiry_grace_seconds,
+        finalize_patience_seconds=settings.finalize_patience_seconds,
+        heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
+        slice_seconds=settings.slice_seconds,
+        outstanding_slices=_OUTSTANDING_SLICES,
+        continue_as_new_events=_CONTINUE_AS_NEW_EVENTS,
+        fairness_key=fairness_key,
+        fairness_weight=fairness_weight,
+        deduplicate=template.deduplicate,
+        caller=template.caller,
+        message_requests=template.message_requests,
     )

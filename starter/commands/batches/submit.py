@@ -75,6 +75,21 @@ MaxCost = Annotated[
         show_default=False,
     ),
 ]
+_File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="Requests, one JSON object per line; or s3://bucket/key that the API may read.",
+        show_default=False,
+    ),
+]
+_Webhook = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Send an event to this URL when the batch ends.", show_default=False),
+]
+_Estimate = Annotated[
+    bool, typer.Option("--estimate", help="Show lines, tokens and cost, and create no batch.")
+]
 _OutputLocation = Annotated[
     str | None,
     typer.Option(
@@ -112,33 +127,19 @@ _IdempotencyKey = Annotated[
 
 
 def submit(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="Requests, one JSON object per line; or s3://bucket/key that the API may read.",
-            show_default=False,
-        ),
-    ],
+    file: _File,
     endpoint: Endpoint = "/v1/chat/completions",
     window: Window = "24h",
     metadata: Metadata = None,
     deduplicate: Deduplicate = False,
     priority: Priority = None,
     max_cost: MaxCost = None,
-    webhook: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Send an event to this URL when the batch ends.", show_default=False
-        ),
-    ] = None,
+    webhook: _Webhook = None,
     output_location: _OutputLocation = None,
     start_at: _StartAt = None,
     header: _Headers = None,
     idempotency_key: _IdempotencyKey = None,
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Show lines, tokens and cost, and create no batch.")
-    ] = False,
+    estimate: _Estimate = False,
     wait: Wait = False,
     interval: Interval = 1.0,
     json: Json = False,
