@@ -1,4 +1,4 @@
-"""Start of `python -m batchwright.api`."""
+"""Entry point of `python -m batchwright.api`: runs the API process."""
 
 from batchwright.process_exit import collect_rarely
 

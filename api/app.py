@@ -82,7 +82,8 @@ def build_app(
     """Build the FastAPI application with its routes, middleware and error handlers.
 
     The caller opens and closes the dependencies, and runs `events` and `interactive` in the background. If
-    `interactive` is None, calls are rejected if they must be answered at once.
+    `interactive` is None, the API rejects interactive calls (single requests that a backend must answer at
+    once).
     """
     app = DocumentedApp(
         title="Batchwright",
@@ -108,7 +109,7 @@ def build_app(
 def _add_routes(
     app: FastAPI, deps: ApiDependencies, events: BatchEvents, interactive: InteractiveCalls | None
 ) -> list[APIRouter]:
-    """Add the routes for tenants and operators to the application. Return their routers."""
+    """Add the routes for tenants and operators to the application. Return the routers of these routes."""
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
     tenant, request_rate = tenant_header_parameter(settings), Depends(RequestRateLimit(deps))
@@ -151,7 +152,9 @@ def _add_routes(
 def _add_middleware(
     app: FastAPI, deps: ApiDependencies, authenticator: Authenticator | None, routers: list[APIRouter]
 ) -> None:
-    """Add all middleware to the application. A request first passes the middleware that is added last."""
+    """Add all middleware to the application. The middleware added last is the outermost: it gets each request
+    first.
+    """
     settings = deps.settings
     app.add_middleware(QueryParametersMiddleware, routers=routers, profile=settings.profile)
     app.add_middleware(HeadMethodMiddleware)
@@ -175,7 +178,7 @@ def _add_middleware(
 def _key_parameters(settings: Settings) -> list[DependsOn]:
     """Return dependencies that describe the API key in `/openapi.json`; empty if no key is required.
 
-    They do not check the key: AuthenticationMiddleware does.
+    These dependencies do not check the key. `AuthenticationMiddleware` does.
     """
     if settings.auth != "api_key":
         return []

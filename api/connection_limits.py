@@ -11,11 +11,12 @@ LINGER_SECONDS = 5.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP protocol of the server that rejects malformed and slow requests with errors in the API's format.
+    """uvicorn's HTTP protocol, which also rejects malformed and slow requests with errors in the API's
+    format.
 
-    If the server responds before it has read the whole request, it does not close the connection at once: the
-    client might not get the response. For at most `LINGER_SECONDS`, the connection *lingers*: it reads and
-    drops data.
+    If the server responds before it has read the whole request, the client might lose the response when the
+    connection closes. So the connection *lingers* first: it reads and drops data, for at most
+    `LINGER_SECONDS`.
     """
 
     # Idle time after which a connection is closed. Clients and load balancers, most of which have 5 to 60 s,
@@ -98,19 +99,16 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def close_answered(self) -> None:
-        """Close the connection after a response.
-
-        If the request was not read completely, wait first (linger).
-        """
+        """Close the connection after a response. If the request was not read completely, linger first."""
         if self.cycle.more_body:
             self._linger()
         else:
             self.transport.close()
 
     def _linger(self) -> None:
-        """Send nothing more, and drop all received data until the client closes the connection.
+        """Stop sending, and drop all received data until the client closes the connection.
 
-        If the client does not close it, the server does: after `LINGER_SECONDS` or too many bytes.
+        The server closes the connection itself after `LINGER_SECONDS`, or after `MAX_UNWANTED_BYTES` bytes.
         """
         if self.lingers or self.transport.is_closing():
             return
@@ -143,7 +141,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self.close_answered()
 
     def _reject(self, status: int, message: str) -> None:
-        """Send an error response to an incomplete or malformed request, linger, and close the connection."""
+        """Send an error response to an incomplete or malformed request. Then linger and close the
+        connection.
+        """
         if self.lingers or self.transport.is_closing():
             return
         details = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
@@ -160,7 +160,7 @@ class BoundedProtocol(HttpToolsProtocol):
 class _RequestTransport:
     """Connection through which uvicorn sends the response to one request.
 
-    When the connection only waits for its close (lingers), written data is dropped.
+    While the connection lingers (waits to be closed), written data is dropped.
     """
 
     def __init__(self, protocol: BoundedProtocol) -> None:

@@ -1,4 +1,4 @@
-"""Dependencies of the routes: settings, database, storage, Temporal. `api/lifespan.py` opens them."""
+"""Objects that the routes depend on: settings, database, storage, Temporal. `api/lifespan.py` opens them."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -28,14 +28,17 @@ class ServedModels(Protocol):
         ...
 
     async def served_now(self) -> frozenset[str]:
-        """Read the models from the database again, and return the names of those that a backend serves.
+        """Read the model registry from the database again. Return the names of the models that a backend
+        serves.
 
-        Afterwards, prices and aliases are current, too.
+        Prices and aliases are also current afterwards.
         """
         ...
 
     def canonical(self, name: str) -> str:
-        """Return the model that has the alias `name`. If `name` is not an alias, return `name` itself."""
+        """Return the name of the model that has the alias `name`. If `name` is not an alias, return `name`
+        itself.
+        """
         ...
 
     def prices_of(self, model: str) -> PriceConfig | None:
@@ -49,14 +52,16 @@ class ServedModels(Protocol):
 
 class ModelRouters(Protocol):
     def router_for(self, model: str) -> ModelRouter | None:
-        """Return the object that sends requests for a model; None if there is no such model.
+        """Return the router that sends requests for a model to its backends; None if there is no such model.
 
         `model` must not be an alias.
         """
         ...
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Forget all models that no backend lists, except those in `awaited`. This frees memory."""
+        """Forget the routers of models that no backend lists, except those in `awaited`. This frees
+        memory.
+        """
         ...
 
 
@@ -84,13 +89,10 @@ class ApiDependencies:
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:
-        """Checks URLs of webhooks.
-
-        All routes share this object, so that refused URLs are counted together.
-        """
+        """The checker of webhook URLs. All routes share it, so that refused URLs are counted together."""
         return UrlChecker(self.settings.webhook_networks)
 
     @cached_property
     def input_objects(self) -> InputObjects:
-        """Reads objects that clients name as inputs. It is closed when the process stops."""
+        """The reader of objects that clients name as inputs. It is closed when the process stops."""
         return InputObjects(self.settings)

@@ -1,4 +1,6 @@
-"""Exception handlers that return errors in OpenAI's format, with hints for wrong paths."""
+"""Exception handlers that return errors in OpenAI's format. For an unknown path, the error includes a
+hint.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -43,8 +45,8 @@ def handle_errors(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     """Register handlers that return every error in OpenAI's format.
 
     Args:
-        routers: all routers of the application. They show which methods a path allows, and which path was
-            probably meant.
+        routers: all routers of the application. The handlers use them to find the methods that a path allows,
+            and to suggest a path when the requested one does not exist.
     """
     app.add_exception_handler(ApiError, _api_error)
     app.add_exception_handler(BadParameter, _bad_parameter)
@@ -132,7 +134,7 @@ async def _unavailable(_: Request, error: Exception) -> Response:
 
 
 def path_hint(path: str, exists: Callable[[str], bool]) -> str:
-    """Return a sentence that says what is probably wrong in a URL; empty if that is not clear.
+    """Return a sentence that says what is probably wrong in a URL; empty if the mistake is not clear.
 
     Args:
         path: path of the request, for which no route exists.

@@ -15,7 +15,9 @@ IDEMPOTENCY_KEY_HINT = {"idempotency_key": "Send the key in the header Idempoten
 
 
 class ApiError(Exception):
-    """An error response to the client. The client can see all its fields."""
+    """An error response to the client, which gets all its fields: status, message, code, parameter and
+    headers.
+    """
 
     def __init__(
         self,
@@ -36,7 +38,14 @@ def invalid_value(param: str, message: str) -> ApiError:
 
 
 def one_of(text: str, param: str, *values: str) -> str:
-    """Check that `text` is one of `values`, and return it. `param` is its parameter's name for the error."""
+    """Check that `text` is one of `values`, and return it.
+
+    Args:
+        param: name of the parameter with this value, for the error.
+
+    Raises:
+        ApiError: `text` is not one of `values` (400).
+    """
     if text not in values:
         supported = ", ".join(f"'{value}'" for value in values)
         raise invalid_value(param, f"Invalid value: '{text}'. Supported values are: {supported}.")
@@ -53,7 +62,8 @@ def unknown_parameter(param: str, hints: Mapping[str, str] = NO_HINTS) -> ApiErr
 
     Args:
         param: name of the parameter.
-        hints: sentences that say what to send instead, by the wrong names that clients often use.
+        hints: for wrong names that clients often use, a sentence that says what to send instead. Keys are
+            names.
     """
     message = f"Unknown parameter: '{param}'. {hints.get(param, '')}".rstrip()
     return ApiError(400, message, code="unknown_parameter", param=param)
@@ -69,7 +79,7 @@ def invalid_type(param: str, expected: str, got: str) -> ApiError:
 
 
 def conflict(message: str, *, code: str | None = None, param: str | None = None) -> ApiError:
-    """Return a 409 error. A header tells clients not to retry it."""
+    """Return a 409 error. The header `x-should-retry: false` tells clients not to send the request again."""
     return ApiError(409, message, code=code, param=param, headers=_FINAL)
 
 
@@ -95,9 +105,10 @@ def rate_limited(
 
 
 def storage_quota_exceeded(limit: int, used: int) -> ApiError:
-    """Return a 429 error for a storage quota that is used up. A header tells clients not to retry.
+    """Return a 429 error for a storage quota that is used up. `limit` and `used` are in bytes.
 
-    A retry would send the whole file again. `limit` and `used` are in bytes.
+    The header `x-should-retry: false` tells clients not to retry, because a retry would send the whole file
+    again.
     """
     message = (
         f"Too many bytes are stored: of at most {limit}, {used} are taken. Delete files, or let them expire."
@@ -112,14 +123,16 @@ def storage_quota_exceeded(limit: int, used: int) -> ApiError:
 
 
 def webhook_quota_exceeded(limit: int) -> ApiError:
-    """Return a 429 error for too many webhooks. `limit` is the number that a tenant may have."""
+    """Return a 429 error for too many webhooks. `limit` is the number of webhooks that a tenant may have."""
     return _too_many(
         "webhooks", limit, "Delete one, or give a batch a webhook of its own in `x_batchwright.webhook`."
     )
 
 
 def schedule_quota_exceeded(limit: int) -> ApiError:
-    """Return a 429 error for too many schedules. `limit` is the number that a tenant may have."""
+    """Return a 429 error for too many schedules. `limit` is the number of schedules that a tenant may
+    have.
+    """
     return _too_many("schedules", limit, "Delete one first.")
 
 
@@ -149,7 +162,10 @@ def expanded_file_too_large(limit: int) -> ApiError:
 
 
 def input_refused(error: ValidationError) -> ApiError:
-    """Return the error for an object that cannot be the input of a batch, with the code of such a batch."""
+    """Return the error for a stored object that cannot be the input of a batch.
+
+    The error has the code with which a batch of this input would fail.
+    """
     statuses: dict[str, int] = {
         ValidationCode.INPUT_NOT_FOUND: 404,
         ValidationCode.INPUT_CHANGED: 409,
@@ -160,7 +176,9 @@ def input_refused(error: ValidationError) -> ApiError:
 
 
 def estimate_too_slow(seconds: float) -> ApiError:
-    """Return a 503 error for an input that is not read in time. Its headers tell clients not to retry."""
+    """Return a 503 error for an input that could not be read in `seconds`. A header tells clients not to
+    retry.
+    """
     message = f"The input was not read within {seconds:g} s. Create the batch without an estimate."
     return ApiError(503, message, code="estimate_too_slow", param="input_file_id", headers=_FINAL)
 
@@ -191,7 +209,7 @@ def call_not_found(call_id: str) -> ApiError:
 
 
 def no_room(message: str) -> ApiError:
-    """Return a 429 error for a call that is rejected because too many other calls are waiting."""
+    """Return a 429 error for a call that is rejected because too many calls are waiting."""
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return ApiError(429, message, code="resource_unavailable", headers=headers)
 

@@ -1,4 +1,4 @@
-"""Open the dependencies of the API in order, and close them in reverse order."""
+"""Opens the dependencies of the API in order, and closes them in reverse order."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,9 +26,10 @@ from batchwright.temporal import observed_runtime, open_connection
 
 @asynccontextmanager
 async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencies]:
-    """Context manager that opens what the API depends on, such as the database, and closes it at the end.
+    """Context manager that opens the dependencies of the API, such as the database, and closes them at the
+    end.
 
-    If Temporal is unavailable, the API runs anyway, and `/readyz` reports the problem.
+    The API also starts if Temporal is unavailable. `/readyz` then reports the problem.
 
     Raises:
         DatabaseError: the database did not respond in time, or its schema does not match this version.
@@ -74,14 +75,16 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the fingerprint of the model registry as a metric, to compare it between processes.
+    """Publish the fingerprint of the model registry as a metric.
 
-    The fingerprint is equal in processes that have the same registry.
+    Processes with the same registry have the same fingerprint, so the metric shows which processes differ.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
 
 
 def _update_circuits(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Set the gauges of the circuit breakers, which this process has for interactive calls."""
+    """Set the metrics of the circuit breakers. This process has circuit breakers only for interactive
+    calls.
+    """
     update_backend_circuits(registry.routers, metrics)
     update_model_circuits(registry.routers, metrics)

@@ -1,4 +1,6 @@
-"""Ends of responses that take long: after a maximum duration, or when the process stops."""
+"""Signals that end long responses, such as event streams, when the process stops; and their maximum
+duration.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -8,14 +10,16 @@ _LAST_SECONDS = 1.0  # of the drain time, in which clients receive the ends of r
 
 
 class StopSignal:
-    """Signal that is set once, when a step of the process's stop begins."""
+    """Signal that is set once, when one step of stopping the process begins."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the flag is set. It is never called if the flag is already set."""
+        """Register a function to call when the signal is set. If the signal is already set, it is never
+        called.
+        """
         self._callbacks.append(callback)
 
     def _set(self) -> None:
@@ -28,7 +32,8 @@ class ApiShutdown(StopSignal):
     """Signal that is set when the process begins to stop.
 
     Attributes:
-        drained: signal that is set shortly before the connections that are still open are cut.
+        drained: second signal, which is set shortly before the process cuts the connections that are still
+            open.
     """
 
     def __init__(self) -> None:
@@ -36,10 +41,10 @@ class ApiShutdown(StopSignal):
         self.drained = StopSignal()
 
     def set(self, drain_seconds: float = 0.0) -> None:
-        """Set the signal. Call this in the event loop.
+        """Set the signal, and schedule the signal `drained`. Call this in the event loop.
 
         Args:
-            drain_seconds: seconds until connections are cut.
+            drain_seconds: seconds until the process cuts open connections.
         """
         self._set()
         left = drain_seconds - min(_LAST_SECONDS, drain_seconds / 4)

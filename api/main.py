@@ -1,4 +1,4 @@
-"""Main function of the API process. It reads the settings, and serves the API.
+"""Main function of the API process: reads the settings and serves the API.
 
 The first SIGTERM or SIGINT stops the process cleanly. The second one stops it at once.
 """
@@ -38,14 +38,17 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """The API cannot listen on its address and port: in use, not allowed, or not on this machine."""
+    """The API cannot listen on its address and port: the port is in use, binding is not allowed, or this
+    machine lacks the address.
+    """
 
 
 class _Server(uvicorn.Server):
-    """Server of uvicorn that does not handle signals. This module handles them, so that the exit code is 0.
+    """uvicorn's server without its signal handlers. This module handles signals itself, so that the exit code
+    is 0.
 
     When the server stops, it ends the streams that follow a batch. All other requests may finish, for at most
-    the `timeout_graceful_shutdown` of `config`.
+    the `timeout_graceful_shutdown` of `config`, in seconds.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:
@@ -64,7 +67,8 @@ class _Server(uvicorn.Server):
 def parse_arguments(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, which accepts only --help.
 
-    Raise SystemExit for --help and any other argument.
+    Raises:
+        SystemExit: the arguments contain --help or anything else.
     """
     about = "Serve the HTTP API. Configure it with BATCHWRIGHT_* variables."
     argparse.ArgumentParser("batchwright api", description=about).parse_args(arguments)
@@ -117,7 +121,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 class _Stop:
-    """Handles stop signals: cancels the start of the server, or stops the server if it is running."""
+    """Handles stop signals. Cancels the start of the server, or stops the server if it is already running."""
 
     def __init__(self) -> None:
         self.opening: asyncio.Task[None] | None = None
@@ -163,12 +167,13 @@ async def _open_and_serve(settings: Settings, listener: socket.socket, stop: _St
 
 
 def _check_host(settings: Settings) -> None:
-    """Check that an API without authentication can only be reached from this machine (loopback address).
+    """Check that an API without authentication listens only on a loopback address, which only this machine
+    reaches.
 
     On any other address, every caller could act as any tenant.
 
     Raises:
-        SettingsError: the address is not allowed with the configured authentication.
+        SettingsError: the address is empty, or not a loopback address although authentication is off.
     """
     host = settings.api_host
     if is_loopback(host) or (host and settings.auth != "none"):

@@ -1,7 +1,7 @@
 """The OpenAPI description at `/openapi.json`: responses, parameter schemas, and the application class.
 
-Routes receive their parameters as text and validate them themselves, so that invalid values get OpenAI's
-error messages. The parameter schemas are only documentation.
+Routes receive their parameters as text and validate them themselves, so that errors have OpenAI's messages.
+So the parameter schemas are only documentation.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,9 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return descriptions of the responses with these error statuses, and of errors of every route."""
+    """Return descriptions of the error responses with `statuses`, and of those that every route can
+    return.
+    """
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
 
@@ -135,9 +137,9 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI application with a correct OpenAPI description: only responses that its routes can return.
+    """FastAPI application whose OpenAPI description lists only responses that its routes can return.
 
-    FastAPI alone would describe a 422 response for invalid requests, but this API returns 400.
+    FastAPI itself would add a 422 response for invalid requests, but this API returns 400.
     """
 
     def openapi(self) -> dict[str, object]:
@@ -147,7 +149,7 @@ class DocumentedApp(FastAPI):
 
 
 def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
-    """Return the OpenAPI description, with the schemas of error objects added."""
+    """Return a copy of the OpenAPI description, with the schemas of error objects added."""
     components = _OBJECT.validate_python(description["components"])
     schemas = _OBJECT.validate_python(components["schemas"])
     for kind in (ErrorObject, MessageErrorObject):
@@ -159,7 +161,7 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
     """Return a copy of a part of the OpenAPI description, without the keys in `never`.
 
-    Nested objects are copied, too. `_UNUSED` says which keys to leave out of an object with a certain name,
+    Nested objects are copied, too. `_UNUSED` lists the keys to leave out of an object with a certain name,
     such as `422` in `responses`.
     """
     return {

@@ -1,4 +1,4 @@
-"""Spread the retries of rejected batch creations over time, so that they do not all come at once."""
+"""Spreads the retries of rejected batch creations over time, so that they do not all come at once."""
 
 import random
 import time
@@ -17,10 +17,11 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Chooses the Retry-After values of rejected requests. Each tenant then sends about one retry per second.
+    """Chooses the Retry-After values of rejected requests so that each tenant sends about one retry per
+    second.
 
-    The retries come in the order of the rejected requests. If too many requests wait, a value would be above
-    `MAX_RETRY_SECONDS`. It is then chosen at random, between half of this maximum and the maximum.
+    The retries come in the order of the rejected requests. If so many requests wait that a value would exceed
+    `MAX_RETRY_SECONDS`, the value is random: between half of this maximum and the maximum.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -39,17 +39,14 @@ _EVENTS_PER_PAGE = 50  # enough, because ingestion is the first step of a batch
 
 
 class RunMissing(Exception):
-    """The batch has no running workflow, because it has ended or never existed.
-
-    The message is the batch id.
-    """
+    """The batch has no running workflow: it has ended or never existed. The message is the batch id."""
 
 
 class TemporalGateway(Protocol):
     schedules: BatchSchedules
 
     async def start(self, order: BatchOrder) -> None:
-        """Start the batch's workflow. If it was already started, nothing happens."""
+        """Start the workflow of the batch. If the workflow was already started, nothing happens."""
         ...
 
     async def cancel(self, batch_id: str) -> None: ...
@@ -61,14 +58,14 @@ class TemporalGateway(Protocol):
     async def abandon(self, batch_id: str) -> None: ...
 
     async def state(self, batch_id: str) -> BatchState | None:
-        """Return the state that the batch's workflow reports, such as if it is paused.
+        """Return the state that the batch's workflow reports, for example whether it is paused.
 
         Return None if the batch has no workflow, or if Temporal or the workers do not respond.
         """
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of ingestion: the step that has read and checked the batch's input.
+        """Return the result of ingestion, the step that reads and checks the batch's input.
 
         Return None if this step has not completed, or if the batch has no workflow.
         """
@@ -81,7 +78,7 @@ class TemporalGateway(Protocol):
     async def has_ended(self, workflow_id: str) -> bool:
         """Return True if a workflow has ended, or if Temporal knows no such workflow.
 
-        The id of a batch's workflow is the id of the batch.
+        A batch's workflow has the same id as the batch.
         """
         ...
 
@@ -197,7 +194,7 @@ class TemporalClientGateway(TemporalGateway):
 
 
 async def log_until_ready(temporal: TemporalGateway) -> None:
-    """Wait until Temporal and its namespace are ready. Log why they are not, each time the reason changes."""
+    """Wait until Temporal and its namespace are ready. Until then, log each new reason why they are not."""
     complaint = ""
     while True:
         try:

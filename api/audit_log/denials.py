@@ -1,6 +1,7 @@
-"""Records denied requests of known callers for actions: they lack the scope, or name another tenant.
+"""Records denied requests in the audit log.
 
-An action is an operation that changes or destroys something, such as the removal of a model.
+A request is denied if its caller is known, but lacks the scope for an action or names another tenant. An
+action is an operation that changes or destroys something, such as the removal of a model.
 """
 
 import logging
@@ -20,11 +21,11 @@ _MISSING_SCOPE = "missing_scope"  # code of the error if a caller lacks the scop
 
 
 class DenialRecorder:
-    """Records in the audit log that an action was denied.
+    """Records in the audit log that a caller was denied an action.
 
-    An action is an operation that routes declare for this log. If a tenant only lacks the scope for an action
-    on its own data, this is not recorded. Authentication denies a request before FastAPI finds its route. So
-    this class finds the route and its action.
+    An action is an operation that a route declares for the audit log. Authentication denies a request before
+    FastAPI finds its route, so this class finds the route and its action itself. One case is not recorded: a
+    caller lacks the scope for an action on its own tenant's data.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:
@@ -33,12 +34,11 @@ class DenialRecorder:
         self._actions = [(route, declared) for route in routes if (declared := action_of(route))]
 
     async def record(self, scope: Scope, code: str) -> None:
-        """Record a denied request, if its route declares an action. `scope` is its ASGI scope.
-
-        If the database is unavailable, this only logs a warning. Nothing is lost, because the action did not
-        happen.
+        """Record a denied request if its route declares an action. If the database is unavailable, only log a
+        warning.
 
         Args:
+            scope: the request's ASGI scope.
             code: error code of the response.
         """
         for route, declared in self._actions:

@@ -43,7 +43,8 @@ Applies = Callable[[State], bool]
 class AuditLog:
     """Records actions in the audit log: who changed or destroyed what.
 
-    Routes declare their actions with FastAPI dependencies, which the methods `of_...` create.
+    The methods `of_...` return FastAPI dependencies. A route declares its action with one of these
+    dependencies.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -53,32 +54,32 @@ class AuditLog:
         self.one_time = FailureLimiter(ONE_TIME_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies for a route of operators.
-
-        Each request is recorded, even if it is refused.
+        """Return the dependencies that record each request to a route of operators, even if the request is
+        refused.
         """
         return [Depends(OperatorAction(self, action, target(self._deps)), scope="function")]
 
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
-        """Return the dependencies for a route of tenants. A request is recorded only if its target exists.
+        """Return the dependencies that record requests to a route of tenants, if the target of the request
+        exists.
 
-        A tenant could repeat requests that do not end their target, and so fill the audit log. It gets 429
-        after 60 such requests per minute. For requests that end their target, the limit is 600 per minute.
+        A tenant could fill the audit log by repeating an action that leaves its target in existence. It gets
+        429 after 60 such requests per minute. For actions that end their target, the limit is 600 per minute.
 
         Args:
-            ends: for an action that ends its target, such as a deletion: a function that returns False if the
-                target has already ended. If it returns False, the request is not recorded. None for an action
-                that can be repeated.
+            ends: for an action that ends its target, such as a deletion: a function that gets the target's
+                state, and returns False if the target has already ended. The request is then not recorded.
+                None for an action that can be repeated.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies for a route of tenants that creates its target. Each request is recorded.
+        """Return the dependencies that record each request to a route of tenants that creates its target.
 
-        A tenant gets 429 after 600 requests per minute. The method `find` of the target chooses the id of the
-        new object.
+        A tenant gets 429 after 600 requests per minute. The target's method `find` chooses the id of the new
+        object.
         """
         return [Depends(CreationAction(self, action, target(self._deps), None), scope="function")]
 
@@ -87,6 +88,10 @@ class AuditLog:
         self, request: Request, declared: "OperatorAction", target: AuditTarget, before: State | None
     ) -> AsyncGenerator[None]:
         """Context manager that records an action before the `with` block, and its outcome after the block.
+
+        Args:
+            declared: the action that the route declares.
+            before: state of the target before the action; None if the target does not exist.
 
         Raises:
             DatabaseUnavailable: the action could not be recorded. The `with` block does not run.
@@ -100,10 +105,13 @@ class AuditLog:
             yield
 
     async def record_denial(self, scope: Scope, declared: "OperatorAction", code: str) -> None:
-        """Record that a known caller was not allowed to do something. At most 60 times per minute and tenant.
+        """Record that a known caller was denied an action. Each tenant gets at most 60 such entries per
+        minute.
 
         Args:
             scope: the request's ASGI scope, including the path parameters of its route.
+            declared: the action that the route declares.
+            code: error code of the response.
 
         Raises:
             DatabaseUnavailable: the denial could not be recorded.
@@ -139,7 +147,7 @@ class AuditLog:
         )
 
     def _redacted(self, state: State | None) -> JsonValue:
-        """Return the state of a target without the values of headers and without text that may be secret."""
+        """Return the state of a target with header values and text that looks like a secret redacted."""
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 
@@ -157,9 +165,8 @@ class OperatorAction:
 
 
 class TenantAction(OperatorAction):
-    """FastAPI dependency for a route of tenants.
-
-    It records a request in the audit log if its target exists.
+    """FastAPI dependency for a route of tenants. It records a request in the audit log if its target
+    exists.
     """
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind, ends: Applies | None) -> None:
@@ -182,7 +189,9 @@ class TenantAction(OperatorAction):
             self._log.repeated.release(target.tenant)
 
     def _limit(self, limiter: FailureLimiter, limit: int, tenant: str, which: str = "") -> None:
-        """Count the request before it is executed, so that concurrent requests count, too.
+        """Count the request in `limiter`, or reject it if the tenant has reached the limit.
+
+        The request is counted before it is executed, so that concurrent requests count, too.
 
         Raises:
             ApiError: the tenant has sent more than `limit` such requests in a minute (429).
@@ -197,7 +206,9 @@ class TenantAction(OperatorAction):
 
 
 class CreationAction(TenantAction):
-    """FastAPI dependency for a route of tenants that creates its target. It records each request."""
+    """FastAPI dependency for a route of tenants that creates its target. It records each request in the audit
+    log.
+    """
 
     async def __call__(self, request: Request) -> AsyncGenerator[None]:
         target = await self.target.find(request)
@@ -207,17 +218,17 @@ class CreationAction(TenantAction):
 
 
 def exists(state: State) -> bool:
-    """Return True. Used for actions that can end their target in any state, such as a deletion."""
+    """Return True. Pass this as `ends` if an action can end its target in any state, as a deletion does."""
     return True
 
 
 def is_live(batch: State) -> bool:
-    """Return True if the batch has not ended: a cancel then changes it."""
+    """Return True if the batch has not ended, so that a cancel still changes it."""
     return batch["status"] in LIVE_STATES
 
 
 def has_not_ended(call: State) -> bool:
-    """Return True if the call has not ended: a cancel then ends it."""
+    """Return True if the call has not ended, so that a cancel ends it."""
     return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 
 
@@ -228,7 +239,7 @@ def action_of(route: APIRoute) -> OperatorAction | None:
 
 
 def _refusal_code(error: Exception) -> str | None:
-    """Return the error code if the API refused the request. Return None if it failed for another reason."""
+    """Return the error code if the API refused the request; None if the request failed for another reason."""
     match error:
         case ApiError() if error.status < 500:
             return error.code or str(error.status)

@@ -1,4 +1,4 @@
-"""Targets of recorded actions: the object that a request changes, and the object's state for the audit log.
+"""Targets of actions in the audit log: which object a request changes, and the state of that object.
 
 The state contains no secrets, and no content of requests or results. As a second protection, `recorder.py`
 redacts all text that looks like a secret.
@@ -45,7 +45,7 @@ class TargetKind(Protocol):
     def __init__(self, deps: ApiDependencies) -> None: ...
 
     async def find(self, request: Request) -> AuditTarget:
-        """Return the target that a request names. The target need not exist.
+        """Return the target that a request names, even if no such object exists.
 
         Raises:
             ApiError: the request's body is not a JSON object.
@@ -107,9 +107,9 @@ class BatchTarget:
 
 
 class MessageBatchTarget(BatchTarget):
-    """A message batch of the caller's tenant.
+    """A message batch (Anthropic's kind of batch) of the caller's tenant.
 
-    The audit log shows its id as `batch_...`, as for other batches.
+    The audit log shows its id in the form `batch_...`, like the ids of other batches.
     """
 
     async def find(self, request: Request) -> AuditTarget:
@@ -190,7 +190,9 @@ class ScheduleTarget:
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A schedule that the request creates. This class chooses its id, and the route gets it from `new_id`."""
+    """A schedule that the request creates. `find` chooses its id, and the route reads the id with
+    `new_id`.
+    """
 
     async def find(self, request: Request) -> AuditTarget:
         request.state.new_id = new_schedule_id()
@@ -223,7 +225,10 @@ class DeadLetterTarget:
 
 
 class DeadLettersTarget:
-    """All dead letters (failed lines), or those of one tenant or one batch. They have no state to record."""
+    """All dead letters (lines that used up their attempts), or those of one tenant or one batch.
+
+    This target has no state to record.
+    """
 
     type = AuditTargetType.DEAD_LETTER
 
@@ -276,7 +281,9 @@ class BudgetGroupTarget:
 
 
 class KeyTarget:
-    """An API key of any tenant, as a target in the audit log. It is found by its id."""
+    """An API key of any tenant, as a target in the audit log. The path of the request contains the key's
+    id.
+    """
 
     type = AuditTargetType.KEY
 
@@ -296,7 +303,9 @@ class KeyTarget:
 
 
 class NewKeyTarget(KeyTarget):
-    """An API key that the request creates. Its id is chosen first, so that the audit log can name it."""
+    """An API key that the request creates. `find` chooses the key's id before the key exists, so that the
+    audit log can name it.
+    """
 
     async def find(self, request: Request) -> AuditTarget:
         request.state.new_key_id = new_key_id()
@@ -310,7 +319,7 @@ class NewKeyTarget(KeyTarget):
 
 
 class RateTarget:
-    """The rate limit of one model, or the rate limit over all models. The latter has an empty target id."""
+    """The rate limit of one model, or the rate limit over all models, whose target id is empty."""
 
     type = AuditTargetType.RATE
 
@@ -328,7 +337,9 @@ class RateTarget:
 
 
 class HoldTarget:
-    """A hold, which stops sending lines of a tenant or model. Its id is `tenant/NAME` or `model/NAME`."""
+    """A hold: an operator's order to send no lines of a tenant or a model. Its id is `tenant/NAME` or
+    `model/NAME`.
+    """
 
     type = AuditTargetType.HOLD
 
@@ -349,7 +360,9 @@ class HoldTarget:
 
 
 class ModelTarget:
-    """The changes of a model made at run time. A model without such changes has no state here."""
+    """The changes of a model that operators made at run time. A model without such changes has no state
+    here.
+    """
 
     type = AuditTargetType.MODEL
 
@@ -375,7 +388,7 @@ class ModelTarget:
 def _of_tenant(type: AuditTargetType, id: str, tenant: str) -> AuditTarget:
     """Return a target that belongs to `tenant`.
 
-    Shorten both texts, because the request is not validated yet.
+    `id` and `tenant` are shortened to 256 characters, because the request is not validated yet.
     """
     id, tenant = storable(id)[:_MAX_ID_CHARACTERS], storable(tenant)[:_MAX_ID_CHARACTERS]
     return AuditTarget(type=type, id=id, tenant=tenant)

@@ -1,4 +1,4 @@
-"""Authenticators find the tenant of a request by its API key, its token, or the headers of a gateway."""
+"""Authenticators identify a caller by its API key, its token, or the headers of a gateway."""
 
 import logging
 import re
@@ -46,7 +46,7 @@ DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers
 
 
 class AccessDenied(ApiError):
-    """Error response for a caller without access. `reason` is a short word for metrics and logs."""
+    """Error response for a caller without access. `reason` is a short word that metrics and logs show."""
 
     def __init__(
         self, reason: str, status: int, message: str, *, code: str, headers: dict[str, str] | None = None
@@ -57,10 +57,10 @@ class AccessDenied(ApiError):
 
 class Authenticator(Protocol):
     async def authenticate(self, scope: Scope) -> str:
-        """Check who sent the request, store the tenant in the ASGI scope, and return it.
+        """Check who sent the request, store the caller's tenant in the ASGI scope, and return the tenant.
 
-        The tenant is stored as soon as the caller is known. So it is also stored if an error follows, because
-        the scopes do not allow the route or a header names another tenant.
+        The tenant is stored as soon as the caller is known, before further checks. So it is in the scope even
+        if one of these checks fails: the scopes do not allow the route, or a header names another tenant.
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.
@@ -71,7 +71,7 @@ class Authenticator(Protocol):
 
 
 def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
-    """Return the authenticator that is configured; None if requests need no authentication."""
+    """Return the authenticator that the settings select; None if requests need no authentication."""
     match deps.settings.auth:
         case "api_key":
             return ApiKeyAuthenticator(deps)
@@ -82,10 +82,11 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 
 
 class ApiKeyAuthenticator:
-    """Accepts a request if it has a valid API key or token whose scopes allow the route.
+    """Accepts a request if its API key or token is valid, and if the scopes of the key or token allow the
+    route.
 
-    Tokens are accepted only if an issuer of tokens is configured. The pages at `/ui` send no key: their
-    session is in the ASGI scope, and stands for a key.
+    Tokens are accepted only if an issuer of tokens is configured. The pages at `/ui` send no key. Their
+    session, which the ASGI scope contains, takes the place of a key.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -122,7 +123,8 @@ class ApiKeyAuthenticator:
         return row.tenant
 
     def _check_request(self, scope: Scope, tenant: str, scopes: Collection[str], credential: str) -> None:
-        """Check that the scopes allow the route. If a header names a tenant, check that it is `tenant`.
+        """Check that the scopes allow the route. If the request has a tenant header, check that it names
+        `tenant`.
 
         Args:
             credential: what the caller has sent, for error messages: "token" or "API key".
@@ -140,11 +142,11 @@ class ApiKeyAuthenticator:
         _check_scope(scopes, scope, f"This {credential}")
 
     async def row_of(self, key: ApiKey | str | None, address: str) -> ApiKeyRow:
-        """Return the database row of the API key.
+        """Return the database row of a valid API key.
 
         Args:
-            key: the key that the client sent, or a text that does not look like a key; None if the client
-                sent neither or several.
+            key: the key that the client sent, or a text that does not look like a key. None if the client
+                sent no key, or several different keys.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
@@ -203,9 +205,9 @@ class ApiKeyAuthenticator:
         return identity
 
     def _begin_attempt(self, address: str, credentials: str) -> None:
-        """Count a failed attempt for the client's address.
+        """Count a failed attempt for the client's address before the key or token is checked.
 
-        If the key or token is valid, the caller must undo this.
+        If the key or token turns out to be valid, the caller must undo this with `self._failures.release`.
 
         Args:
             credentials: what is checked, for the error message: "API keys" or "tokens".
@@ -220,9 +222,10 @@ class ApiKeyAuthenticator:
         self._failures.acquire(address)
 
     def _warn_of_proxies(self, headers: Headers, address: str) -> None:
-        """Log a warning, once, if a proxy sends X-Forwarded-For but is not configured as trusted.
+        """Log a warning if an untrusted proxy sends X-Forwarded-For. The warning is logged once per process.
 
-        All clients behind such a proxy have the same address, so they share one limit of wrong keys.
+        All clients behind such a proxy have the same address for the API, so they share one limit of wrong
+        keys.
         """
         forwarded = ", ".join(headers.getlist("x-forwarded-for"))
         # If the proxy is trusted, the address already comes from the header.
@@ -237,9 +240,9 @@ class ApiKeyAuthenticator:
 
 
 class TrustedHeaderAuthenticator:
-    """Trusts headers in which a gateway states the tenant and the scopes. Rejects disabled tenants.
+    """Trusts the headers in which a gateway states the tenant and the scopes. Rejects disabled tenants.
 
-    If the settings name no header for the scopes, callers may read and write, but may not use admin routes.
+    If the settings name no header for scopes, callers may read and write, but may not use admin routes.
     """
 
     def __init__(
@@ -305,10 +308,10 @@ def has_key_header(headers: Headers) -> bool:
 
 
 def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
-    """Return the API key from the headers.
+    """Return the API key that the headers contain.
 
-    If there is a bearer token that does not look like a key, return it. Return None if the headers have
-    neither, or if two headers have different keys or tokens.
+    If no header contains an API key, return the bearer token (any other text after `Bearer`). Return None if
+    there is neither, or if headers contain different keys or different tokens.
 
     Raises:
         AccessDenied: the request has no header for a key or token.
@@ -331,7 +334,7 @@ def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
 def _invalid_key() -> AccessDenied:
     """Return the error for an invalid key.
 
-    It is the same for all reasons, so it reveals nothing about keys.
+    The error does not depend on why the key is invalid, so it does not reveal which keys exist.
     """
     message = "Incorrect API key provided. `batchwright keys` creates keys."
     return AccessDenied("wrong_key", 401, message, code="invalid_api_key", headers=_CHALLENGE)

@@ -32,8 +32,9 @@ SessionKey = Callable[[], Awaitable[ApiKeyRow | None]]
 def tenant_of(request: Request, settings: Settings) -> str:
     """Return the tenant of the request.
 
-    With authentication, this is the tenant that the middleware has stored. Without authentication, the client
-    names it in the tenant header. If this header is missing, it is the default tenant.
+    With authentication, this is the tenant that `AuthenticationMiddleware` has stored in the ASGI scope.
+    Without authentication, it is the tenant in the tenant header, or the default tenant if that header is
+    missing.
 
     Raises:
         ApiError: the request names no tenant or an invalid one.
@@ -59,22 +60,22 @@ def user_of(request: Request) -> str:
 
 
 def operator_of(request: Request) -> str:
-    """Return a name for the person or program that sent an operator request, for the log.
+    """Return a name for the caller of an admin route, for the log; empty if authentication is off.
 
-    The name is the id of the API key, the user in the token, or the tenant if a gateway has authenticated the
-    caller. The name is empty if authentication is off.
+    The name is the id of the API key, the user in the token, or the tenant that a gateway has stated.
     """
     return key_id_of(request) or request.scope.get(SCOPE_USER) or request.scope.get(SCOPE_TENANT, "")
 
 
 def tenant_from_headers(headers: Headers, settings: Settings) -> str:
-    """Return the tenant that the tenant header names.
+    """Return the tenant in the tenant header.
 
-    If the header has several values, the last one is used, because gateways append theirs. If the header is
-    missing and authentication is off, the default tenant is returned.
+    If the header has several values, the last one is used, because a gateway appends its own value. If the
+    header is missing and authentication is off, return the default tenant.
 
     Raises:
-        ApiError: the header names no valid tenant, or it is missing and there is no default tenant.
+        ApiError: the header contains no valid tenant, or the header is missing and there is no default
+            tenant.
     """
     name = settings.tenant_header
     values = headers.getlist(name)
@@ -105,7 +106,9 @@ def _last_value(values: list[str]) -> str:
 
 
 def tenant_header_parameter(settings: Settings) -> DependsOn:
-    """Return a dependency that describes the tenant header in `/openapi.json`. It checks nothing."""
+    """Return a dependency that only describes the tenant header in `/openapi.json`. It does not check the
+    header.
+    """
     about = (
         "optional; it has to be the tenant of the key or token"
         if settings.auth == "api_key"
@@ -127,10 +130,12 @@ _REDACTOR = Redactor()
 
 
 def caller_of(request: Request, settings: Settings) -> Caller:
-    """Return the caller of a request: the API key's id, and the headers that its batch sends to backends.
+    """Return the caller of a request: the id of its API key, and the request headers to pass on to backends.
+
+    `settings.passed_headers` names the headers to pass on.
 
     Raises:
-        ApiError: one of these headers has a value that cannot be sent or looks like a credential.
+        ApiError: one of these headers has a value that cannot be sent or that looks like a credential.
     """
     sent = {name: request.headers.getlist(name) for name in settings.passed_headers}
     headers = {name: ", ".join(values) for name, values in sent.items() if values}

@@ -28,8 +28,8 @@ class _CachedKey(NamedTuple):
 class KeyCache:
     """Verifies API keys. Caches valid keys for `CACHE_SECONDS`.
 
-    Each invalid key costs the same: one database lookup and one hash comparison. So the response time does
-    not reveal which keys exist.
+    Every invalid key costs one database lookup and one hash comparison, even if no such key exists. So the
+    response time does not reveal which keys exist.
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the key is in the cache, even if it is there for longer than `CACHE_SECONDS`."""
+        """Return True if the cache contains the key with the same secret, even if the entry is older than
+        `CACHE_SECONDS`.
+        """
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)
 
@@ -85,10 +87,7 @@ class KeyUsageRecorder:
         self._writing: set[asyncio.Task[None]] = set()
 
     def record(self, key: ApiKeyRow, at: datetime) -> None:
-        """Store in the background when the key was used.
-
-        Each key is stored at most once a minute.
-        """
+        """Store the time of use of a key in the background, at most once a minute for each key."""
         last = max((time for time in (key.last_used_at, self._recorded.get(key.id)) if time), default=None)
         if last is not None and at - last < _RECORD_INTERVAL:
             return
@@ -102,7 +101,9 @@ class KeyUsageRecorder:
         task.add_done_callback(log_failure)
 
     async def drain(self) -> None:
-        """Wait until all recorded uses are in the database or could not be stored."""
+        """Wait until no write is in progress: each recorded use is in the database, or could not be
+        stored.
+        """
         await asyncio.gather(*self._writing)
 
     async def _write(self, key_id: str, at: datetime) -> None:

@@ -1,7 +1,7 @@
-"""Sessions of the pages at `/ui`: a random token in a browser's cookie stands for an API key.
+"""Sessions of the pages at `/ui`. A random token in a browser's cookie takes the place of an API key.
 
-The browser never has the key, and the database only the token's hash, so a copy of the table signs nobody in.
-Every API process finds the same sessions.
+The browser never has the key. The database has only the token's hash, so a copy of the table lets no one sign
+in. All API processes share the sessions.
 """
 
 import time
@@ -24,7 +24,7 @@ def new_token() -> str:
 
 
 class Sessions:
-    """Starts, finds and ends sessions of the pages at `/ui`. A session stands for an API key.
+    """Starts, finds and ends sessions of the pages at `/ui`. Each session belongs to an API key.
 
     All methods raise DatabaseUnavailable if the database does not respond.
     """
@@ -39,7 +39,7 @@ class Sessions:
         return token
 
     async def key_of(self, token: str) -> ApiKeyRow | None:
-        """Return the API key for which a session was started.
+        """Return the API key of a session.
 
         Return None if the session has ended, if its key is revoked or has expired, or if its tenant is
         disabled.
@@ -49,10 +49,12 @@ class Sessions:
         return found.key if found is not None and found.is_usable(now) else None
 
     def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
-        """Return a function that returns the session's API key.
+        """Return a function that returns the session's API key; None if the session is no longer valid.
 
-        The returned function reads the key again every `RECENT_SECONDS`. `key` is the key as it was just
-        read. The returned function returns None if the session is no longer valid.
+        The function reads the key from the database again if it was last read more than `RECENT_SECONDS` ago.
+
+        Args:
+            key: the session's key, which the caller has just read.
         """
         known, until = key, time.monotonic() + RECENT_SECONDS
 

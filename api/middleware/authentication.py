@@ -33,9 +33,9 @@ PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/
 class AuthenticationMiddleware:
     """Rejects requests that fail authentication. Stores the tenant of accepted requests in the ASGI scope.
 
-    Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant. A long response,
-    such as an event stream, is checked again every `RECHECK_SECONDS`. So it ends soon after its key was
-    revoked.
+    Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant. During a long
+    response, such as an event stream, the caller is checked again every `RECHECK_SECONDS`. So the response
+    ends soon after the caller's key was revoked.
     """
 
     def __init__(
@@ -68,8 +68,7 @@ class AuthenticationMiddleware:
     async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the application for a long response.
 
-        If the caller loses access, tell the application that the client has disconnected, so that it ends the
-        response.
+        If the caller loses access, the application receives a disconnect message, and ends the response.
         """
         waiting = set[asyncio.Timeout]()  # of calls that wait for a message of the client
 

@@ -29,9 +29,9 @@ _MAX_AGE_SECONDS = 600
 
 class _CorsMiddleware(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the response to a preflight request of a browser.
+        """Return the response to a browser's preflight request (its check before a cross-origin request).
 
-        If it is rejected, the API's error format is used.
+        A rejection is returned in the API's error format.
         """
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
@@ -43,7 +43,7 @@ class _CorsMiddleware(CORSMiddleware):
 def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
     """Allow web pages of these origins, such as `https://app.example.com`, to call the API.
 
-    `*` allows all origins. An empty list allows none.
+    The origin `*` allows all origins. An empty list allows none.
     """
     if origins:
         app.add_middleware(

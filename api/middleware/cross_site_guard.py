@@ -1,9 +1,9 @@
 """Protects an API without keys from web pages of other sites.
 
-Without keys, requests contain no secret, so any web page could use the API through a browser that can reach
+Without keys, requests contain no secret. Any web page could then use the API through a browser that can reach
 it. The Origin header shows that a request comes from a page of another site. The Host header shows that a
-page uses a DNS name that points to the API's address (DNS rebinding). Programs, and pages in
-`api_cors_origins`, are allowed.
+page uses a DNS name of its own that points to the API's address (DNS rebinding). Requests of programs are
+allowed, and so are pages whose origin is in `api_cors_origins`.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 class CrossSiteGuardMiddleware:
     """Rejects requests that web pages of other sites make a browser send. Used if callers need no API key.
 
-    The guard finds the site in the headers Host and Origin.
+    The headers Host and Origin show which site the page belongs to.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], hosts: Collection[str]) -> None:
@@ -58,9 +58,8 @@ class CrossSiteGuardMiddleware:
         return ApiError(403, message)
 
     def _is_allowed_host(self, host: str) -> bool:
-        """Return True if the host is an IP address, a local name or a configured name.
-
-        The port does not matter.
+        """Return True if the host is an IP address, a local name or a configured name. The port is
+        ignored.
         """
         try:
             name = (urlsplit(f"//{host}").hostname or "").rstrip(".")

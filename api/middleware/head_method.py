@@ -1,4 +1,4 @@
-"""Answer HEAD on every GET route: the same response without its body (RFC 9110)."""
+"""Answers HEAD on every GET route with the same response without its body (RFC 9110)."""
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,7 +13,7 @@ def is_head(request: Request) -> bool:
 
 
 class HeadMethodMiddleware:
-    """Lets routes treat a HEAD request as a GET request, and drops the body of the response.
+    """Shows routes a HEAD request as a GET request, and drops the body of the response.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

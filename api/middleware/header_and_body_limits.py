@@ -1,4 +1,4 @@
-"""Limits the size of headers, rejects slow bodies, and adds security headers to every response."""
+"""Limits the size of request headers, rejects slow bodies, and adds security headers to every response."""
 
 import asyncio
 
@@ -46,12 +46,13 @@ class HeaderAndBodyLimitsMiddleware:
 class _TimedBody:
     """Receives a request body, and rejects clients that send too slowly.
 
-    There is a time budget in seconds. It decreases only while the server waits for the client. Each received
-    byte adds some time, up to the initial value. The budget no longer counts when the body is complete.
+    A client has a time budget in seconds. The budget decreases only while the server waits for the client.
+    Each received byte adds some time, up to the initial value. When the body is complete, the budget is no
+    longer checked.
     """
 
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:
-        """Create the stream.
+        """Create the receiver of one request body.
 
         Args:
             receive: ASGI function that returns the next message of the client.

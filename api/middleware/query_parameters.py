@@ -1,4 +1,6 @@
-"""Unknown query parameters. The profile `strict` rejects them, `relaxed` names them in a response header."""
+"""Handles unknown query parameters. The profile `strict` rejects them; `relaxed` lists them in a response
+header.
+"""
 
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -22,9 +24,9 @@ _MAX_NAME_LENGTH = 64
 class QueryParametersMiddleware:
     """Rejects unknown query parameters of GET requests, or warns about them.
 
-    Without this check, a list with a misspelt filter would show everything. The known parameters are those in
-    the signature of the route. A map parameter, such as `metadata[key]`, must be described in the route's
-    `openapi_extra`, with the style `deepObject`.
+    Without this check, a list request with a misspelt filter would return everything. The known parameters
+    are those in the signature of the route's function. A map parameter, such as `metadata[key]`, must be
+    described in the route's `openapi_extra`, with the style `deepObject`.
     """
 
     def __init__(self, app: ASGIApp, routers: Sequence[APIRouter], profile: Profile) -> None:
@@ -52,7 +54,9 @@ class QueryParametersMiddleware:
 
 
 def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of a route's query parameters, and prefixes of map parameters, such as `metadata[`."""
+    """Return the names of a route's query parameters, and the prefixes of its map parameters, such as
+    `metadata[`.
+    """
     names = _query_names(route.dependant)
     extra = (route.openapi_extra or {}).get("parameters", [])
     maps = [each["name"] for each in extra if each.get("style") == "deepObject"]
@@ -66,9 +70,8 @@ def _query_names(dependant: Dependant) -> frozenset[str]:
 
 
 def _with_warning(send: Send, unknown: list[str]) -> Send:
-    """Return a `send` function that adds a warning header to the response.
-
-    It lists the names in `unknown`.
+    """Return a `send` function that adds a warning header to the response. The header lists the names in
+    `unknown`.
     """
     named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
 

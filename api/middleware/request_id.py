@@ -1,4 +1,6 @@
-"""The outermost middleware: request id, metrics, trace span, and a 500 response for unexpected exceptions."""
+"""The outermost middleware. It adds a request id, metrics and a trace span, and handles unexpected
+exceptions.
+"""
 
 import logging
 import re
@@ -23,7 +25,7 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 
 
 class RequestIdMiddleware:
-    """Gives each request an id, records metrics, and turns an unexpected exception into a 500 response."""
+    """Gives each request an id and records metrics. Returns a 500 response for an unexpected exception."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app

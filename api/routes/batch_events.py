@@ -76,7 +76,7 @@ class BatchEventRoutes:
     async def events(self, request: Request, batch_id: str) -> Response:
         """Stream a batch as Server-Sent Events.
 
-        Each change sends the whole batch object, until the batch has ended.
+        Each change of the batch sends the whole batch object. The stream ends when the batch has ended.
         """
         topic = await self._events.topic(tenant_of(request, self._settings), batch_id)
         known = _last_event_id(request)
@@ -88,9 +88,9 @@ class BatchEventRoutes:
 
 
 def _last_event_id(request: Request) -> str | None:
-    """Return the event id in the header `Last-Event-ID`; None without this header.
+    """Return the id in the header `Last-Event-ID`; None if the header is missing or empty.
 
-    It names the latest event that the client has received.
+    The header contains the id of the latest event that the client has received.
 
     Raises:
         ApiError: the value of the header is not the id of an event (400).

@@ -1,4 +1,6 @@
-"""/v1/batches: create, list, get, cancel and delete batches; as extensions: pause, resume, retry, state."""
+"""/v1/batches: create, list, get, cancel and delete batches. Extensions pause, resume and retry them, and
+more.
+"""
 
 import logging
 from typing import Annotated
@@ -241,7 +243,7 @@ class BatchRoutes:
         return json_response(await self._control.get(tenant, batch_id))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
-        """Cancel a batch. Results that it already has are written to its files."""
+        """Cancel a batch. The results that exist by then are written to its files."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.cancel(tenant, batch_id))
 
@@ -255,7 +257,9 @@ class BatchRoutes:
             enum_schema("true", "false"),
         ] = "false",
     ) -> Response:
-        """Delete an ended batch with its files and dead letters. Its input file is kept."""
+        """Delete a batch that has ended, with its output file, its error file and its dead letters. The input
+        file stays.
+        """
         reject_unknown(request.query_params, ("keep_files",))
         tenant = tenant_of(request, self._deps.settings)
         keep = one_of(keep_files, "keep_files", "true", "false") == "true"
@@ -270,7 +274,7 @@ class BatchRoutes:
     async def resume(self, request: Request, batch_id: str) -> Response:
         """Resume a paused batch.
 
-        If the batch has ended, create a new batch that sends the lines without a result.
+        If the batch has ended, create a new batch instead. It sends the lines that have no result.
         """
         row = await self._row(request, batch_id)
         if not row.status.is_terminal:
@@ -285,7 +289,7 @@ class BatchRoutes:
         return json_response(batch_object(await self._reruns.retry(row, fields, key_id_of(request))))
 
     async def change_max_cost(self, request: Request, batch_id: str) -> Response:
-        """Change the maximum cost of a batch in progress. Workers apply it within seconds."""
+        """Change the maximum cost of a batch in progress. Workers apply the change within seconds."""
         tenant = tenant_of(request, self._deps.settings)
         fields = await read_json_object(request)
         reject_unknown(fields, MaxCostBody.model_fields)
@@ -295,7 +299,7 @@ class BatchRoutes:
         return json_response(await self._control.change_max_cost(tenant, batch_id, max_cost))
 
     async def state(self, request: Request, batch_id: str) -> Response:
-        """Show if the batch's workflow is paused, and why its models wait."""
+        """Show whether the batch's workflow is paused, and why its models wait."""
         await self._row(request, batch_id)
         state = await self._temporal.state(batch_id)
         if state is None:

@@ -45,9 +45,9 @@ class CallbackRoutes:
         return router
 
     async def call(self, request: Request, token: _Token) -> Response:
-        """Report that a job has ended. A backend calls this.
+        """Report that a job has ended. Backends call this route.
 
-        Only the first call counts. A repeated call returns 200 and changes nothing.
+        Only the first call for a job counts. A repeated call returns 200 and changes nothing.
         """
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)

@@ -108,7 +108,7 @@ class FileRoutes:
         return json_response(file_object(await self._row(request, file_id)))
 
     async def content(self, request: Request, file_id: str) -> Response:
-        """Download a file. If the header Range names a byte range, download only this range."""
+        """Download a file. If the header Range has a byte range, download only this range."""
         row = await self._row(request, file_id)
         try:
             return await file_response(request, row, self._deps.storage, without_body=is_head(request))
@@ -118,7 +118,7 @@ class FileRoutes:
             raise ApiError(500, f"The content of '{file_id}' is lost.", code="content_missing") from None
 
     async def delete(self, request: Request, file_id: str) -> Response:
-        """Delete a file. A file that a live batch uses cannot be deleted (409)."""
+        """Delete a file. A file that a running batch uses cannot be deleted (409)."""
         tenant = tenant_of(request, self._deps.settings)
         try:
             row = await self._files.delete(tenant, file_id) if is_file_id(file_id) else None

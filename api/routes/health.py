@@ -48,7 +48,9 @@ class HealthRoutes:
     def __init__(self, deps: ApiDependencies, authenticator: Authenticator | None) -> None:
         """Create the routes.
 
-        `authenticator` is the authenticator of all other routes; None if requests need no authentication.
+        Args:
+            authenticator: the authenticator that all other routes use; None if requests need no
+                authentication.
         """
         self._deps, self._authenticator = deps, authenticator
 
@@ -94,7 +96,7 @@ class HealthRoutes:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of this process for Prometheus.
 
-        Metrics with tenant names require the scope `viewer`.
+        Metrics with names of tenants are included only for callers with the scope `viewer`.
         """
         deps = self._deps
         shows_tenants = await self._may_read_tenants(request)
@@ -107,13 +109,13 @@ class HealthRoutes:
         )
 
     async def _may_read_tenants(self, request: Request) -> bool:
-        """Return True if the caller may see tenant names in the metrics. This requires the scope `viewer`.
+        """Return True if the caller may see names of tenants in the metrics: it has the scope `viewer`.
 
-        If the API runs without authentication, the result is True. Without credentials it is False. It is
-        also False while the database or the issuer of tokens is unavailable.
+        Return True for every caller if authentication is off. Return False if the caller sent no credentials,
+        or if the database or the issuer of tokens is unavailable.
 
         Raises:
-            ApiError: the caller sent credentials that do not have this scope.
+            ApiError: the caller sent credentials, but they are not valid or lack this scope.
         """
         if self._authenticator is None:
             return True

@@ -1,4 +1,4 @@
-"""/v1/x/limits: the limits of a tenant, how much of them is used, and how much is left."""
+"""/v1/x/limits: the limits of a tenant, how much of each limit is used, and how much is left."""
 
 from fastapi import APIRouter, Request, Response
 
@@ -22,7 +22,7 @@ class LimitRoutes:
         return router
 
     async def get(self, request: Request) -> Response:
-        """Show your limits, how much of them you have used, and how much is left."""
+        """Show your limits, how much of each limit you have used, and how much is left."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await limits_of(self._deps, tenant, key_id_of(request)))
 

@@ -1,4 +1,4 @@
-"""/v1/models: models that backends serve and the tenant may use."""
+"""/v1/models: the models that backends serve and that the tenant may use."""
 
 from fastapi import APIRouter, Request, Response
 

@@ -1,4 +1,4 @@
-"""GET /v1/batches/{id}/x/results: the results of a batch, even while it runs."""
+"""GET /v1/batches/{id}/x/results: the results of a batch, also while the batch is running."""
 
 from typing import Annotated
 
@@ -61,9 +61,9 @@ class ResultRoutes:
     ) -> Response:
         """Retrieve results in input order, up to the first line without a result.
 
-        The batch may still be running. The response is the beginning of the batch's output file or error
-        file. With the order `settled`, all available results are returned, because no line waits for an
-        earlier line.
+        The batch may still be running. The response is then the beginning of what its output file or error
+        file will contain. With the order `settled`, the response contains all available results, in the order
+        in which they were found.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:

@@ -74,7 +74,7 @@ class ScheduleRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a schedule. Its batches run with the API key of this request."""
+        """Create a schedule. Its batches run with the API key that sends this request."""
         fields = parse_schedule(await read_json_object(request), self._settings, is_new=True)
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         id = NewScheduleTarget.new_id(request)
@@ -99,17 +99,17 @@ class ScheduleRoutes:
         return json_response(SchedulePage(data=data, first_id=first, last_id=last, has_more=more))
 
     async def get(self, request: Request, schedule_id: str) -> Response:
-        """Retrieve a schedule with its next times and its latest runs."""
+        """Retrieve a schedule, with the times of its next runs and with its latest runs."""
         return json_response(await self._schedules.shown(await self._row(request, schedule_id)))
 
     async def change(self, request: Request, schedule_id: str) -> Response:
-        """Change a schedule. Its later batches run with the API key of this request."""
+        """Change a schedule. Batches that it creates later run with the API key that sends this request."""
         row = await self._row(request, schedule_id)
         fields = parse_schedule(await read_json_object(request), self._settings, is_new=False)
         return json_response(await self._schedules.change(row, fields, caller_of(request, self._settings)))
 
     async def delete(self, request: Request, schedule_id: str) -> Response:
-        """Delete a schedule and its list of runs. Batches that it created continue."""
+        """Delete a schedule and its list of runs. Batches that it has created continue to run."""
         row = await self._row(request, schedule_id)
         await self._schedules.delete(row)
         return json_response(DeletedSchedule(id=row.id))
@@ -125,7 +125,7 @@ class ScheduleRoutes:
     async def trigger(self, request: Request, schedule_id: str) -> Response:
         """Create a batch of a schedule now, even if the schedule is paused.
 
-        The overlap policy must permit it.
+        If the previous batch has not ended, the schedule's overlap policy decides what happens.
         """
         return json_response(await self._schedules.trigger(await self._row(request, schedule_id)))
 

@@ -1,4 +1,4 @@
-"""/v1/stats: requests of the whole fleet by backend and model; for operators."""
+"""/v1/stats: requests that all workers have sent, by backend and model; for operators."""
 
 import asyncio
 import time
@@ -27,8 +27,8 @@ class _Totals(NamedTuple):
     Attributes:
         traffic: requests that the workers have sent, by backend and model.
         workers: number of running workers.
-        in_flight: limit of requests in flight, by the URL of a backend; None for no limit.
-        lines_left: number of lines that have no final result yet, by model.
+        in_flight: maximum number of requests in flight, by URL of the backend; None for no limit.
+        lines_left: number of lines without a final result, by model.
     """
 
     traffic: FleetTraffic

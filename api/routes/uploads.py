@@ -1,4 +1,4 @@
-"""/v1/uploads: create an upload for a large file, add its parts, complete or cancel it."""
+"""/v1/uploads: create an upload for a large file, add the file's parts, and complete or cancel the upload."""
 
 import logging
 from collections.abc import AsyncGenerator
@@ -94,7 +94,7 @@ class UploadRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an upload for a file of at most 8 GB, which is sent in parts.
+        """Create an upload for a file of at most 8 GB, which you send in parts.
 
         All parts must arrive within an hour.
         """
@@ -111,12 +111,12 @@ class UploadRoutes:
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
         """Create the upload `row` and store its idempotency key. Return the upload.
 
-        If an earlier request with the same key has created an upload, return that upload as it was when it
-        was created.
+        If an earlier request with the same key has created an upload, return that upload in its initial
+        state.
 
         Args:
-            fingerprint: digest of the request. If the key is already stored, it must be equal to the stored
-                digest.
+            fingerprint: digest of the request. If the key is already stored, its stored digest must be the
+                same.
 
         Raises:
             ApiError: the key was used with another request (409), or the storage quota is exhausted.
@@ -130,7 +130,8 @@ class UploadRoutes:
 
     @asynccontextmanager
     async def _reserved(self, row: UploadRow) -> AsyncGenerator[None]:
-        """Context manager that counts the announced bytes of an upload while its row is inserted.
+        """Context manager that counts the announced bytes of an upload towards the quota while its row is
+        inserted.
 
         Raises:
             ApiError: the tenant's storage quota is exhausted.
@@ -162,7 +163,7 @@ class UploadRoutes:
         return json_response(part_object(part))
 
     async def complete(self, request: Request, upload_id: str) -> Response:
-        """Assemble the file from the parts, in the given order.
+        """Assemble the file from the parts, in the order of the request.
 
         A repeated call with the same parts changes nothing.
         """
@@ -188,14 +189,15 @@ class UploadRoutes:
         return await self._upload_response(row)
 
     async def _assemble_once(self, row: UploadRow, completion: UploadCompletion) -> UploadRow:
-        """Assemble the file of the upload, unless another request has already done it.
+        """Assemble the file of the upload, unless another request has already done so. Return the upload's
+        row.
 
-        Return the upload's row. Check the returned row: another request may have cancelled the upload, or
-        completed it with other parts.
+        The caller must check the row: another request may have cancelled the upload, or completed it with
+        other parts.
 
         Raises:
-            ApiError: the parts do not match the request, or a part is lost. Or the call waited too long,
-                because too many uploads are being assembled (429).
+            ApiError: the parts do not match the request, a part is lost, or the call waited too long because
+                too many uploads are being assembled (429).
         """
         async with self._limiter.slot(row.tenant, row.id) as waited:
             current = await self._uploads.get(row.tenant, row.id) if waited else row
@@ -209,10 +211,13 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the current row of an upload that has ended meanwhile. Call this when `error` has occurred.
+        """Return the current row of an upload that has ended although its assembly failed with `error`.
 
-        Another request may have completed or cancelled the upload, or retention may have ended it. If the
-        upload is still pending, raise `error`, or an ApiError with status 500 if `error` is ObjectMissing.
+        Another request may have completed or cancelled the upload, or retention may have ended it.
+
+        Raises:
+            ApiError: the upload has not ended. This is `error` itself, or an error with status 500 if `error`
+                is an ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":
@@ -223,7 +228,9 @@ class UploadRoutes:
         raise ApiError(500, "A part of the upload is lost.", code="content_missing")
 
     async def _discard_parts(self, row: UploadRow) -> None:
-        """Delete the stored objects of all parts. If the storage fails, retention deletes them later."""
+        """Delete the stored objects of all parts. If the storage is unavailable, retention deletes them
+        later.
+        """
         try:
             await self._deps.storage.delete_prefix(object_keys.parts_root(row.tenant, row.id))
         except StorageError as error:

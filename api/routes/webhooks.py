@@ -1,4 +1,4 @@
-"""/v1/x/webhooks: endpoints that receive events about batches, and deliveries to them."""
+"""/v1/x/webhooks: endpoints (URLs of clients) that receive events about batches, and deliveries of events."""
 
 from typing import Annotated
 
@@ -126,7 +126,7 @@ class WebhookRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an endpoint. Only this response shows its secret."""
+        """Create an endpoint. Only this response contains its secret."""
         spec = parse_webhook(await read_json_object(request))
         row, secret = await self._webhooks.create(spec, tenant_of(request, self._settings))
         return json_response(webhook_object(row, self._clock(), secret))
@@ -180,13 +180,15 @@ class WebhookRoutes:
         return json_response(DeletedWebhook(id=row.id))
 
     async def rotate(self, request: Request, webhook_id: str) -> Response:
-        """Replace the secret of an endpoint. For a time, events are signed with both secrets."""
+        """Replace the secret of an endpoint. During an overlap, events are signed with the old and the new
+        secret.
+        """
         overlap = parse_overlap(await read_optional_object(request))
         row, secret = await self._webhooks.rotate(await self._row(request, webhook_id), overlap)
         return json_response(webhook_object(row, self._clock(), secret))
 
     async def test(self, request: Request, webhook_id: str) -> Response:
-        """Send a test event to an endpoint. The batch in the event does not exist."""
+        """Send a test event to an endpoint. The event is about a batch that does not exist."""
         fields = await read_optional_object(request)
         reject_unknown(fields, TestBody.model_fields)
         event = None if fields.get("event") is None else parse_event(fields["event"], "event")
@@ -203,7 +205,7 @@ class WebhookRoutes:
             str | None, Query(description="only deliveries with this status"), enum_schema(*_STATUSES)
         ] = None,
     ) -> Response:
-        """List the deliveries to an endpoint with their attempts, newest first."""
+        """List the deliveries to an endpoint, newest first, each with its attempts."""
         row, most = await self._row(request, webhook_id), page_limit(limit, default=20, most=100)
         if status is not None and status not in _STATUSES:
             named = ", ".join(_STATUSES)
@@ -225,7 +227,9 @@ class WebhookRoutes:
         return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
 
     async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Send the event of an ended delivery again. The `webhook-id` and the event stay the same."""
+        """Send the event of a delivery again that has ended. The header `webhook-id` and the event stay the
+        same.
+        """
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
 

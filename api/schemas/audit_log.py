@@ -1,4 +1,4 @@
-"""Objects of /admin/audit-log."""
+"""Builds the objects that /admin/audit-log returns."""
 
 from collections.abc import Sequence
 

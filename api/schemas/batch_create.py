@@ -1,7 +1,4 @@
-"""Body of `POST /v1/batches`: its schema, its validation, and the order of the new batch.
-
-A batch order contains everything that workers need to run a batch.
-"""
+"""Body of `POST /v1/batches`: its schema and its validation."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -118,7 +115,7 @@ class _StrictBody(_BatchBody):
 
 
 class RerunBody(BaseModel):
-    """Schema of the optional body of a request that retries or resumes a batch."""
+    """Schema of the optional body of a request to retry or resume a batch, which creates a new batch."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -141,7 +138,7 @@ class MaxCostBody(BaseModel):
 
 
 class RetryBody(RerunBody):
-    """Schema of the optional body of a request that retries a batch."""
+    """Schema of the optional body of a request to retry the failed lines of a batch."""
 
     codes: list[_Code] | None = Field(
         None,
@@ -155,7 +152,7 @@ _BODIES: dict[Profile, type[_BatchBody]] = {Profile.RELAXED: _RelaxedBody, Profi
 
 
 def batch_body_spec(profile: Profile) -> dict[str, object]:
-    """Return the OpenAPI description of the body of `POST /v1/batches`. It depends on the profile."""
+    """Return the OpenAPI description of the body of `POST /v1/batches` for this profile."""
     return json_body_spec(_BODIES[profile])
 
 
@@ -164,12 +161,12 @@ class BatchCreate(NamedTuple):
 
     Attributes:
         completion_window: time after which the batch expires, as the client wrote it, such as `24h`.
-        window: the same time as a duration.
+        window: `completion_window` as a duration.
         priority: priority that the client requested; None if it requested none.
-        max_cost: maximum cost of the batch; None for no limit.
+        max_cost: maximum cost of the batch, as decimal text; None for no limit.
         start_at: time at which the batch starts; None to start it when it is created.
-        input_location: URL of the object from which the input file is made, with the id `input_file_id`; None
-            if the client uploaded the file.
+        input_location: URL of the object to copy into the input file `input_file_id`; None if the client
+            uploaded the file.
         output_location: URL prefix to which the output files are also copied; None if they are not copied.
         message_requests: number of requests of a message batch; 0 for all other batches.
     """
@@ -213,7 +210,7 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
     """Validate the body of a request to create a batch, and return its values.
 
     Raises:
-        ApiError: a field is not valid. If several fields are not valid, the error is about the first of them
+        ApiError: a field is not valid. If there are several such fields, the error is about the first of them
             in the order of the API reference.
     """
     known = (*BATCH_FIELDS, EXTENSION) if settings.profile is Profile.RELAXED else BATCH_FIELDS
@@ -244,7 +241,7 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
 
 
 class EstimateBody(BaseModel):
-    """Schema of the body of a request for an estimate."""
+    """Schema of the body of a request to estimate a batch."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -257,7 +254,10 @@ class EstimateBody(BaseModel):
 
 
 class EstimateRequest(NamedTuple):
-    """A validated request for an estimate. Either `input_file_id` or `input_location` is empty."""
+    """A validated request to estimate a batch.
+
+    One of `input_file_id` and `input_location` is set, and the other one is empty.
+    """
 
     input_file_id: str
     input_location: str
@@ -265,7 +265,7 @@ class EstimateRequest(NamedTuple):
 
 
 def parse_estimate(fields: Mapping[str, object], settings: Settings) -> EstimateRequest:
-    """Return the input and the endpoint of a batch whose cost is to be estimated.
+    """Validate the body of a request to estimate a batch, and return its values.
 
     Raises:
         ApiError: a field is missing, unknown or not valid.
@@ -296,10 +296,10 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
     """Validate a completion window. Return it as the client wrote it, and as a duration.
 
-    In the profile `relaxed`, None means the default window.
+    In the profile `relaxed`, None stands for the default window.
 
     Raises:
-        ApiError: the window is not allowed. Or it is missing, which the profile `strict` does not accept.
+        ApiError: the window is not allowed, or is missing in the profile `strict`.
     """
     if value is None and settings.profile is Profile.RELAXED:
         value = DEFAULT_WINDOW
@@ -315,9 +315,9 @@ _Extension = tuple[bool, int | None, WebhookSpec | None, str | None, datetime | 
 
 
 def _extension(value: object, settings: Settings) -> _Extension:
-    """Validate the fields of `x_batchwright`, and return them in the order that `BatchCreate` has.
+    """Validate the fields of `x_batchwright`, and return them in the order of the fields of `BatchCreate`.
 
-    A field that the client did not send is None. The exception is `deduplicate`: it then has the value of the
+    A field that the client did not send is None, except `deduplicate`, which then has the value of the
     operator's setting.
 
     Raises:
@@ -387,10 +387,10 @@ def parse_max_cost(value: object, param: str) -> str | None:
 
 
 def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the error codes in the field `codes`, sorted and without duplicates.
+    """Return the error codes in the field `codes` of a retry, sorted and without duplicates.
 
-    The retry sends only lines that failed with one of these codes. If the field is missing or null, the
-    result is empty: the retry sends all failed lines.
+    A retry sends only lines that failed with one of these codes. If the field is missing or null, return an
+    empty list: all failed lines are sent.
 
     Raises:
         ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.

@@ -1,4 +1,4 @@
-"""Validation of daily budgets: names, amounts and lists of members."""
+"""Validation of budgets per day: names, amounts and lists of members."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated
@@ -19,10 +19,10 @@ _LIST = TypeAdapter(list[object])
 
 
 def checked_name(name: str, param: str) -> str:
-    """Return `name` unchanged if it is a valid name of a tenant or budget group.
+    """Return `name` if it is a valid name of a tenant or budget group.
 
     Raises:
-        ApiError: the name is not valid. The error names the parameter `param`.
+        ApiError: the name is not valid. The error is about the parameter `param`.
     """
     if not is_tenant(name):
         message = (
@@ -34,7 +34,7 @@ def checked_name(name: str, param: str) -> str:
 
 
 def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
-    """Return the field `tokens_per_day`. Return None (no budget) if the field is null, missing or 0.
+    """Return the field `tokens_per_day`; None (no budget) if the field is null, missing or 0.
 
     Raises:
         ApiError: the value is not an integer in the allowed range.
@@ -50,9 +50,9 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
 
 
 def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
-    """Return the field `cost_per_day` as decimal text; `0` means no budget.
+    """Return the field `cost_per_day` as decimal text; None if the field is null or missing.
 
-    Return None if it is null or missing.
+    The text `0` means that there is no budget.
 
     Raises:
         ApiError: the value is not a number in the allowed range.
@@ -71,7 +71,7 @@ def text_list_of(fields: Mapping[str, object], name: str) -> Sequence[str]:
     """Return the field `name`, which must be a list of strings; empty if the field is missing.
 
     Raises:
-        ApiError: the value is not a list of strings, or has too many items.
+        ApiError: the value is not a list of strings, or has more than `MAX_MEMBERS` items.
     """
     value = fields.get(name, [])
     if not isinstance(value, list):

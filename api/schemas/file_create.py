@@ -58,7 +58,7 @@ class ExpiryBody(BaseModel):
 
 
 def check_purpose(text: str) -> Purpose:
-    """Check that an uploaded file may have this purpose, and return it.
+    """Check the purpose of an uploaded file, and return it.
 
     Raises:
         ApiError: uploaded files cannot have this purpose.
@@ -74,8 +74,8 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
     """Return the maximum size in bytes of a file that is uploaded with one request.
 
     Args:
-        purpose: purpose of the file; None if it is not known yet. The result is then the largest limit of all
-            purposes.
+        purpose: purpose of the file. If it is None (not known yet), the largest limit of all purposes is
+            returned.
     """
     if purpose is None:
         return max(settings.max_batch_file_bytes, settings.max_file_bytes)
@@ -83,7 +83,8 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
 
 
 def parse_expiry(value: object, param: str) -> int | None:
-    """Return the seconds in `{"anchor": ..., "seconds": ...}`. Return None if the value is null or missing.
+    """Return the number of seconds in `{"anchor": ..., "seconds": ...}`; None if the value is null or
+    missing.
 
     Args:
         param: name of the field, for errors.
@@ -126,11 +127,11 @@ def check_expiry(anchor: str, seconds: int, param: str) -> int:
 
 
 def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> datetime | None:
-    """Return when a new file expires; None if it never expires.
+    """Return the time at which a new file expires; None if it never expires.
 
     Args:
-        life: lifetime that the client requested. If it is None, files with the purpose `batch` have a default
-            lifetime, and other files never expire.
+        life: lifetime that the client requested. None selects the default: files with the purpose `batch`
+            have a default lifetime, and other files never expire.
     """
     if life is None and purpose == "batch":
         life = INPUT_FILE_LIFETIME

@@ -1,4 +1,4 @@
-"""Read JSON request bodies within limits, and check their fields with OpenAI's error messages.
+"""Reads JSON request bodies within limits, and checks their fields with OpenAI's error messages.
 
 Field values have the type `object` until a function of this module has checked them.
 """
@@ -57,11 +57,12 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
 async def read_raw_object(
     request: Request, most: int, count: Callable[[int], None]
 ) -> dict[str, msgspec.Raw]:
-    """Read the body of a request, which must be a JSON object, but do not parse the values.
+    """Read the body of a request, which must be a JSON object. Return its fields with unparsed values.
 
-    The body may have at most `most` bytes. If a key is repeated, its last value is used.
+    If a key is repeated, its last value is used.
 
     Args:
+        most: maximum size of the body in bytes.
         count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
             body.
 
@@ -106,7 +107,7 @@ def as_object(value: object) -> Mapping[str, object] | None:
 
 
 def json_type_of(value: object) -> str:
-    """Return the JSON type of a value in words, such as "a string" or "null". It is for error messages."""
+    """Return the JSON type of a value in words, for error messages, such as "a string" or "null"."""
     return next((name for kind, name in _KINDS if isinstance(value, kind)), "null")
 
 
@@ -148,7 +149,7 @@ def check_text(value: object, param: str) -> str:
 
 
 def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") -> int:
-    """Return the field `name`, which must be an integer. If it has more than 64 bits, digits may be lost.
+    """Return the field `name`, which must be an integer. Integers over 64 bits may lose digits.
 
     Args:
         prefix: text before the field's name in errors, such as `metadata.`.
@@ -180,7 +181,7 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
 
 
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:
-    """Replace each reference (`$ref`) in the schema `node` by the definition that it names.
+    """Return the schema `node` with each reference (`$ref`) replaced by the definition that it names.
 
     References would not work, because `/openapi.json` does not contain these definitions.
     """
@@ -198,9 +199,16 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
 async def _read(
     request: Request, most: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
 ) -> bytes:
-    """Return the body of a request. The body may have at most `most` bytes.
+    """Return the body of a request. Later calls return the same body, because the audit log and the route
+    both read it.
 
-    The body stays readable, because the audit log and the route both need it.
+    Args:
+        most: maximum size of the body in bytes.
+        count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
+            body.
+
+    Raises:
+        ApiError: the body is too large (413), or the client closed the connection too early (400).
     """
     if _SCOPE_BODY in request.scope:
         read: bytes = request.scope[_SCOPE_BODY]

@@ -1,4 +1,4 @@
-"""Objects of the model registry: effective settings of a model, and `/admin/model-configs`."""
+"""Builds the objects of the model registry's routes: settings of a model, and `/admin/model-configs`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -26,7 +26,7 @@ from batchwright.settings import Settings
 class ModelConfigBody(BaseModel):
     """Body of PUT /admin/model-configs: settings that override how requests to a model are sent.
 
-    A setting that is missing or null is no longer overridden, even if an earlier request has overridden it.
+    If a setting is missing or null, its earlier override is removed.
     """
 
     model_type: Literal["sync", "async"] | None = None
@@ -38,7 +38,9 @@ class ModelConfigBody(BaseModel):
 
 
 class ModelConfigObject(BaseModel):
-    """How requests to a model are sent. `overridden` lists the settings that were changed at run time."""
+    """Shows how requests to a model are sent. `overridden` lists the settings that were changed at run
+    time.
+    """
 
     model: str
     model_type: Literal["sync", "async"]

@@ -21,7 +21,7 @@ _MAX_SHOWN_CHARACTERS = 80  # maximum characters of a value in an error message
 
 
 def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfig:
-    """Build the configuration of a model with `build`, and return it.
+    """Call `build`, which creates the configuration of a model, and return the configuration.
 
     Raises:
         ApiError: the configuration is not valid. The error shows the first problem.
@@ -49,7 +49,7 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a model's new configuration does not send a secret of this machine to a new address.
+    """Check that a model's new configuration sends no secret of this machine to a new address.
 
     A secret is a key from a file or from an environment variable.
 
@@ -66,10 +66,10 @@ def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) 
 
 
 def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -> None:
-    """Check that no configured header of the model has the name of a header that Batchwright itself sends.
+    """Check that the model's configuration sets no header that Batchwright itself sends to backends.
 
     Raises:
-        ApiError: a header has such a name.
+        ApiError: the configuration sets such a header.
     """
     if found := find_conflict(model, config, dispatch_header):
         place = "jobs" if found.backend is None else f"backends[{found.backend}]"
@@ -78,7 +78,7 @@ def reject_header_clash(model: str, config: ModelConfig, dispatch_header: str) -
 
 
 def _parameter_name(loc: Sequence[int | str]) -> str:
-    """Convert the location of an error of pydantic to the path of a field, such as `backends[0].weight`."""
+    """Convert the location of a pydantic error to the path of a field, such as `backends[0].weight`."""
     text = ""
     for part in loc:
         if part == "[key]":
@@ -90,7 +90,7 @@ def _parameter_name(loc: Sequence[int | str]) -> str:
 def _shortened(value: object) -> str:
     """Return a value as short text for an error message.
 
-    For a list or object, the text is only the name of its type, because it may contain secrets.
+    A list or object may contain secrets, so only the name of its type is returned.
     """
     if not isinstance(value, str | int | float):
         return json_type_of(value)
@@ -101,12 +101,12 @@ def _shortened(value: object) -> str:
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
     """Convert the body of PUT /admin/model-configs to a change of settings, nested as in a ModelConfig.
 
-    A setting that is missing or null in the body is null in the result. This ends an earlier override.
+    A setting that is missing or null in the body is null in the result, which removes an earlier override.
 
     Args:
-        fields: the body.
-        base: the model's configuration without changes made at run time; None if there is none. If the body
-            has the type `async`, the kind of jobs is that of `base`. If `base` has no jobs, they are polled.
+        fields: the body. If it has the type `async`, the result has the kind of jobs that `base` has. If
+            `base` has no jobs, the kind is `poll`.
+        base: the model's configuration without changes made at run time; None if there is none.
 
     Raises:
         ApiError: a field is unknown or not valid.
@@ -133,7 +133,9 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Combine two changes into one. If both change a setting, `other` wins, even with null."""
+    """Combine two changes into one. If both change the same setting, the value in `other` is used, even
+    null.
+    """
     result = dict(one)
     for name, value in other.items():
         known = result.get(name)
@@ -149,10 +151,10 @@ def etag(version: int) -> dict[str, str]:
 
 
 def expected_versions(request: Request) -> Sequence[int] | None:
-    """Return the model versions that the header `If-Match` accepts. None means that any version is accepted.
+    """Return the model versions that the header `If-Match` accepts; None if any version is accepted.
 
-    Weak tags (`W/`) are left out, because they never match. If there are only weak tags, the result is empty:
-    no version is accepted.
+    Weak tags (`W/`) are ignored, because they never match. If there are only weak tags, the result is empty,
+    so no version is accepted.
 
     Raises:
         ApiError: the header contains something other than tags of versions.

@@ -1,4 +1,4 @@
-"""Build the responses of OpenAI's API from database rows, and JSON responses from objects."""
+"""Builds the responses of OpenAI's API from database rows, and JSON responses from objects."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -134,7 +134,7 @@ def _output_location(row: BatchRow) -> OutputLocation | None:
 
 
 def cost_of(row: BatchRow) -> BatchCost | None:
-    """Return what a batch has cost so far, for the client; None if none of its models has prices."""
+    """Return the cost of a batch so far, as shown to clients; None if none of its models has prices."""
     final = row.status.is_terminal and not row.files_pending
     return batch_cost(row.model_usage, row.prices, final=final)
 
@@ -142,8 +142,8 @@ def cost_of(row: BatchRow) -> BatchCost | None:
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
     """Return the forecast of when a batch ends, as of the time `now`; None if there is no valid forecast.
 
-    A forecast becomes invalid if it is not renewed. This happens while the batch is paused or no control
-    worker runs. A batch that is being cancelled has no valid forecast either.
+    A forecast that was not renewed for `FORECAST_AGE` is not valid. This happens if the batch is paused or no
+    control worker runs. A batch that is being cancelled has no valid forecast either.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:
@@ -182,7 +182,10 @@ def batch_page(rows: list[BatchRow], now: datetime, *, more: bool) -> BatchPage:
 
 
 def found_page(found: FoundBatches, now: datetime) -> BatchPage:
-    """Return a page of batches that were found. If it continues, `last_id` may be of a batch that was not."""
+    """Return one page of the batches that a search has found.
+
+    If more pages follow, `last_id` is the batch at which the search stopped, even if it is not in the result.
+    """
     page = batch_page(found.rows, now, more=found.last_id is not None)
     return page.model_copy(update={"last_id": found.last_id or page.last_id})
 

@@ -1,4 +1,4 @@
-"""Objects of /admin/batches, which show the batches of all tenants to operators."""
+"""Builds the objects of /admin/batches, which show operators the batches of all tenants."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) 
     """Return one page of a list of batches. The page shows the forecasts that are valid at the time `now`.
 
     Args:
-        more: True if further batches follow this page.
+        more: True if another page follows.
     """
     data = [
         operator_batch(batch_object(row, forecast=forecast_object(row, now)), row.order.tenant)
@@ -37,7 +37,9 @@ def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) 
 
 
 def found_operator_page(found: FoundBatches, now: datetime) -> OperatorBatchPage:
-    """Return a page of batches that were searched for, as `found_page` does."""
+    """Return one page of the batches that a search has found, for operators. `last_id` is as in
+    `found_page`.
+    """
     page = operator_batch_page(found.rows, now, more=found.last_id is not None)
     return page.model_copy(update={"last_id": found.last_id or page.last_id})
 

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/x/schedules`, and the objects that are made of rows."""
+"""Bodies of `/v1/x/schedules`, and response objects built from rows."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class ScheduleFields(NamedTuple):
 def parse_schedule(fields: Mapping[str, object], settings: Settings, *, is_new: bool) -> ScheduleFields:
     """Validate the body of a request to create or change a schedule, and return its values.
 
-    Only the form of the time zone's name is checked. Temporal checks later if the time zone exists.
+    For the time zone, only the form of the name is checked. Temporal checks later whether it exists.
 
     Raises:
         ApiError: a field is not valid, or a required field of a new schedule is missing.

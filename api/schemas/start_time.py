@@ -1,4 +1,4 @@
-"""The time at which a new batch starts, `x_batchwright.start_at`."""
+"""`x_batchwright.start_at`: the time at which a new batch starts."""
 
 import re
 from datetime import UTC, datetime

@@ -75,10 +75,7 @@ class UploadCompletion(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the part ids in their order.
-
-        Two requests with the same list of parts have the same digest.
-        """
+        """Digest of the part ids. Two requests with the same ids in the same order have the same digest."""
         return sha256("\n".join(self.part_ids).encode(errors="backslashreplace")).hexdigest()
 
 

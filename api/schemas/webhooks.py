@@ -92,7 +92,7 @@ class RotateBody(BaseModel):
 
 
 class TestBody(BaseModel):
-    """Schema of the optional body that sends a test event."""
+    """Schema of the optional body of a request to send a test event."""
 
     __test__ = False  # it is no test of pytest
     model_config = ConfigDict(extra="forbid")
@@ -103,8 +103,9 @@ class TestBody(BaseModel):
 class WebhookSpec(NamedTuple):
     """A validated request for a webhook endpoint: its URL, and the events that it receives.
 
-    If `details` is True, events have more fields than OpenAI's events. If `secret` is empty, a secret is
-    generated.
+    Attributes:
+        details: True to send events with more fields than OpenAI's events.
+        secret: secret that signs the events; empty to generate one.
     """
 
     url: str
@@ -147,7 +148,11 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
 def parse_batch_webhook(value: object, param: str) -> WebhookSpec | None:
     """Validate the field `x_batchwright.webhook`, and return its values; None if `value` is None.
 
-    `param` is the name of the field, for error messages. Raises ApiError if the value is not valid.
+    Args:
+        param: name of the field, for error messages.
+
+    Raises:
+        ApiError: the value is not valid.
     """
     if value is None:
         return None

@@ -1,1 +1,3 @@
-"""Services behind the routes, by subject. The files beside the folders serve several subjects."""
+"""Services that the routes call, in one folder per subject. Files beside the folders serve several
+subjects.
+"""

@@ -1,4 +1,4 @@
-"""Compresses responses while they are sent, if the client accepts it."""
+"""Compresses responses while they are sent, if the client accepts compression."""
 
 import asyncio
 import re
@@ -52,7 +52,7 @@ async def encoded(
 ) -> AsyncGenerator[bytes]:
     """Yield the body of a response: `first`, followed by `rest`. Compress it unless `compression` is None.
 
-    The compressor works in a thread, on one piece at a time.
+    Pieces are compressed in a thread, one at a time.
 
     Args:
         flushes: True for a live stream. The client can then decompress each piece as soon as it arrives.
@@ -78,7 +78,7 @@ class _Compressor(Protocol):
     def compress(self, data: bytes, /) -> bytes: ...
 
     def flush(self) -> bytes:
-        """Return compressed bytes. When the client has them, it can decompress all data added so far."""
+        """Return the compressed bytes that the client still needs to decompress all data added so far."""
         ...
 
     def finish(self) -> bytes: ...

@@ -1,4 +1,4 @@
-"""Limits concurrent expensive tasks: per process, per tenant (at most half), and one task per object."""
+"""Limits concurrent expensive tasks in this process. A tenant gets at most half of the slots."""
 
 import asyncio
 from collections import Counter
@@ -18,9 +18,9 @@ class _Waiter(NamedTuple):
 class ExpensiveTaskLimiter:
     """Limits expensive tasks: at most `most` run at a time.
 
-    Other callers wait in order, up to `seconds` each. A caller may be overtaken by later callers in two
-    cases: its tenant already uses half of the slots, or a task for the same object is running. `work`
-    describes the task in error messages.
+    Other callers wait in order, up to `seconds` each. A later caller can overtake in two cases: the tenant of
+    the earlier caller already uses half of the slots, or a task for the same object is running. `work`
+    describes the running tasks in error messages.
     """
 
     def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
@@ -32,13 +32,13 @@ class ExpensiveTaskLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that waits for a slot and keeps it during the block.
+        """Context manager that waits for a slot and keeps it during the block. It yields True if it had to
+        wait.
 
-        It yields True if it had to wait. After a wait, the caller should check if another caller has already
-        done the same work.
+        After a wait, the caller should check whether another caller has already done the same work.
 
         Args:
-            tenant: tenant of the caller. A tenant gets at most half of the slots.
+            tenant: tenant of the caller.
             task: id of the object to work on. Only one task at a time works on an object.
 
         Raises:

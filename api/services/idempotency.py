@@ -1,6 +1,6 @@
 """Idempotency keys: a repeated request with the same key returns the result of the first request.
 
-A different request with the same key gets a 409. A key belongs to one tenant and one kind of request, and
+A different request with the same key gets a 409. A key belongs to one tenant and one kind of request. It
 expires after a day. Only successful requests store their keys.
 """
 
@@ -37,7 +37,7 @@ def idempotency_key_of(request: Request) -> str | None:
 
 
 def fingerprint(fields: Mapping[str, object]) -> str:
-    """Return a digest of a JSON body. It does not depend on the order of keys or on white space."""
+    """Return a digest of a JSON body. The order of keys and white space do not change it."""
     return sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -54,11 +54,11 @@ class IdempotencyKeys:
         """Return the stored result of the earlier request with this key, as JSON; None if there was none.
 
         Args:
-            key: the idempotency key. None if the request has no key: the result is then None.
-            fingerprint: digest of the request. It must be equal to the digest that is stored with the key.
+            key: the idempotency key; None if the request has no key, so that the result is None.
+            fingerprint: digest of the request.
 
         Raises:
-            ApiError: the key was used with another request (409).
+            ApiError: the key is stored with another digest, so it was used with another request (409).
         """
         if key is None:
             return None
@@ -68,18 +68,17 @@ class IdempotencyKeys:
     async def claim(
         self, key: str, fingerprint: str, made: str, row: FileRow | UploadRow | None = None
     ) -> str | None:
-        """Store the result of a request under its key, and return None. Insert `row` in the same transaction.
+        """Store the result of a request under its key, insert `row` in the same transaction, and return None.
 
         If the key is already stored, change nothing, and return the stored result as JSON.
 
         Args:
-            fingerprint: digest of the request. If the key is already stored, it must be equal to the stored
-                digest.
+            fingerprint: digest of the request.
             made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
 
         Raises:
-            ApiError: the key was used with another request (409).
+            ApiError: the key is stored with another digest, so it was used with another request (409).
         """
         now = self._clock()
         claim = IdempotencyClaim(

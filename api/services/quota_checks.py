@@ -1,6 +1,6 @@
 """Checks the quotas of a tenant: live batches, stored bytes, webhooks, and requests per minute.
 
-A request that exceeds a quota gets a 429.
+A request that would exceed a quota gets a 429.
 """
 
 from collections.abc import AsyncGenerator
@@ -22,7 +22,9 @@ from batchwright.rules.tenants.quotas import QuotaLimits
 
 
 class StorageQuota(NamedTuple):
-    """A tenant's limit for stored bytes, and the bytes that it has stored. A `limit` of 0 means no limit."""
+    """A tenant's limit for stored bytes, and the bytes that it has stored. If `limit` is 0, there is no
+    limit.
+    """
 
     limit: int
     used: int
@@ -34,8 +36,8 @@ class StorageQuota(NamedTuple):
 class QuotaChecks:
     """Checks the quotas of one tenant.
 
-    To *admit* a batch, file or upload means to count it towards the quota before its row exists. So
-    concurrent requests cannot exceed the quota together. All methods that use the database raise
+    To *admit* a batch, file or upload means to count it towards the quota before its row exists. This
+    prevents concurrent requests from exceeding the quota together. All methods that use the database raise
     DatabaseUnavailable if it does not respond, except `release`.
     """
 
@@ -50,10 +52,10 @@ class QuotaChecks:
         return (await self.own()).limits(self._deps.settings.quotas)
 
     async def check_live_batches(self) -> None:
-        """Check that the tenant may have one more live batch, but do not count it.
+        """Check that the tenant may have one more live batch. The new batch is not counted yet.
 
         Raises:
-            ApiError: the tenant already has as many live batches as its quota allows.
+            ApiError: the tenant already has as many live batches as its quota allows (429).
         """
         limit = (await self.limits()).live_batches
         if limit and await self._deps.database.batch_list.count_live(self._tenant) >= limit:
@@ -70,9 +72,10 @@ class QuotaChecks:
             raise self._too_many_live(limit)
 
     async def release(self, id: str) -> None:
-        """Stop counting an admitted batch, file or upload. Call this when its row exists or will never exist.
+        """End the admission of a batch, file or upload.
 
-        If the database does not respond, the admission expires later.
+        Call this when the row exists, because the row is then counted itself, or when the row will never
+        exist. If the database does not respond, the admission expires later.
         """
         with suppress(DatabaseUnavailable):
             await self._quotas.release(self._tenant, id)
@@ -81,16 +84,16 @@ class QuotaChecks:
     async def reserve(self, id: str, size: int, quota: StorageQuota) -> AsyncGenerator[None]:
         """Context manager that counts the bytes of a file or upload while its row is inserted.
 
-        So concurrent requests cannot exceed the quota together.
+        This prevents concurrent requests from exceeding the quota together.
 
         Args:
             id: id of the file or upload.
-            size: its size in bytes.
-            quota: result of `storage_quota`. Only its limit is used: the usage is read again, because it may
+            size: size of the file or upload in bytes.
+            quota: result of `storage_quota`. Only its limit is used. The usage is read again, because it may
                 have changed.
 
         Raises:
-            ApiError: the quota does not allow so many more bytes.
+            ApiError: the quota does not allow so many more bytes (429).
         """
         if not quota.limit:
             yield
@@ -110,10 +113,10 @@ class QuotaChecks:
     def check_storage(self, quota: StorageQuota, size: int) -> None:
         """Check that the tenant may store `size` more bytes, according to the usage in `quota`.
 
-        This only checks. It does not add the bytes to the usage.
+        The bytes are not added to the usage.
 
         Raises:
-            ApiError: the quota does not allow so many more bytes.
+            ApiError: the quota does not allow so many more bytes (429).
         """
         if not quota.allows(size):
             raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, quota.used))
@@ -122,17 +125,17 @@ class QuotaChecks:
         """Insert a webhook endpoint that gets the events of all batches of the tenant.
 
         Raises:
-            ApiError: the tenant already has as many endpoints as its quota allows.
+            ApiError: the tenant already has as many endpoints as its quota allows (429).
         """
         limit = (await self.limits()).webhooks
         if not await self._deps.database.webhook_endpoints.insert(row, limit):
             raise self._refused(Quota.WEBHOOKS, webhook_quota_exceeded(limit))
 
     async def count_request(self, limit: int) -> None:
-        """Count one request of the tenant for the current minute, and check the limit.
+        """Count one request of the tenant in the current minute, and check the limit.
 
         Raises:
-            ApiError: with this request, the tenant has sent more than `limit` requests in this minute.
+            ApiError: the tenant has now sent more than `limit` requests in this minute (429).
         """
         counted = await self._quotas.count_request(self._tenant)
         if counted.requests > limit:

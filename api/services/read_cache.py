@@ -1,4 +1,4 @@
-"""Short-lived cache for data that many requests read. Concurrent reads of the same key are combined."""
+"""Short-lived cache for data that many requests read. Concurrent reads of the same key share one read."""
 
 import asyncio
 import time
@@ -15,8 +15,8 @@ _REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refresh
 class CoalescingCache(Generic[Key, Value]):
     """Caches the result of `read` for each key, for `seconds`. Exceptions of `read` are not cached.
 
-    In the second half of a value's lifetime, `get` still returns the value at once, but also calls `read` in
-    the background. So callers rarely have to wait.
+    In the second half of a value's lifetime, `get` returns the value at once and starts a new `read` in the
+    background. So callers rarely have to wait.
     """
 
     def __init__(
@@ -30,9 +30,10 @@ class CoalescingCache(Generic[Key, Value]):
         self._reading: dict[Key, tuple[float, asyncio.Task[Value]]] = {}
 
     async def get(self, key: Key) -> Value:
-        """Return the cached value of the key. If there is none, call `read`, and raise its exceptions.
+        """Return the cached value of the key. If there is none, call `read` and return its result.
 
-        Concurrent callers for the same key wait for one common call of `read`.
+        Concurrent callers for the same key wait for one common call of `read`. Exceptions of `read` are
+        raised.
         """
         now = self._clock()
         read_at, value = self._values.get(key, (0.0, None))
@@ -47,7 +48,7 @@ class CoalescingCache(Generic[Key, Value]):
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
         """Return the task that reads the value of this key now. If no such task is running, start one.
 
-        A task that has run for longer than the lifetime of a value is replaced by a new task.
+        A task that has run longer than the lifetime of a value is replaced by a new task.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:

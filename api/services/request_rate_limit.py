@@ -1,4 +1,4 @@
-"""Limits how many requests a tenant may send per minute. Further requests get a 429."""
+"""Limits the number of requests that a tenant may send per minute. Further requests get a 429."""
 
 from fastapi import Request
 
@@ -23,7 +23,7 @@ class RequestRateLimit:
         While the database is unavailable, requests are accepted without being counted.
 
         Raises:
-            ApiError: the tenant has used up its quota of requests in this minute.
+            ApiError: the tenant has used up its quota of requests in this minute (429).
         """
         tenant = tenant_of(request, self._deps.settings)
         try:

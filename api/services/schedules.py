@@ -1,4 +1,4 @@
-"""Create, read, change, trigger and delete schedules, in the database and in Temporal."""
+"""Creates, reads, changes, triggers and deletes schedules, in the database and in Temporal."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,9 +31,10 @@ _MISSING = ScheduleStatus(paused=True, next_times=[], skipped=0, is_running=Fals
 class Schedules:
     """Creates, changes and runs the schedules of all tenants. A schedule creates batches at fixed times.
 
-    The database row says what a schedule does. A schedule in Temporal with the same id starts its runs, and
-    knows if it is paused. Methods that take an id raise ApiError (404) if the tenant has no such schedule.
-    All methods raise TemporalUnavailable if Temporal does not respond.
+    The database row contains what the schedule creates and when. A schedule in Temporal with the same id
+    starts the runs, and stores whether the schedule is paused. Methods that take an id raise ApiError (404)
+    if the tenant has no such schedule. All methods that use Temporal raise TemporalUnavailable if it does not
+    respond.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -41,7 +42,8 @@ class Schedules:
         self._table, self._temporal = deps.database.schedules, deps.temporal.schedules
 
     async def create(self, id: str, fields: ScheduleFields, tenant: str, caller: Caller) -> ScheduleObject:
-        """Create a schedule with a new id. Its batches run with the API key of `caller`.
+        """Create a schedule with the new id `id`, and return it. Its batches run with the API key of
+        `caller`.
 
         Raises:
             ApiError: the time zone or the input file does not exist (400), the tenant may not use a location
@@ -78,7 +80,9 @@ class Schedules:
         return row
 
     async def shown(self, row: ScheduleRow) -> ScheduleObject:
-        """Return the schedule object for a database row, with its next times and its latest runs."""
+        """Return the schedule object for a database row, with the times of its next runs and its latest
+        runs.
+        """
         runs = await self._table.runs(row.tenant, row.id, SHOWN_RUNS)
         return schedule_object(row, await self._status(row.id), runs)
 
@@ -92,7 +96,7 @@ class Schedules:
         return await asyncio.gather(*(one(row) for row in rows))
 
     async def change(self, row: ScheduleRow, fields: ScheduleFields, caller: Caller) -> ScheduleObject:
-        """Change fields of a schedule. Its later batches run with the API key of `caller`.
+        """Change fields of a schedule, and return it. Its later batches run with the API key of `caller`.
 
         Raises:
             ApiError: the time zone or the input file does not exist (400), or the tenant may not use a
@@ -129,10 +133,11 @@ class Schedules:
         return await self.shown(row)
 
     async def trigger(self, row: ScheduleRow) -> ScheduleObject:
-        """Start a run of the schedule now, even if the schedule is paused.
+        """Start a run of the schedule now, even if the schedule is paused. Return the schedule.
 
         Raises:
             ApiError: the overlap policy is `skip`, and an earlier batch of the schedule has not ended (409).
+                Or the schedule is missing in Temporal (409).
         """
         if row.overlap is OverlapPolicy.SKIP and (await self._status(row.id)).is_running:
             raise conflict(
@@ -146,7 +151,7 @@ class Schedules:
         return await self.shown(row)
 
     async def delete(self, row: ScheduleRow) -> None:
-        """Delete a schedule. Batches that it has created continue."""
+        """Delete a schedule. Batches that it has created continue to run."""
         await self._temporal.delete(row.id)
         if not await self._table.delete(row.tenant, row.id):
             raise schedule_not_found(row.id)

@@ -1,4 +1,4 @@
-"""Create, change, test and delete webhook endpoints, and replay deliveries."""
+"""Creates, changes and tests webhook endpoints, and repeats deliveries to them."""
 
 import logging
 import secrets
@@ -73,7 +73,7 @@ class Webhooks:
         return made
 
     async def create_for_batch(self, spec: WebhookSpec, order: BatchOrder) -> BatchWebhook:
-        """Create and return an endpoint that gets the events of one batch. Its URL is not checked.
+        """Create an endpoint that gets the events of one batch, and return it. Its URL is not checked.
 
         A repeated call returns the same endpoint with the same secret.
         """
@@ -83,16 +83,15 @@ class Webhooks:
     async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
         """Create an endpoint that gets an event when one call ends. Its URL is not checked.
 
-        A repeated call changes nothing.
+        If the endpoint already exists, nothing changes.
         """
         made = self._build(spec, tenant, webhook_id_of_call(call_id), call_id)
         await self._endpoints.insert_for_batch(made.row)
 
     async def secret_of_call(self, tenant: str, call_id: str) -> str | None:
-        """Return the secret that signs the webhook of a single call, which a client has sent with a webhook
-        URL.
+        """Return the secret that signs the webhook of a single call.
 
-        Return None if the call has no webhook, or if the secret cannot be read.
+        Return None if the call has no webhook, or if the secret cannot be decrypted.
         """
         row = await self._endpoints.get(tenant, webhook_id_of_call(call_id))
         return None if row is None else self._of_batch(row).secret
@@ -103,13 +102,15 @@ class Webhooks:
         return None if row is None else self._of_batch(row)
 
     async def check_url(self, url: str, param: str, tenant: str) -> None:
-        """Check that webhooks may be sent to this URL, and to the addresses to which its host resolves now.
+        """Check that webhooks may be sent to this URL, and to the addresses to which its host name resolves
+        now.
 
-        `param` is the name of the URL's field, for error messages.
+        Args:
+            param: name of the URL's field, for error messages.
 
         Raises:
-            ApiError: webhooks may not be sent there (400). The message says why. Or the tenant has sent too
-                many URLs that are not allowed (429).
+            ApiError: webhooks may not be sent there (400); the message contains the reason. Or the tenant has
+                sent too many URLs that are not allowed (429).
         """
         try:
             await self._deps.webhook_urls.check(url, tenant)
@@ -126,10 +127,10 @@ class Webhooks:
         return row
 
     async def change(self, row: WebhookEndpoint, changes: EndpointChanges) -> WebhookEndpoint:
-        """Change fields of an endpoint, including whether it is enabled. Return its new row.
+        """Change fields of an endpoint, such as whether it is enabled. Return its new row.
 
-        Fields that are not in `changes` keep the values that are stored now, even if these have changed since
-        `row` was read.
+        Fields that are None in `changes` keep the values that are stored now, even if these are newer than
+        `row`.
 
         Raises:
             ApiError: the new URL is not allowed (400).
@@ -144,7 +145,7 @@ class Webhooks:
         return changed
 
     async def rotate(self, row: WebhookEndpoint, overlap_seconds: int) -> EndpointWithSecret:
-        """Replace the secret of an endpoint. Return the new secret with the endpoint's new row.
+        """Replace the secret of an endpoint. Return the endpoint's new row and the new secret.
 
         For `overlap_seconds`, events are signed with both the old and the new secret.
         """
@@ -157,7 +158,8 @@ class Webhooks:
         return EndpointWithSecret(changed, secret)
 
     async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
-        """Send a test event to the endpoint, and return its delivery. The batch in the event does not exist.
+        """Send a test event to the endpoint, and return its delivery. The event is about a batch that does
+        not exist.
 
         If `event` is None, the event has the first of the endpoint's event types.
 
@@ -182,7 +184,11 @@ class Webhooks:
         return ListedDelivery(delivery, [])
 
     async def delivery(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Return a delivery with its attempts. Raises ApiError (404) if the endpoint has no such delivery."""
+        """Return a delivery with its attempts.
+
+        Raises:
+            ApiError: the endpoint has no such delivery (404).
+        """
         found = None
         if is_delivery_id(delivery_id):
             found = await self._deliveries.one(row.tenant, row.id, delivery_id)
@@ -193,12 +199,12 @@ class Webhooks:
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
         """Send the event of an ended delivery again, with the same `webhook-id`. Return the delivery.
 
-        A pending delivery can be sent again, too, if its workflow was started more than 73 h ago. The
-        workflow is then lost, for example because an operator terminated it.
+        A pending delivery can also be sent again if its workflow was started more than 73 h ago. The workflow
+        is then lost, for example because an operator terminated it.
 
         Raises:
-            ApiError: the delivery has not ended, or the endpoint is disabled (409), or the tenant has
-                requested too many tests and replays (429).
+            ApiError: the endpoint has no such delivery (404), the delivery is pending or the endpoint is
+                disabled (409), or the tenant has requested too many tests and replays (429).
         """
         await self.delivery(row, delivery_id)
         _check_enabled(row)

@@ -1,7 +1,7 @@
 """Pages for browsers at `/ui`: batches, their lines and files.
 
-The pages are a client of the API in the same process: each calls the API's own routes, with the rights of the
-visitor, and renders the response with a template. So a page shows and does only what the visitor's key may.
-
-The pages need no JavaScript. With it, htmx replaces parts of a page by fragments that the server streams.
+The pages are a client of the API in the same process. A page calls the API's own routes with the rights of
+the visitor, and renders the responses with a template. So a page can show and do only what the visitor's key
+allows. The pages work without JavaScript. With JavaScript, htmx replaces parts of a page by fragments that
+the server streams.
 """

@@ -1,4 +1,4 @@
-"""Client of the API's own routes, in the same process."""
+"""Client that calls the API's own routes in the same process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
@@ -41,7 +41,7 @@ class ApiResponse(NamedTuple):
 
 
 class ApiClient:
-    """Lets the pages at `/ui` call the API with the rights of the person who visits them.
+    """Calls the API with the rights of the person who visits the pages at `/ui`.
 
     The methods that return an object raise ApiError if the API responds with an error.
     """
@@ -53,7 +53,8 @@ class ApiClient:
             app: the routes of the API, including the middleware that authenticates callers.
             visit: ASGI scope of the browser's request. Its headers, such as those of a gateway, are passed to
                 the API.
-            session: function that reads the API key of the visitor's session; None if there are no sessions.
+            session: function that returns the API key of the visitor's session; None if there are no
+                sessions.
         """
         self._app, self._visit, self._session = app, visit, session
 
@@ -66,20 +67,39 @@ class ApiClient:
     async def send(
         self, method: str, path: str, query: Query = _NONE, body: object = None, headers: Headers = _NONE
     ) -> bytes:
-        """Send a request, whose body is an object of JSON or None, and return the body of the response."""
+        """Send a request, and return the body of the response.
+
+        Args:
+            body: object to send as JSON; None for no body.
+
+        Raises:
+            ApiError: the API responds with an error.
+        """
         content = b"" if body is None else orjson.dumps(body)
         sent = {"content-type": "application/json", **headers}
         async with self._responding(self._scope(method, path, query, sent), _receive(content)) as response:
             return await _checked(response)
 
     def forwarded(self, path: str, names: Collection[str]) -> Response:
-        """Return the API's own response to a GET with those headers of the browser that have these names."""
+        """Return the API's own response to a GET request.
+
+        Args:
+            names: names of the browser's headers to pass to the API.
+        """
         sent = datastructures.Headers(scope=self._visit)
         headers = {name: sent[name] for name in names if name in sent}
         return _Forwarded(self._app, self._scope("GET", path, headers=headers))
 
     async def upload(self, receive: Receive, kind: type[_T], observer: ContentObserver | None) -> _T:
-        """Pass the file upload of a browser to the API. `observer` is called with the content of the file."""
+        """Pass a file that the browser uploads to the API, and return the API's response.
+
+        Args:
+            receive: ASGI function that returns the upload form in pieces.
+            observer: function that is called with each piece of the file's content; None for no observer.
+
+        Raises:
+            ApiError: the API responds with an error.
+        """
         form = {"content-type": datastructures.Headers(scope=self._visit).get("content-type", "")}
         scope = {**self._scope("POST", "/v1/files", headers=form), SCOPE_OBSERVER: observer}
         async with self._responding(scope, receive) as response:
@@ -89,7 +109,7 @@ class ApiClient:
     async def open(
         self, path: str, query: Query = _NONE, headers: Headers = _NONE
     ) -> AsyncGenerator[ApiResponse]:
-        """Context manager that sends a GET and yields the response.
+        """Context manager that sends a GET request and yields the response.
 
         You may leave the block before the body is complete.
 
@@ -117,9 +137,8 @@ class ApiClient:
 
     @asynccontextmanager
     async def _responding(self, scope: Scope, receive: Receive) -> AsyncGenerator[ApiResponse]:
-        """Context manager that calls the API and yields its response.
-
-        It ends the call when the block ends.
+        """Context manager that calls the API and yields its response. At the end of the block, the call is
+        cancelled.
         """
         outgoing, incoming = create_memory_object_stream[Message](1)
 
@@ -157,7 +176,9 @@ class _Forwarded(Response):
 
 
 def _receive(content: bytes) -> Receive:
-    """Return an ASGI `receive` function for a request with this body. Its client never disconnects."""
+    """Return an ASGI `receive` function for a request with the body `content`. It never reports a
+    disconnect.
+    """
     messages = iter([{"type": "http.request", "body": content}])
 
     async def receive() -> Message:

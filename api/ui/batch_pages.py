@@ -1,4 +1,4 @@
-"""Pages of batches: the list, one batch, its webhook deliveries, and streams that keep them up to date."""
+"""Pages of batches: the list, one batch, its webhook deliveries, and streams that update these pages."""
 
 import contextlib
 from datetime import UTC, datetime, timedelta
@@ -63,7 +63,9 @@ class BatchPages:
         return await self._live.stream(visit, changing)
 
     async def _throughput(self, visit: Visit) -> Markup:
-        """Return the chart of a batch's throughput; empty if there is none, or if the API refuses it."""
+        """Return the HTML of a batch's throughput chart; empty if there are too few samples or the API
+        rejects the request.
+        """
         path = f"{_api_path(visit)}/x/throughput"
 
         async def chart() -> Fragment:
@@ -77,7 +79,7 @@ class BatchPages:
     async def webhooks(self, visit: Visit) -> Response:
         """Show the deliveries of webhook events about a batch.
 
-        These are deliveries to the batch's own endpoint, and to endpoints that get the events of all batches.
+        They went to the batch's own endpoint, or to endpoints that get the events of all batches.
         """
         batch = await _batch(visit)
         most = {"limit": str(_MAX_WEBHOOKS)}
@@ -118,7 +120,8 @@ def _filters(visit: Visit) -> dict[str, str]:
 
 
 def _midnight(name: str, date: str, *, days: int = 0) -> str:
-    """Return the Unix time at which a day begins, plus a number of days; an empty text if `date` is empty.
+    """Return the Unix time at which the day `date` begins, plus `days` days, as text; empty if `date` is
+    empty.
 
     Raises:
         ApiError: `date` is not a date such as 2026-11-27.

@@ -1,4 +1,4 @@
-"""Timeline, window, throughput and remedies for waiting reasons, computed from a batch for the pages."""
+"""Computes what the pages show of a batch: timeline, window, throughput, and remedies for waiting reasons."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -33,7 +33,9 @@ _DEFAULT_REMEDY = "Nothing to do: it is tried again. If it lasts, the operator f
 class Step(NamedTuple):
     """A state in the timeline of a batch.
 
-    `seconds` is the time until the next state; None for the last state.
+    Attributes:
+        at: Unix time at which the state began.
+        seconds: time until the next state; None for the last state.
     """
 
     name: str
@@ -42,10 +44,12 @@ class Step(NamedTuple):
 
 
 class WindowBar(NamedTuple):
-    """Bar that shows the completion window, divided into parts in percent of the window's length.
+    """Bar that shows the completion window. Its fields are percentages of the window's length.
 
-    `p50` and `p90` show when the batch will end, according to the forecast; None without a forecast. They can
-    be over 100.
+    Attributes:
+        elapsed: part of the window that has passed.
+        p50, p90: times by which the batch ends with a probability of 50 % and 90 %, according to the
+            forecast. They can be over 100. None without a forecast.
     """
 
     elapsed: float
@@ -72,7 +76,9 @@ class ThroughputChart(NamedTuple):
 
 
 def is_live(batch: BatchObject) -> bool:
-    """Return True if the batch can still change: it has not ended, or its files or copies are not written."""
+    """Return True if the page of the batch can still change: the batch has not ended, or its files or their
+    copies are not written yet.
+    """
     copy, has_files = batch.x_batchwright.output_location, batch.output_file_id or batch.error_file_id
     is_copied = not has_files or copy is None or copy.state != "pending"
     return not batch.status.is_terminal or batch.x_batchwright.files_pending or not is_copied
@@ -108,7 +114,7 @@ def window_bar(batch: BatchObject, now: float) -> WindowBar:
 
 
 def remedy(why: WaitingObject) -> str:
-    """Return a sentence about what a person can do to end this waiting reason."""
+    """Return a sentence that says what a person can do about this waiting reason."""
     exact = _EXACT_REMEDIES.get(why.reason)
     return exact or next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)
 

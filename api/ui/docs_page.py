@@ -1,4 +1,4 @@
-"""The page `/docs`: the OpenAPI description, for everybody."""
+"""The page `/docs`, which shows the OpenAPI description. Visitors need not sign in."""
 
 from pydantic import BaseModel, JsonValue
 from starlette.responses import Response

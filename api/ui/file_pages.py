@@ -1,4 +1,4 @@
-"""Pages that upload and download files, and create a batch from a file: see its estimate, submit it."""
+"""Pages that upload and download files, show the estimate of a batch, and create the batch."""
 
 from collections.abc import Mapping
 from secrets import token_hex
@@ -38,11 +38,11 @@ class FilePages:
         }
 
     async def upload(self, visit: Visit) -> Response:
-        """Store a file that the browser uploads, and show an estimate of its batch.
+        """Store a file that the browser uploads. Then redirect the browser to the form for a new batch.
 
         The form's token is in the URL, so that the body can be processed as a stream. During the upload, the
-        lines are checked, and `upload_events` shows the problems. If too many uploads are being checked, this
-        one is not.
+        lines are checked, and `upload_events` shows the problems. If too many uploads are already being
+        checked, this one is not checked.
         """
         visit.check_csrf(visit.argument("csrf"))
         checked = [visitor for (visitor, _), check in self._uploads if check.is_checked]
@@ -61,7 +61,7 @@ class FilePages:
     async def upload_events(self, visit: Visit) -> Response:
         """Stream the progress of an upload, and the problems found in its lines, to the page that uploads.
 
-        If another API process receives the upload, the page shows the problems only when it is complete.
+        If another API process receives the upload, the problems are shown only when the upload is complete.
         """
         upload, shown = (visit.identity, visit.argument("upload")), UploadCheck(self._settings, (), 0)
 
@@ -78,9 +78,8 @@ class FilePages:
         return visit.api.forwarded(f"/v1/files/{file.id}/content", conditions)
 
     async def form(self, visit: Visit) -> Response:
-        """Show the form for an upload.
-
-        If there is a file already, show its estimate and the form for a batch.
+        """Show the form to upload a file. If a file was uploaded, show its estimate and the form to create a
+        batch.
         """
         file_id, once = visit.argument("file"), token_hex(16)
         if not file_id:

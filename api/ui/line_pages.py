@@ -22,9 +22,9 @@ _OBJECT = TypeAdapter(dict[str, object])
 
 
 async def lines(visit: Visit) -> Response:
-    """Show lines of a batch with their results, or only the line with a `custom_id`.
+    """Show lines of a batch with their results, or only the line with a certain `custom_id`.
 
-    The parameter `at` is a position in the input file. The requests of this page come after it.
+    The query parameter `at` is a position in the input file, in bytes. The requests of this page follow it.
     """
     api, path = visit.api, f"/v1/batches/{visit.path('id')}"
     batch = await api.get(path, BatchObject)
@@ -51,7 +51,7 @@ LINE_PAGES: Mapping[str, Page] = {"GET /batches/{id}/lines": lines}
 
 
 async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[str, object]], bool]:
-    """Return the results for one page, and True if there are more."""
+    """Return the results for one page, and True if further results follow."""
     found, size = list[dict[str, object]](), 0
     async with api.open(path, query) as response:
         async for line in _lines(response.pieces):
@@ -68,11 +68,11 @@ async def _requests(
 ) -> tuple[dict[str, object], int]:
     """Find the requests with these custom ids in an input file. Return their bodies by custom id.
 
-    Also return the position after the last line that was read: the requests of the next page come after it,
-    because results are in the order of the input. The search ends after `_MAX_SEARCHED_BYTES`.
+    Also return the position after the last line that was read, in bytes. The requests of the next page follow
+    it, because results are in the order of the input. The search ends after `_MAX_SEARCHED_BYTES`.
 
     Args:
-        start: position in the file at which to begin.
+        start: position in the file at which to begin, in bytes.
     """
     found, at = dict[str, object](), start
     if not custom_ids:
@@ -98,7 +98,7 @@ async def _requests(
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:
-    """Divide a JSONL file into lines. A line that is too long has no data."""
+    """Yield the lines of a JSONL file. A line that is too long has no data."""
     splitter = LineSplitter(_MAX_LINE_BYTES)
     async for piece in pieces:
         for line in splitter.feed(piece):
@@ -108,7 +108,9 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[InputLine]:
 
 
 def _object(line: bytes) -> dict[str, object]:
-    """Parse a JSON object. Return an empty one if the line is not an object or is nested too deeply."""
+    """Parse a line as a JSON object. Return an empty dict if the line is no object or is nested too
+    deeply.
+    """
     try:
         return _OBJECT.validate_python(json.loads(replace_lone_surrogates(line)))
     except (ValueError, ValidationError, RecursionError):

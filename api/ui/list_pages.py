@@ -1,6 +1,6 @@
-"""Pages of lists, such as files and what operators see of all tenants, and forms that do one action.
+"""Pages that show lists, such as files, and forms that perform one action.
 
-Each list is one or more objects of the API and a template, and each action is one call of the API.
+Each list shows one or more objects of the API with a template. Each action is one call of the API.
 """
 
 import asyncio
@@ -24,7 +24,13 @@ Form = Mapping[str, str]
 
 
 class _Source(NamedTuple):
-    """Where a page gets its data: a path of the API, and query parameters that the page passes to it."""
+    """Source of a page's data: a path of the API, and the query parameters to send.
+
+    Attributes:
+        kind: type of the object that the API returns.
+        filters: query parameters that the page passes on from its own URL.
+        fixed: query parameters that are always sent.
+    """
 
     path: str
     kind: type[BaseModel]
@@ -67,13 +73,13 @@ class _Changed(BaseModel):
 
 
 class _Action(NamedTuple):
-    """Action of a form: a call of the API. After the call, the browser shows a page.
-
-    In the path of the page, `{id}` is the id of the object with which the API has responded.
+    """Action of a form: a call of the API, and the page that the browser then shows.
 
     Attributes:
-        body: returns the body of the call; None if it has none.
-        query: fields of the form that are query parameters of the call.
+        route: method and path of the call.
+        page: path of the page. `{id}` stands for the id of the object that the API has returned.
+        body: function that returns the body of the call; None if the call has no body.
+        query: fields of the form to send as query parameters of the call.
     """
 
     route: str
@@ -112,7 +118,7 @@ _ACTIONS = {
 
 
 def list_pages() -> dict[str, Page]:
-    """Return the pages by method and path, such as `GET /files`."""
+    """Return the function for each page and action, by method and path, such as `GET /files`."""
     actions = {f"POST {form}": partial(_perform, action=action) for form, action in _ACTIONS.items()}
     lists = {f"GET {path}": partial(_show, path=path) for path in _LISTS}
     return {**lists, **actions, "POST /operator/keys": _create_key}
@@ -146,7 +152,7 @@ async def _perform(visit: Visit, *, action: _Action) -> Response:
 
 
 async def _create_key(visit: Visit) -> Response:
-    """Create an API key, and show it on the page of keys. It is shown only this one time."""
+    """Create an API key, and show it on the page of keys. The key cannot be shown again later."""
     form = await visit.form()
     body = {
         "tenant": form.get("tenant", ""),

@@ -1,4 +1,4 @@
-"""Streams that keep a page up to date: Server-Sent Events whose data are fragments of the page."""
+"""Streams that update an open page: Server-Sent Events whose data are HTML fragments of the page."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ _HEADERS = {"X-Accel-Buffering": "no"}  # otherwise nginx would hold events back
 
 
 class Fragment(NamedTuple):
-    """A part of a page. `is_last` is True if it does not change any more, so that its stream ends."""
+    """A part of a page as HTML. If `is_last` is True, the part no longer changes and its stream ends."""
 
     html: bytes
     is_last: bool = False
@@ -31,7 +31,7 @@ Read = Callable[[], Awaitable[Fragment]]
 
 
 def _event(fragment: bytes) -> bytes:
-    """Return the lines of an event with this data. Empty lines of the fragment are left out."""
+    """Return the lines of a Server-Sent Event with this data. Empty lines of the fragment are left out."""
     lines = (line.strip() for line in fragment.splitlines())
     return b"\n".join(b"data: " + line for line in lines if line)
 
@@ -44,7 +44,7 @@ class _Reading(NamedTuple):
 class LiveFragments:
     """Streams parts of pages to open browser tabs, and renders these parts again at intervals.
 
-    Tabs of the same browser with the same URL share the rendered part.
+    Tabs of the same browser with the same URL share one rendering.
     """
 
     def __init__(self, stopping: ApiShutdown) -> None:
@@ -57,8 +57,8 @@ class LiveFragments:
         """Return the response that streams a part of a page to one tab.
 
         Args:
-            read: function that renders the part with the rights of the visitor. It must be the same for all
-                tabs with the same URL.
+            read: function that renders the part with the rights of the visitor. It must return the same for
+                all tabs with the same URL.
             seconds: time between two renderings; None for POLL_SECONDS.
 
         Raises:
@@ -81,13 +81,14 @@ class LiveFragments:
     async def latest(
         self, visit: Visit, name: str, read: Read, seconds: float, *, is_new: bool = False
     ) -> Fragment:
-        """Return a part of a page that was rendered at most `seconds` ago.
+        """Return a part of a page that was rendered at most `seconds` ago. If there is none, render it.
 
-        Callers with the same rights, the same cookie and the same name share one rendering. The cookie counts
-        because forms contain a token that is derived from it.
+        Callers with the same rights, the same cookie and the same name share one rendering. The cookie
+        matters because forms contain a token that is derived from it.
 
         Args:
-            name: what the part shows.
+            name: name of the part.
+            read: function that renders the part.
             is_new: True to render now, or to wait for a rendering that another caller has begun.
 
         Raises:
@@ -106,9 +107,9 @@ class LiveFragments:
             end.set_result(None)
 
     async def _events(self, visit: Visit, read: Read, seconds: float) -> AsyncGenerator[bytes]:
-        """Yield the part of the page each time it has changed. End after `LIFETIME_SECONDS`.
+        """Yield the part of the page as an event each time it has changed.
 
-        The browser then connects again.
+        The stream ends after `LIFETIME_SECONDS`. The browser then connects again.
         """
         loop = asyncio.get_running_loop()
         until, end, found, unchanged = loop.time() + LIFETIME_SECONDS, loop.create_future(), Fragment(b""), 0

@@ -1,4 +1,4 @@
-"""Serve the pages and `/docs`. All other paths pass to the API."""
+"""Serves the pages and `/docs`. All other paths are passed to the API."""
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -42,7 +42,7 @@ _NO_DATABASE = "The database does not answer. Try again later."
 class UiMiddleware:
     """Serves `/docs` and the pages below `/ui`, and passes all other requests to the API.
 
-    The pages are clients of the API: they get what they show from its routes.
+    The pages get the data that they show from the API's routes.
     """
 
     def __init__(self, app: ASGIApp, deps: ApiDependencies, authenticator: Authenticator | None) -> None:
@@ -90,7 +90,9 @@ class UiMiddleware:
         return see_other("/batches")
 
     async def _show_docs(self, request: Request) -> Response:
-        """Return `/docs`, which is the same for all visitors: the cookie of the pages is not sent there."""
+        """Return the page `/docs`. It is the same for all visitors, because browsers do not send the pages'
+        cookie there.
+        """
         if self._docs is None:
             scopes = list(ApiScope) if self._deps.settings.auth == "none" else [ApiScope.READ]
             self._docs = await docs_page(replace(self._anonymous(request), scopes=scopes))
@@ -129,12 +131,14 @@ class UiMiddleware:
         return endpoint
 
     def _anonymous(self, request: Request) -> Visit:
-        """Return the visit (one browser request) before it is known who sent the request."""
+        """Return the visit (one request of a browser) before the visitor is identified."""
         api = ApiClient(self._app, request.scope, None)
         return Visit(request, api, self._renderer, token=request.cookies.get(COOKIE) or new_token())
 
     async def _identified(self, visit: Visit) -> Visit:
         """Return the visit with the tenant and scopes of the visitor, and with the API key of the session.
+
+        If keys are required and the visitor has no valid session, return the visit unchanged.
 
         Raises:
             ApiError: the header that names the tenant is missing or not valid.

@@ -1,4 +1,4 @@
-"""Templates of the pages, and how they show times, numbers and JSON."""
+"""Renders the templates of the pages, and formats times, numbers and JSON for them."""
 
 import json
 import re
@@ -26,8 +26,7 @@ class Renderer:
         """Create the renderer.
 
         Args:
-            digests: digest of each static file's content, by file name. The digest is a part of the file's
-                URL.
+            digests: digest of each static file's content, by file name. It is part of the file's URL.
             has_pages: False if only `/docs` is served.
         """
         static = {name: f"/ui/static/{name}?v={digest}" for name, digest in digests.items()}
@@ -58,7 +57,7 @@ class Renderer:
         )
 
     def render(self, template: str, context: Mapping[str, object]) -> bytes:
-        """Render a template as UTF-8. Characters that UTF-8 cannot represent are replaced."""
+        """Render a template and return UTF-8. Characters that UTF-8 cannot represent are replaced."""
         own = {**self._fixed, "now": self._clock().timestamp()}
         return self._environment.get_template(template).render({**context, **own}).encode(errors="replace")
 
@@ -70,7 +69,7 @@ def link(path: str, **query: object) -> str:
 
 
 def time_element(seconds: int | datetime) -> Markup:
-    """Return an HTML element that shows a time."""
+    """Return an HTML element that shows a time, given in Unix seconds or as a datetime."""
     time = seconds if isinstance(seconds, datetime) else datetime.fromtimestamp(seconds, UTC)
     shown = time.strftime("%Y-%m-%d %H:%M:%S")
     return Markup('<time datetime="{}">{}</time>').format(time.isoformat(), shown)
@@ -100,5 +99,7 @@ def json_text(value: object) -> Markup:
 
 
 def schema_text(value: object, indent: int | None = None) -> Markup:
-    """Return a part of the OpenAPI description as HTML. Each name of a schema is a link to it."""
+    """Return a part of the OpenAPI description as HTML, in which each name of a schema links to that
+    schema.
+    """
     return Markup(_SCHEMA.sub(r'<a href="#\1">\1</a>', str(escape(json.dumps(value, indent=indent)))))

@@ -1,4 +1,4 @@
-"""Check of the lines of a batch's input while it is uploaded."""
+"""Checks the lines of a batch's input while the file is uploaded."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,11 @@ class _FirstLine(BaseModel):
 
 
 def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
-    """Return the `url` in the first line of a file. If it is not in `endpoints`, return chat completions."""
+    """Return the `url` in the first line of a file. If it is not one of `endpoints`, return chat completions.
+
+    Args:
+        start: first bytes of the file.
+    """
     try:
         url = _FirstLine.model_validate_json(start.partition(b"\n")[0]).url
     except ValidationError:  # a longer line, or none of JSON: the estimate tells
@@ -30,10 +34,10 @@ def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
 
 
 class UploadCheck:
-    """Checks the lines of an upload while they arrive, with the same rules as ingestion later.
+    """Checks the lines of an upload while they arrive, with the rules that ingestion later applies.
 
-    At most a million lines are checked. Only the current line, a hash of each `custom_id` and the first 1,000
-    problems are kept in memory.
+    At most a million lines are checked. Memory holds only the current line, a hash of each `custom_id` and
+    the first 1,000 problems.
     """
 
     def __init__(
@@ -44,7 +48,7 @@ class UploadCheck:
         Args:
             endpoints: endpoints that a batch may have.
             size: number of bytes in the body of the request; 0 if it is not known.
-            is_checked: False if only bytes are counted. The caller then does not call `feed`.
+            is_checked: False to only count the bytes. The caller then does not call `feed`.
         """
         self.received, self.size, self.is_checked = 0, size, is_checked
         self._profile, self._endpoints = settings.profile, endpoints

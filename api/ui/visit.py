@@ -1,4 +1,4 @@
-"""One request of a browser: who sends it, what it may do, and the check of its forms."""
+"""One request of a browser: who sends it, what the visitor may do, and the check of its forms."""
 
 import hmac
 import re
@@ -35,13 +35,12 @@ class Visit:
     """One request of a browser.
 
     Attributes:
-        api: the API with the rights of the visitor.
+        api: client of the API with the rights of the visitor.
         token: content of the visitor's cookie. If the visitor has signed in, it identifies the session.
         tenant: tenant of the visitor; empty if it is not known.
         scopes: scopes of the visitor. The pages only use them to hide actions that the API would reject.
         has_session: True if the visitor has signed in.
-        identity: text that identifies the visitor's rights. It is equal for all requests with the same
-            rights.
+        identity: text that is the same for all requests with the same rights.
     """
 
     request: Request
@@ -74,8 +73,8 @@ class Visit:
     def csrf(self) -> str:
         """Token that protects each form from pages of other sites (CSRF).
 
-        It is derived from the visitor's cookie. Other sites cannot read this cookie, so they cannot make a
-        valid form.
+        The token is derived from the visitor's cookie. Other sites cannot read this cookie, so they cannot
+        make a valid form.
         """
         return hmac.digest(self.token.encode(), b"csrf", "sha256").hex()
 
@@ -92,12 +91,11 @@ class Visit:
         return value
 
     async def form(self) -> dict[str, str]:
-        """Return the fields of a form that was sent from this site.
-
-        If a field is repeated, its last value counts.
+        """Return the fields of a form that was sent from this site. If a field is repeated, its last value is
+        used.
 
         Raises:
-            ApiError: the form is too large, or it does not contain the visitor's token.
+            ApiError: the form is too large or cannot be read, or it does not contain the visitor's token.
         """
         body = bytearray()
         async for piece in self.request.stream():
@@ -113,10 +111,10 @@ class Visit:
         return form
 
     def check_csrf(self, sent: str) -> None:
-        """Check the token that a form has sent against the visitor's token.
+        """Check that the token in a form is the visitor's token.
 
         Raises:
-            ApiError: the token is not the visitor's.
+            ApiError: the token is not the visitor's (403).
         """
         if not hmac.compare_digest(sent.encode(), self.csrf.encode()):
             message = "This form is no longer valid. Open the page again, and repeat what you did."
@@ -124,12 +122,12 @@ class Visit:
 
 
 def see_other(path: str, **query: object) -> Response:
-    """Return the response that leads the browser to a page."""
+    """Return a response that redirects the browser to a page."""
     return RedirectResponse(link(path, **query), 303)
 
 
 def whole_number(text: str, name: str) -> int | None:
-    """Return the number in a field of a form; None if the field is empty.
+    """Return the whole number in a field of a form; None if the field is empty.
 
     Raises:
         ApiError: the text is not a whole number.
@@ -140,9 +138,9 @@ def whole_number(text: str, name: str) -> int | None:
 
 
 def set_cookie(response: Response, request: Request, token: str, lifetime: timedelta | None = None) -> None:
-    """Store a token in a cookie. Scripts cannot read it, and other sites cannot make the browser send it.
+    """Store a token in a cookie. Scripts cannot read it. Requests from other sites do not contain it.
 
-    Without a lifetime, the browser keeps the cookie until the browser is closed.
+    Without a lifetime, the browser deletes the cookie when it is closed.
     """
     response.set_cookie(
         COOKIE,

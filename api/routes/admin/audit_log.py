@@ -60,7 +60,11 @@ async def _filters(
         str | None, Query(description="only earlier ones, Unix seconds"), TIME_SCHEMA
     ] = None,
 ) -> AuditFilters:
-    """Return the filters that the query of a list or an export selects."""
+    """Return the filters that the query parameters of a list or an export select.
+
+    Raises:
+        ApiError: the value of a parameter is not valid (400).
+    """
     for name, text in (("actor", actor), ("target", target), ("tenant", tenant)):
         if text is not None:
             check_text(text, name)
@@ -114,9 +118,9 @@ class AuditLogRoutes:
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
         """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.
 
-        The export ends before the first action that may still be running. It is one without an outcome
-        that began in the last ten minutes, or in the last day if it is `consistency.repair`. If retention has
-        deleted entries that follow `after`, the header `X-Batchwright-Warning` says so.
+        The export ends before the first action that may still be running. Such an action has no outcome yet,
+        and began in the last ten minutes (`consistency.repair`: in the last day). If retention has deleted
+        entries that follow `after`, the header `X-Batchwright-Warning` gives their number.
         """
         reject_unknown(request.query_params, _FILTERS)
         extent = await self._extent(after)
@@ -141,11 +145,14 @@ class AuditLogRoutes:
                 above = actions[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
-        """Return which entries the log has now, and which of the earlier entries were deleted.
+        """Return which entries the log has now, and which earlier entries were deleted.
+
+        Args:
+            after: id of the entry after which a list or an export begins; None if it begins at the start.
 
         Raises:
-            ApiError: the log never had an entry with the id `after`, or the database was restored from a
-                backup without this entry.
+            ApiError: no entry with the id `after` ever existed, or the database was restored from a backup
+                without this entry.
         """
         if after is not None and not is_audit_entry_id(after):
             raise _entry_not_found(after)

@@ -164,12 +164,14 @@ class OperatorBatchRoutes:
         return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def slices(self, batch_id: str) -> Response:
-        """Show the slices (parts) of a batch: where each one is, since when, and what it waits for."""
+        """Show the slices of a batch (pieces that workers run): each one's state, since when, and why it
+        waits.
+        """
         row = await self._control.row(await self._owner(batch_id), batch_id)
         return json_response(await self._slices.of(row))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
-        """Cancel a batch of any tenant. Results that it already has stay in its files."""
+        """Cancel a batch of any tenant. Its files contain the results that exist by then."""
         return await self._perform(request, batch_id, "cancelled", self._control.cancel)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
@@ -177,7 +179,7 @@ class OperatorBatchRoutes:
         return await self._perform(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:
-        """Resume a paused batch. If the batch has ended, only its tenant can resume it."""
+        """Resume a paused batch. A batch that has ended can only be resumed by its tenant."""
         return await self._perform(request, batch_id, "resumed", self._control.resume_paused)
 
     async def abandon(self, request: Request, batch_id: str) -> Response:
@@ -185,7 +187,7 @@ class OperatorBatchRoutes:
         return await self._perform(request, batch_id, "abandoned", self._control.abandon)
 
     async def prioritize(self, request: Request, batch_id: str) -> Response:
-        """Change the priority of a live batch among the batches of its tenant.
+        """Change the priority of a live batch relative to other batches of its tenant.
 
         Workers apply the change within seconds.
         """

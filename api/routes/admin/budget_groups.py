@@ -1,4 +1,6 @@
-"""/admin/budget-groups: organizations, teams and users, whose members share budgets; for operators."""
+"""/admin/budget-groups: groups (organizations, teams and users) whose members share a budget; for
+operators.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -39,8 +41,8 @@ logger = logging.getLogger(__name__)
 class BudgetGroupUpdate(BaseModel):
     """New values for a budget group. Fields that are missing stay unchanged.
 
-    If `tokens_per_day` or `cost_per_day` is null or 0, this budget is removed. `members` replaces the whole
-    list: the tenants of an organization, or the ids of the API keys of a team or user.
+    `null` or 0 in `tokens_per_day` or `cost_per_day` removes this budget. `members` replaces the whole list:
+    the tenants of an organization, or the ids of the API keys of a team or user.
     """
 
     tokens_per_day: TokensPerDay | None = None
@@ -153,7 +155,8 @@ class BudgetGroupRoutes:
         return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
 
     async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
-        """Check the field `members` and return it: tenants of an organization, or key ids of a team or user.
+        """Check the field `members` and return it: tenants of an organization, or ids of API keys of a team
+        or user.
 
         Raises:
             ApiError: a tenant's name is not valid, a tenant belongs to another organization, or a key does
@@ -202,7 +205,7 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the budget group that the URL names by kind, tenant and name.
+    """Return the budget group that the URL names by its kind, its tenant and its own name.
 
     Raises:
         ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.

@@ -1,4 +1,4 @@
-"""/admin/dlq: list, retry and delete dead letters (lines that failed for good); for operators."""
+"""/admin/dlq: list, retry and delete dead letters (lines that used up their attempts); for operators."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ _BATCHES_PER_CALL = 20
 
 
 class RetryAllBody(RerunBody):
-    """Selects the dead letters to retry. An empty body selects all."""
+    """Selects the dead letters to retry. An empty body selects all of them."""
 
     tenant: str | None = Field(None, pattern=NO_NUL)
     batch_id: str | None = Field(None, pattern=NO_NUL)
@@ -123,7 +123,7 @@ class DeadLetterRoutes:
     async def retry_all(self, request: Request) -> Response:
         """Retry all dead letters that were not retried yet. Each call creates at most 20 batches.
 
-        A new batch has the dead letters of one ended batch.
+        Each new batch contains the dead letters of one ended batch.
         """
         fields = await read_optional_object(request)
         reject_unknown(fields, RetryAllBody.model_fields)
@@ -148,8 +148,8 @@ class DeadLetterRoutes:
     ) -> Sequence[DeadLetterRetryObject]:
         """Retry the dead letters of the batch `origin`. Return one object for each new batch.
 
-        If the retry is rejected, for example by a quota, no error is raised, so that the retries of other
-        batches continue. The result is then one object with the reason in `refused`.
+        If the retry is rejected, for example because of a quota, return one object with the reason in
+        `refused`. No error is raised, so that the caller can continue with other batches.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)

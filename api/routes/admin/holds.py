@@ -1,4 +1,6 @@
-"""/admin/holds: stop the sending of lines of one tenant or of one model, and release it, for operators."""
+"""/admin/holds: hold a tenant or a model, so that none of its lines are sent, and release it; for
+operators.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -26,7 +28,9 @@ _MODEL_PATTERN = rf"^[^\x00]{{1,{_MAX_NAME_CHARACTERS}}}$"
 
 
 class NewHold(BaseModel):
-    """The tenant or the model for which no lines are sent until it is released. Set exactly one field."""
+    """The tenant or the model to hold. None of its lines are sent until it is released. Set exactly one
+    field.
+    """
 
     tenant: str | None = Field(None, pattern=NAME_PATTERN)
     model: str | None = Field(None, pattern=_MODEL_PATTERN)
@@ -58,13 +62,13 @@ class HoldRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the tenants and models that are held: no lines are sent for them."""
+        """List the tenants and models that are held. Their lines are not sent."""
         return await self._hold_list()
 
     async def put(self, request: Request) -> Response:
-        """Hold a tenant or a model: no more of its lines are sent until it is released.
+        """Hold a tenant or a model. None of its lines are sent until it is released.
 
-        Workers apply this within seconds. Requests in flight complete, and completion windows keep running.
+        Workers apply a hold within seconds. Requests in flight complete. Completion windows keep running.
         """
         fields = await read_json_object(request)
         reject_unknown(fields, NewHold.model_fields)
@@ -99,9 +103,10 @@ class HoldRoutes:
 
 
 def _parse_hold(fields: Mapping[str, object]) -> tuple[HoldKind, str]:
-    """Return what to hold: a tenant or a model, and its name.
+    """Return the kind of the hold (tenant or model), and the name of the tenant or model.
 
-    Raises ApiError unless `fields` has exactly one of `tenant` and `model`, with a valid name.
+    Raises:
+        ApiError: `fields` does not have exactly one of `tenant` and `model`, or the name is not valid.
     """
     tenant, model = fields.get("tenant"), fields.get("model")
     if tenant is None and model is None:

@@ -80,7 +80,7 @@ class KeyRoutes:
         return json_response(KeyList(data=[_key(row) for row in await self._keys.all(only)]))
 
     async def create(self, request: Request) -> Response:
-        """Create an API key. Only this response ever shows the whole key."""
+        """Create an API key. Only this response contains the whole key; it is not stored."""
         if self._settings.auth != "api_key":
             message = "This API checks no keys, so it creates none: it needs BATCHWRIGHT_AUTH=api_key."
             raise conflict(message)
@@ -106,7 +106,9 @@ class KeyRoutes:
         return json_response(CreatedKey(**_key(row).model_dump(), secret_key=key.text))
 
     async def revoke(self, request: Request, key_id: str) -> Response:
-        """Revoke an API key permanently, within seconds. Lines of its batches that were not sent yet fail."""
+        """Revoke an API key permanently. It stops working within seconds. Unsent lines of its batches
+        fail.
+        """
         row = await self._keys.revoke(key_id, self._clock()) if _KEY_ID.fullmatch(key_id) else None
         if row is None:
             raise ApiError(404, f"No such API key: '{key_id}'.", param="key_id")
@@ -132,10 +134,11 @@ def _key(row: ApiKeyRow) -> KeyObject:
 
 
 def _scopes_of(fields: Mapping[str, object]) -> list[Scope]:
-    """Return the field `scopes` in the order of `Scope`; `read` and `write` if it is missing.
+    """Return the field `scopes`, sorted in the order of the enum `Scope`. If it is missing, return `read` and
+    `write`.
 
     Raises:
-        ApiError: the value is not a list of scopes, or it is empty.
+        ApiError: the value is not a list of known scopes, or the list is empty.
     """
     named = text_list_of({"scopes": list(_DEFAULT_SCOPES), **fields}, "scopes")
     unknown = sorted({*named}.difference(Scope))

@@ -126,7 +126,7 @@ class ModelRegistryRoutes:
     async def get(self, model: _Model) -> Response:
         """Show the effective settings of a model, and where each setting comes from.
 
-        The header `ETag` is the version of the model.
+        The header `ETag` contains the version of the model's settings.
         """
         name = _checked_name(model)
         entry = self._entry_of(name, *await self._read())
@@ -156,7 +156,7 @@ class ModelRegistryRoutes:
     async def patch(self, request: Request, model: _Model) -> Response:
         """Change some settings of a model, and keep all others.
 
-        null undoes an earlier change of a setting.
+        If you set a setting to `null`, its earlier change is undone.
         """
         name, expected = _checked_name(model), expected_versions(request)
         fields = MODEL_SETTINGS.validate_python(await read_json_object(request))
@@ -173,10 +173,10 @@ class ModelRegistryRoutes:
         """Store changes of some settings of a model, and return the changed model.
 
         Args:
-            fields_for: function that returns the settings to change. Its argument is the configuration of the
-                model without the changes made at run time. It is None if the model was registered at run
-                time.
-            expected: versions of which the model must have one now; None allows any version.
+            fields_for: function that returns the settings to change. It gets the configuration that the model
+                has without run-time changes, or None if the model was registered at run time.
+            expected: the change is made only if the model now has one of these versions. None allows any
+                version.
 
         Raises:
             ApiError: the model does not exist, the change is not valid, or the model has another version
@@ -210,9 +210,9 @@ class ModelRegistryRoutes:
         return self._entry_of(name, changes, seen)
 
     async def delete(self, request: Request, model: _Model) -> Response:
-        """Remove a model. It stays removed until it is registered again or the removal is reverted.
+        """Remove a model. It stays removed until you register it again or revert the removal.
 
-        You can also remove a model that is in the registry file.
+        You can also remove a model that is in the registry file. The file itself does not change.
         """
         name, expected = _checked_name(model), expected_versions(request)
         changes, seen = await self._read()
@@ -227,15 +227,15 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def get_config(self, model: _Model) -> Response:
-        """Show how requests to a model are sent: synchronously or as jobs, and how often they are retried."""
+        """Show how requests are sent to a model: synchronously or as jobs, and how often they are retried."""
         entry = self._entry_of(_checked_name(model), *await self._read())
         found = model_config_object(entry, self._deps.settings)
         return json_response(found, headers=etag(found.version))
 
     async def put_config(self, request: Request, model: _Model) -> Response:
-        """Override how requests to a model are sent.
+        """Override how requests are sent to a model.
 
-        A setting that is missing in the body is no longer overridden.
+        If a setting is missing in the body, its earlier override is removed.
         """
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
@@ -244,10 +244,9 @@ class ModelRegistryRoutes:
         return json_response(found, headers=etag(found.version))
 
     async def revert(self, request: Request, model: _Model) -> Response:
-        """Undo the changes made to a model at run time.
+        """Undo all changes that were made to a model at run time. If there are none, nothing happens.
 
-        The registry file or the backends' model lists apply again. If there are no such changes, nothing
-        happens.
+        The settings in the registry file, or in the model lists of the backends, apply again.
         """
         name, expected = _checked_name(model), expected_versions(request)
         _, seen = await self._read()
@@ -269,12 +268,11 @@ class ModelRegistryRoutes:
         raise _model_not_found(name)
 
     def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
-        """Check that a change of a model does not conflict with what else defines the model.
-
-        Models are also defined in the registry file, in the settings and in the model lists of backends.
+        """Check that the new configuration of a model conflicts with no setting and no model that a backend
+        lists.
 
         Raises:
-            ApiError: the change conflicts with one of them.
+            ApiError: it does, for example because one of its aliases is the name of a listed model.
         """
         settings = self._deps.settings
         reject_secret_misuse(config, self._catalog.trusted)

@@ -44,13 +44,13 @@ _Model = Annotated[str, Field(min_length=1, max_length=_MAX_NAME_CHARACTERS, pat
 
 
 class QuotaUpdate(BaseModel):
-    """New values for a tenant. Fields that are missing stay unchanged. null resets a field to the default.
+    """New values for a tenant. Fields that are missing stay unchanged. `null` resets a field to the default.
 
     `weight` is the tenant's share of the workers, relative to other tenants. `max_in_flight` is the maximum
-    number of the tenant's requests in flight on all workers together. However, each worker that runs its
-    slices may send at least one. `max_priority` is the highest priority that a new batch may have.
-    `over_quota` says what happens to a batch that exceeds the quota of enqueued lines or tokens: it fails
-    (the default) or waits. `admission` says what happens to a batch that cannot complete within its
+    number of the tenant's requests in flight on all workers together. However, each worker that runs slices
+    of the tenant may always send one request. `max_priority` is the highest priority that a new batch may
+    have. `over_quota` selects what happens to a batch that exceeds the quota of enqueued lines or tokens: it
+    fails (the default) or waits. `admission` selects what happens to a batch that cannot complete within its
     completion window: it is accepted (the default) or refused. `backend_requests_per_minute` and
     `backend_tokens_per_minute` limit what all workers together send to backends for the tenant.
     `cost_per_day` is in the currency of the prices.
@@ -104,7 +104,9 @@ class QuotaRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the tenants that have quotas, a weight or model permissions of their own."""
+        """List the tenants with their own quotas, weight or model permissions, and the defaults of all
+        others.
+        """
         return await self._quota_list()
 
     async def get(self, tenant: Annotated[str, Path(), pattern_schema(NAME_PATTERN)]) -> Response:
@@ -112,7 +114,7 @@ class QuotaRoutes:
         return json_response(await limits_of(self._deps, checked_name(tenant, "tenant")))
 
     async def put(self, request: Request) -> Response:
-        """Change a tenant's own quotas, its weight, or the models that it may use.
+        """Change a tenant's quotas, its weight, or the models that it may use.
 
         Workers apply changes to running batches within 5 seconds.
         """
@@ -146,7 +148,9 @@ class QuotaRoutes:
         return await self._quota_list()
 
     async def delete(self, tenant: Annotated[str, Query(), pattern_schema(NAME_PATTERN)] = "") -> Response:
-        """Reset all quotas of a tenant to the defaults. If it has none of its own, nothing happens."""
+        """Reset all quotas of a tenant to the defaults. If the tenant already has the defaults, nothing
+        happens.
+        """
         await self._quotas.clear(checked_name(tenant, "tenant"))
         logger.info("quotas reset", extra={"of_tenant": tenant})
         return await self._quota_list()
@@ -193,13 +197,13 @@ def _parse_weight(value: object) -> float | None:
 
 
 def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning: str) -> int | None:
-    """Return the field `name`, a number from 1 to `highest`. Return None if the field is null.
+    """Return the field `name`, an integer from 1 to `highest`; None if the field is null.
 
     Args:
         meaning: what null means, in words, for the error message.
 
     Raises:
-        ApiError: the value is not such a number.
+        ApiError: the value is not such an integer.
     """
     if fields[name] is None:
         return None

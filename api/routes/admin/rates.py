@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class RateUpdate(BaseModel):
-    """New value of a rate limit. If `model` is null, it is the limit for all models together.
+    """New value of a rate limit. If `model` is null, this is the limit for all models together.
 
     If `requests_per_second` is 0, there is no limit, even if the settings have one.
     """
@@ -92,7 +92,7 @@ class RateRoutes:
     ) -> Response:
         """Undo a change of a rate limit, so that the limit in the settings applies again.
 
-        If there is no change, nothing happens.
+        If the limit was not changed, nothing happens.
         """
         if model == ALL_MODELS:
             raise invalid_value("model", "Invalid value for 'model': leave it out for all models.")
@@ -130,7 +130,9 @@ class RateRoutes:
         )
 
     async def _rate_list(self, changes: Sequence[RateChange]) -> Response:
-        """Return the response with all rates: first the rate over all models, then each model by name."""
+        """Return the response with all rate limits. The limit for all models comes first, then each model by
+        name.
+        """
         rates = self._effective_rates(changes)
         shared = _shared_rate(rates, await self._deps.models.served())
         data = [
@@ -148,8 +150,8 @@ class RateRoutes:
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
     """Return the rate that is left for models without a rate limit of their own, in requests per second.
 
-    It is the limit for all models together minus the limits of the models in `served`. It is 0 if nothing is
-    left, and None if there is no limit for all models.
+    This is the limit for all models together minus the limits of the models in `served`. Return 0 if nothing
+    is left, and None if there is no limit for all models together.
     """
     if not rates.overall_rate:
         return None

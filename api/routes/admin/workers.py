@@ -19,7 +19,9 @@ class WorkerRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the running workers: those that have reported themselves in the last 7.5 seconds."""
+        """List the running workers. A worker counts as running if it has sent a heartbeat in the last 7.5
+        seconds.
+        """
         found = await self._workers.heartbeats(FRESH_AGE)
         return json_response(WorkerList(data=[_worker(heartbeat) for heartbeat in found]))
 

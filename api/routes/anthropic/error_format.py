@@ -1,7 +1,7 @@
 """Errors of Anthropic's routes, in the format that Anthropic's clients read.
 
-The rest of the API raises and builds errors in OpenAI's format. This middleware translates them at the edge,
-so that errors of other middleware, such as authentication, are translated too.
+The rest of the API builds errors in OpenAI's format. The outermost middleware translates them, so that errors
+of other middleware, such as authentication, are translated too.
 """
 
 from collections.abc import MutableMapping
@@ -43,7 +43,7 @@ _DECODER = msgspec.json.Decoder(_Body)
 
 
 def error_type(status: int) -> ErrorType:
-    """Return the error type of Anthropic's API that belongs to a response status."""
+    """Return the name of Anthropic's error type for an HTTP status, such as `not_found_error` for 404."""
     return _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
 
 
@@ -57,7 +57,7 @@ def message_error_responses(*statuses: int) -> ResponseSpecs:
 class MessageErrorMiddleware:
     """Converts errors of paths below `/v1/messages` to Anthropic's format. Adds the header `request-id`.
 
-    It must be the outermost middleware, because it needs the request id that other middleware has set.
+    This must be the outermost middleware, because it needs the request id that other middleware has set.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -71,9 +71,8 @@ class MessageErrorMiddleware:
 
 
 class _TranslatedResponse:
-    """Sends a response to the client.
-
-    If it is an error in JSON, it is collected and sent in Anthropic's format.
+    """Sends a response to the client. A JSON error is first collected, and then sent in Anthropic's
+    format.
     """
 
     def __init__(self, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Translate batches into message batches: status, counts, times, and the availability of results."""
+"""Converts batches to Anthropic's message batch objects: status, counts, times, and whether results exist."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -25,8 +25,8 @@ def ended_without_files(row: BatchRow) -> bool:
 def result_file_ids(row: BatchRow) -> list[str]:
     """Return the ids of the files from which the results of an ended batch are read.
 
-    If a message batch ended without files, its requests are read from its input file, to show that they have
-    no result. For any other batch without files, the list is empty, because its input may be invalid.
+    If a message batch ended without files, its input file is read instead, to list its requests as requests
+    without a result. For any other batch without files, the list is empty, because its input may be invalid.
     """
     if not has_ended(row):
         return []
@@ -38,7 +38,8 @@ def result_file_ids(row: BatchRow) -> list[str]:
 def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime) -> bool:
     """Return True if a client can read the results of the batch at the time `now`.
 
-    `files` are existing files, by id. They must include all existing files of `result_file_ids`.
+    Args:
+        files: existing files, by id. All files of `result_file_ids` that exist must be included.
     """
     ids = result_file_ids(row)
     return bool(ids) and now < row.order.created_at + RESULTS_LIFETIME and all(id in files for id in ids)
@@ -51,7 +52,7 @@ def message_batch(
 
     Args:
         files: existing files by id, as for `results_available`.
-        profile: affects a batch that has not ended. `relaxed` shows its current counts. `strict` shows all
+        profile: matters only while the batch runs. `relaxed` shows its current counts. `strict` counts all
             its requests as processing, as Anthropic does.
         results_url: URL from which the client can download the results.
     """
@@ -80,7 +81,7 @@ def _status(row: BatchRow) -> ProcessingStatus:
 def _total(row: BatchRow) -> int:
     """Return the number of requests in a batch.
 
-    It is 0 as long as the input of an OpenAI batch is not validated.
+    For a batch that was created with OpenAI's API, this is 0 until its input is validated.
     """
     return row.order.policy.message_requests or row.total
 

@@ -1,4 +1,4 @@
-"""Translates the lines of a batch's files into results of a message batch, as a stream."""
+"""Converts the lines of a batch's files to results of a message batch, as a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -80,10 +80,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> AsyncGenerator[bytes]:
-    """Yield the results of an ended batch in Anthropic's format, as JSON lines, many lines per item.
+    """Yield the results of an ended batch in Anthropic's format: JSON lines, with many lines in each item.
 
     Args:
-        files: the output file and the error file. If the batch ended without them, the input file.
+        files: the output file and the error file. The input file if the batch ended without these files.
 
     Raises:
         ObjectMissing: the content of a file was deleted.
@@ -113,7 +113,11 @@ class _ResultTranslator:
     """
 
     def translate(self, data: bytes) -> bytes:
-        """Return the result for one line, with a newline. Raise ResultDamaged if the line is not valid."""
+        """Return the result for one line as JSON, with a newline.
+
+        Raises:
+            ResultDamaged: the line is not valid.
+        """
         line = _read(data)
         return _RESULT % (line.custom_id, self.result(data, line))
 
@@ -130,9 +134,8 @@ class _ResultTranslator:
 
 
 class _InputTranslator(_ResultTranslator):
-    """Makes results from the input lines of a batch that ended without files.
-
-    All lines get the same result.
+    """Builds results from the input lines of a batch that ended without files. All lines get the same
+    result.
     """
 
     def __init__(self, row: BatchRow) -> None:
@@ -151,9 +154,9 @@ def _read(data: bytes) -> _Line:
 
 
 def _response_error(status: int, body: bytes) -> bytes:
-    """Return the result for a request to which the backend responded with an error.
+    """Return the JSON result for a request to which the backend responded with an error.
 
-    An error in Anthropic's format keeps its type. For other errors, the status decides the type.
+    An error in Anthropic's format keeps its type. For all other errors, the HTTP status decides the type.
     """
     try:
         found = _BACKEND_ERROR.decode(body).error

@@ -1,6 +1,6 @@
-"""/v1/messages/batches: Anthropic's Message Batches. They are batches of the endpoint `/v1/messages`.
+"""/v1/messages/batches: Anthropic's Message Batches. Each is a batch of the endpoint `/v1/messages`.
 
-`msgbatch_X` is the batch `batch_X` of OpenAI's API. Both APIs show it and act on it.
+`msgbatch_X` is the id of the batch `batch_X`. You can use the same batch with Anthropic's and OpenAI's API.
 """
 
 import asyncio
@@ -97,7 +97,11 @@ async def _check_version(
     ],
     beta: Annotated[str | None, Query(description="sent by the beta clients, and ignored")] = None,
 ) -> None:
-    """Check the version header that Anthropic's API requires."""
+    """Check the version header that Anthropic's API requires.
+
+    Raises:
+        ApiError: the value does not have the form YYYY-MM-DD (400).
+    """
     if _VERSION.fullmatch(version) is None:
         shown, expected = version[:64], DEFAULT_ANTHROPIC_VERSION
         message = f"{ANTHROPIC_VERSION_HEADER}: '{shown}' is not a version such as {expected}."
@@ -151,7 +155,7 @@ class MessageBatchRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a message batch. If the `params` of one request are not valid, only this request fails."""
+        """Create a message batch. If the `params` of a request are not valid, only this request fails."""
         tenant, key = tenant_of(request, self._settings), idempotency_key_of(request)
         limits = limits_of(self._settings)
         added = limits.max_requests * request_stream.MAX_ADDED_BYTES
@@ -223,7 +227,7 @@ class MessageBatchRoutes:
         return await self._response(request, row)
 
     async def cancel(self, request: Request, message_batch_id: str) -> Response:
-        """Cancel a message batch that has not ended. Results that it already has are kept."""
+        """Cancel a message batch that has not ended. The results that exist by then are kept."""
         row = await self._row(request, message_batch_id)
         if has_ended(row):
             message = f"Message batch '{message_batch_id}' has ended, so it cannot be canceled."
@@ -275,7 +279,12 @@ class MessageBatchRoutes:
     def _shown(
         self, request: Request, row: BatchRow, files: Mapping[str, FileRow], details: BatchObject
     ) -> MessageBatchObject:
-        """Return the batch in Anthropic's format. `details` is the same batch as OpenAI's API shows it."""
+        """Return the batch in Anthropic's format.
+
+        Args:
+            files: files of the batch's results, by id.
+            details: the same batch as OpenAI's API shows it.
+        """
         profile, id = self._settings.profile, message_batch_id(row.order.batch_id)
         url = f"{_base_url(request)}{_PATH}/{id}/results"
         shown = message_batch(row, files, self._deps.clock(), profile, url)
@@ -292,7 +301,11 @@ class MessageBatchRoutes:
         return await self._files.get_all(tenant, ids) if ids else {}
 
     async def _row(self, request: Request, id: str) -> BatchRow:
-        """Return the row of a message batch. Raise ApiError (404) if the tenant has no such batch."""
+        """Return the database row of a message batch.
+
+        Raises:
+            ApiError: the tenant has no such batch (404).
+        """
         tenant, batch_id = tenant_of(request, self._settings), _batch_id(id)
         row = await self._batches.get(tenant, batch_id)
         if row is None or row.order.endpoint is not Endpoint.MESSAGES:
@@ -300,10 +313,11 @@ class MessageBatchRoutes:
         return row
 
     async def _delete_input(self, tenant: str, file_id: str) -> None:
-        """Delete the input file of a message batch. Clients do not see this file, so they cannot delete it.
+        """Delete the input file of a message batch. Clients do not see this file, so they cannot delete it
+        themselves.
 
-        The file is kept as long as another batch that resumes or retries this batch uses it. If the deletion
-        fails, the file expires later.
+        The file is kept as long as any other batch uses it, such as a batch that resumes or retries this one.
+        If the deletion fails, the file is deleted later, when it expires.
         """
         try:
             if await self._files.is_input(tenant, file_id):
@@ -333,8 +347,8 @@ def _conflict_as_invalid_request() -> Generator[None]:
 def _base_url(request: Request) -> str:
     """Return the scheme and host of the URL that the client has used, such as `https://api.example.com`.
 
-    A proxy that terminates TLS sends the scheme in X-Forwarded-Proto. This header is trusted from any proxy,
-    so that clients never get an `http` URL to which they would send their keys.
+    A proxy that terminates TLS sends the scheme in X-Forwarded-Proto. `https` in this header is trusted even
+    from unknown proxies. Otherwise clients could get an `http` URL, and would send it their keys unencrypted.
     """
     url = request.base_url
     if request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower() == "https":

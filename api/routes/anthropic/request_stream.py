@@ -1,7 +1,8 @@
 """Reads the body that creates a message batch as a stream, and writes its requests as lines of an input file.
 
-The body can have hundreds of megabytes. At most one request of it is in memory. Of a request over the limit,
-only its beginning and its end are kept, and it becomes a line without a body, which fails alone.
+The body can have hundreds of megabytes, but at most one request of it is in memory. If a request is too
+large, only its beginning and its end are kept. It becomes a line without a body, so that only this line
+fails.
 """
 
 import re
@@ -64,13 +65,16 @@ def limits_of(settings: Settings) -> RequestLimits:
 
 
 class OversizedRequest(NamedTuple):
-    """A request that is too large. Its `params` were dropped. `custom_id` is JSON, as in the request."""
+    """A request that is too large. Its `params` were dropped.
+
+    `custom_id` is the JSON string of the request, including its quotation marks.
+    """
 
     custom_id: bytes
 
 
 class RequestStream:
-    """Reads the requests of a message batch from one body. `count` is the number of requests read so far."""
+    """Reads the requests of a message batch from its body. `count` is the number of requests read so far."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.count = 0
@@ -81,11 +85,12 @@ class RequestStream:
         self._bytes = 0
 
     async def form(self, body: AsyncIterator[bytes]) -> AsyncGenerator[FormPiece]:
-        """Yield the requests as an upload form, so that they can be stored like an uploaded input file.
+        """Yield the requests as the parts of an upload form, so that they can be stored like an uploaded
+        file.
 
         Raises:
             ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated
-                (400). Or there are too many bytes or requests (413). Or a request is too large, and its
+                (400). The body has too many bytes or requests (413). A request is too large, and its
                 `custom_id` is neither its first nor its last field (413).
         """
         yield FormField("purpose", "batch")
@@ -114,8 +119,11 @@ class RequestStream:
     def _line(self, request: bytes | OversizedRequest) -> bytes:
         """Convert one request to a line of a batch's input file.
 
-        The bytes of its `params` are copied. Only line breaks between JSON tokens are removed. A request that
-        is too large becomes a line without a body.
+        The bytes of `params` are copied, except line breaks between JSON tokens. A request that is too large
+        becomes a line without a body.
+
+        Raises:
+            ApiError: as in `form`.
         """
         place = f"requests.{self.count}"
         most = self._limits.max_requests
@@ -153,8 +161,8 @@ class RequestStream:
 class RequestSplitter:
     """Splits a body of the form `{"requests": [{...}, ...]}` into the objects of the list.
 
-    It receives the body in pieces, and keeps at most one object in memory. It does not parse the objects. It
-    looks for the `custom_id` only if an object is too large.
+    The splitter receives the body in pieces, and keeps at most one object in memory. It does not parse the
+    objects, and looks for the `custom_id` only in an object that is too large.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -169,9 +177,9 @@ class RequestSplitter:
         self._state = self._begin
 
     def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
-        """Add a piece of the body. Yield the objects that are now complete.
+        """Add a piece of the body. Yield the objects that are now complete, as JSON.
 
-        Read all of them before the next call.
+        The caller must read all of them before the next call.
 
         Raises:
             ApiError: the body does not have the expected form (400), or an object is too large and its
@@ -183,7 +191,11 @@ class RequestSplitter:
                 yield found
 
     def finish(self) -> None:
-        """Check that the body is complete. Raise ApiError if it is incomplete."""
+        """Check that the body is complete.
+
+        Raises:
+            ApiError: the body is incomplete (400).
+        """
         if self._state != self._after_end:
             if self._state == self._begin:
                 raise _wrong_body(bytes(self._buffer))
@@ -245,7 +257,9 @@ class RequestSplitter:
         return OversizedRequest(found[1])
 
     def _end_of_object(self) -> int | None:
-        """Return the position after the current object in the buffer; None if it is not complete yet."""
+        """Return the position in the buffer after the current object; None if the object is not complete
+        yet.
+        """
         buffer = self._buffer
         while True:
             if self._in_string:
@@ -292,7 +306,7 @@ class RequestSplitter:
         return None
 
     def _next_char(self) -> int | None:
-        """Skip white space, and return the next byte. Return None if the buffer has no other bytes."""
+        """Skip white space, and return the next byte; None if only white space is in the buffer."""
         self._drop(_end_of(_SPACES, self._buffer, 0))
         return self._buffer[0] if self._buffer else None
 

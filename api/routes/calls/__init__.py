@@ -1,1 +1,1 @@
-"""Single calls that may wait: routes that translate them to lines of rolling batches, and back."""
+"""Single calls: routes that turn them into lines of batches, or pass them on to a backend at once."""

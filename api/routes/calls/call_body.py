@@ -29,20 +29,24 @@ MAX_HELD_BYTES_PER_TENANT = 128 * 1024 * 1024
 class HeldBytes:
     """Limits the bytes that this process keeps in memory for clients.
 
-    There is one limit for all tenants together, and one for each tenant.
+    There is one limit for each tenant (`MAX_HELD_BYTES_PER_TENANT`), and one for all tenants together
+    (`MAX_HELD_BYTES`).
     """
 
     def __init__(self, what: str) -> None:
-        """Create a limit. `what` names the objects that are counted, such as calls, for error messages."""
+        """Create a limit. `what` is the plural name of the objects to limit, such as "calls", for error
+        messages.
+        """
         self._what = what
         self._held = Counter[str]()  # bytes by tenant
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes. They count until the end of the block.
+        """Context manager that yields a function to count bytes of the tenant. At the end of the block, they
+        are freed.
 
-        The argument of the function is the number of additional bytes; it is negative if bytes are freed. If
-        there would be too many bytes, the function counts nothing and raises ApiError (429).
+        The argument of the function is the number of additional bytes; it is negative if bytes are freed
+        earlier. If a limit would be exceeded, the function counts nothing and raises ApiError (429).
         """
         counted = 0
 
@@ -66,9 +70,9 @@ class HeldBytes:
 class CallBodies:
     """Reads the bodies of single calls. A body may be as large as a line of a batch.
 
-    The bodies in the memory of this process share one limit in bytes. A body counts until its call is
-    accepted. But if the client waits for the answer on the same connection, the body counts until this
-    connection ends.
+    All bodies in the memory of this process share the limits of `HeldBytes`. A body counts until its call is
+    accepted. If the client waits for the answer on the same connection, the body counts until the connection
+    ends.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -77,9 +81,8 @@ class CallBodies:
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
-        """Context manager that reads a request's body and yields its fields.
-
-        The body counts until the block ends.
+        """Context manager that reads a request's body and yields its fields. The body counts until the block
+        ends.
 
         Raises:
             ApiError: the body is too large (413), is not JSON or is not an object (400). Or the bodies of the
@@ -90,7 +93,7 @@ class CallBodies:
 
 
 def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:
-    """Return the fields of the JSON object that is in the field `name`.
+    """Return the fields of the JSON object in the field `name`.
 
     Raises:
         ApiError: the field is missing or is not an object.
@@ -104,10 +107,13 @@ def nested(fields: Mapping[str, msgspec.Raw], name: str) -> Fields:
 
 
 def flag(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> bool:
-    """Return the value of a boolean field; False if it is missing or null. Raises ApiError for other values.
+    """Return the value of a boolean field; False if the field is missing or null.
 
     Args:
         prefix: text before the field's name in errors, such as `payload.`.
+
+    Raises:
+        ApiError: the field has another value (400).
     """
     value = fields.get(name)
     if value is None or bytes(value) in _ABSENT:
@@ -118,7 +124,14 @@ def flag(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> bool
 
 
 def text(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> str | None:
-    """Return the value of a text field; None if it is missing or null. Raises ApiError for other values."""
+    """Return the value of a text field; None if the field is missing or null.
+
+    Args:
+        prefix: text before the field's name in errors, such as `payload.`.
+
+    Raises:
+        ApiError: the field has another value (400).
+    """
     value = fields.get(name)
     if value is None or bytes(value) == b"null":
         return None
@@ -129,7 +142,9 @@ def text(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> str 
 
 
 def sent_key(request: Request, fields: Fields) -> SentKey | None:
-    """Return the idempotency key of a request and the request's digest; None if the request has no key."""
+    """Return the idempotency key of a request, and the digest of the request; None if the request has no
+    key.
+    """
     key = idempotency_key_of(request)
     if key is None:
         return None
@@ -138,10 +153,10 @@ def sent_key(request: Request, fields: Fields) -> SentKey | None:
 
 
 def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:
-    """Return the model that the body names. If it names none, return the default model of the settings.
+    """Return the model that the body names. If the body names none, return the default model of the settings.
 
     Raises:
-        ApiError: the body names no model, and there is no default; or the name is not valid.
+        ApiError: the body names no model and there is no default, or the name is not valid.
     """
     model = text(fields, "model") or settings.default_model
     if not model:
@@ -152,10 +167,10 @@ def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:
 
 
 def check_body(endpoint: Endpoint, body: bytes) -> None:
-    """Check that a body is valid for this endpoint. A backend would get this body.
+    """Check a body that is to be sent to a backend.
 
     Raises:
-        ApiError: the body is not valid (400).
+        ApiError: the body is not valid for the endpoint (400).
     """
     problems = describe_body_problems(endpoint, msgspec.Raw(body))
     if problems:

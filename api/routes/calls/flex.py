@@ -1,7 +1,7 @@
-"""Calls with `service_tier: "flex"`: the connection is held until the backend has answered.
+"""Calls with `service_tier: "flex"`: the connection stays open until the backend has answered.
 
-The call waits in the queue like a line of a batch. If the connection breaks, the same request with the same
-Idempotency-Key finds the call again.
+The call waits in the queue like a line of a batch. If the connection breaks, the client can get the answer
+with the same request and the same Idempotency-Key.
 """
 
 from contextlib import AsyncExitStack
@@ -56,17 +56,17 @@ class FlexCalls:
         self._stored = deps.database.calls
 
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
-        """Submit a call, wait for its end, and return it. Return None if the client has disconnected.
+        """Submit a call, wait until it has ended, and return it. Return None if the client has disconnected.
 
-        If the wait ends early and there is no idempotency key, the call is cancelled, because the client
-        could not get the answer later.
+        If the wait ends early and the request has no idempotency key, the call is cancelled, because the
+        client could not get the answer later.
 
         Args:
-            fields: the fields of the request's body. Their digest is stored with the idempotency key.
+            fields: the fields of the request's body. A digest of them is stored with the idempotency key.
 
         Raises:
-            ApiError: as in `Calls.submit`. Or there are too many connections or there is no answer within 15
-                minutes (429). Or the process is stopping or the call no longer exists (503).
+            ApiError: as in `Calls.submit`. Too many connections wait, or there is no answer within 15 minutes
+                (429). The process is stopping, or the call no longer exists (503).
         """
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
         key = sent_key(request, fields)
@@ -87,7 +87,7 @@ class FlexCalls:
 
 
 def disconnected_response() -> Response:
-    """Return a response for a client that has disconnected. It is not sent, only logged."""
+    """Return a response for a client that has disconnected. Only the access log shows it."""
     return Response(status_code=499)
 
 
@@ -109,7 +109,7 @@ def failure_response(call: Call) -> Response:
 class _ChatBody(BaseModel):
     """Schema of the body of a chat completion. Only these fields are checked.
 
-    The backend gets all other fields unchanged.
+    All other fields are passed on to the backend unchanged.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -130,7 +130,7 @@ class AnswersAtOnce(Protocol):
     async def answer(
         self, request: Request, endpoint: Endpoint, fields: Fields, opened: AsyncExitStack
     ) -> Response:
-        """Send a request to a backend and return the answer.
+        """Send a request to a backend at once, and return the answer.
 
         Args:
             fields: the fields of the request's body.
@@ -147,7 +147,9 @@ class ChatRoutes:
         flex: FlexCalls,
         interactive: AnswersAtOnce | None = None,
     ) -> None:
-        """Create the routes. If `interactive` is None, only calls that may wait are accepted."""
+        """Create the routes. If `interactive` is None, only calls with the service tier `flex` are
+        accepted.
+        """
         self._settings, self._bodies, self._flex = deps.settings, bodies, flex
         self._interactive = interactive
 
@@ -169,7 +171,7 @@ class ChatRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a chat completion. The connection stays open until it is complete."""
+        """Create a chat completion. The connection stays open until the completion is ready."""
         async with AsyncExitStack() as opened:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             return await self._answer(request, await opened.enter_async_context(reading), opened)

@@ -1,6 +1,6 @@
-"""Interactive calls: the answer of a backend is passed on as it arrives.
+"""Interactive calls: the answer of a backend is passed on to the client as it arrives.
 
-Without the setting `interactive_passthrough`, none of this exists.
+Without the setting `interactive_passthrough`, the API does not use this module.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ _Result = TypeVar("_Result")
 class _CallBody(BaseModel):
     """Schema of the body of an interactive call. Only these fields are checked.
 
-    The backend gets all other fields unchanged.
+    All other fields are passed on to the backend unchanged.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -81,7 +81,7 @@ class InteractiveForwarder:
     ) -> Response:
         """Send a request to a backend and return the answer, which may be a stream of events.
 
-        If the client disconnects or the drain time of the process ends, the request to the backend is
+        If the client disconnects, or the drain time of the process ends, the request to the backend is
         aborted.
 
         Args:
@@ -89,8 +89,8 @@ class InteractiveForwarder:
             opened: resources of the request, such as counted bytes. They are kept until the response is sent.
 
         Raises:
-            ApiError: as in `InteractiveCalls.answer`, or the backend's answer cannot be used (502), there are
-                too many connections or bytes of answers (429), or the process stops (503).
+            ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are
+                too many connections, or too many bytes of answers (429). The process stops (503).
         """
         tenant = tenant_of(request, self._settings)
         is_stream = flag(fields, "stream")
@@ -123,7 +123,14 @@ class InteractiveForwarder:
         return disconnected_response() if response is None else _HeldResponse(response, opened.pop_all())
 
     async def _whole(self, answer: BackendAnswer, count: Callable[[int], None]) -> Response:
-        """Receive the whole body of a backend's answer. Return the response for the client."""
+        """Receive the whole body of a backend's answer. Return the response for the client.
+
+        Args:
+            count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
+
+        Raises:
+            ApiError: the answer broke off, cannot be read, or is too large (as in `BackendAnswer.fail`).
+        """
         head, pieces = answer.response, list[bytes]()
         try:
             async for piece in self._pieces(answer):
@@ -155,7 +162,11 @@ class InteractiveForwarder:
         return response
 
     async def _pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the answer's body. Raises one of `_RECEIVE_ERRORS` if it cannot be received."""
+        """Yield the pieces of the answer's body, undecoded.
+
+        Raises:
+            One of `_RECEIVE_ERRORS`: the body is too large or cannot be received.
+        """
         size = 0
         async for piece in answer.response.pieces:
             size += len(piece)
@@ -168,9 +179,11 @@ class InteractiveForwarder:
     ) -> None:
         """Send the events of a backend to the client as they arrive.
 
-        If the answer breaks off, send an error as the last event: the status is already sent and cannot
-        change. The beginning of an event that is not complete is left out, so that clients can read the
-        error.
+        If the answer breaks off, send an error as the last event, because the status was already sent and
+        cannot change. The beginning of an incomplete event is left out, so that clients can read the error.
+
+        Args:
+            count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
 
         Raises:
             ClientDisconnect: the client does not read, but keeps the connection open.
@@ -218,9 +231,9 @@ class _EventRelay(Response):
         """Create the response.
 
         Args:
-            relay: sends the events.
-            connection: watches the client's connection.
-            opened: what is held until the end.
+            relay: function that sends the events.
+            connection: task that ends when the client disconnects.
+            opened: resources of the request. They are released when the response has ended.
         """
         self._relay, self._connection, self._opened = relay, connection, opened
         super().__init__(headers=_UNBUFFERED, media_type=_EVENTS)
@@ -239,7 +252,7 @@ class _EventRelay(Response):
 class _HeldResponse(Response):
     """Response that keeps the resources of its request until the client has received the last piece.
 
-    Such resources are, for example, the counted bytes of the answer.
+    One such resource is the count of the answer's bytes in memory.
     """
 
     def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
@@ -302,7 +315,9 @@ def _asks_for_usage(fields: Fields) -> bool:
 
 
 def _with_usage(fields: Fields) -> bytes:
-    """Return the body with `stream_options.include_usage` set, so that the backend reports the tokens."""
+    """Return the body with `stream_options.include_usage` set, so that the backend reports how many tokens it
+    used.
+    """
     options = fields.get("stream_options", msgspec.Raw(b"null"))
     known = {} if bytes(options) == b"null" else nested(fields, "stream_options")
     asked = msgspec.json.encode({**known, "include_usage": True})
@@ -321,7 +336,10 @@ def _json_response(body: bytes, status: int) -> Response:
 
 
 def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
-    """Return the response for the client. An answer that only concerns the operator becomes an error.
+    """Return the response for the client, made from a backend's answer.
+
+    An answer that concerns only the operator, such as refused credentials, becomes an error without its
+    details.
 
     Args:
         status: HTTP status of the backend's answer.
@@ -350,7 +368,10 @@ def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
 
 
 async def _while_open(connection: asyncio.Task[None], work: Coroutine[None, None, _Result]) -> _Result | None:
-    """Return the result of `work`. If the client disconnects first, cancel it and return None.
+    """Return the result of `work`. If the client disconnects first, cancel `work` and return None.
+
+    Args:
+        connection: task that ends when the client disconnects, and is cancelled when the process stops.
 
     Raises:
         ApiError: the process closes the connection before `work` has ended (503).
@@ -369,7 +390,11 @@ async def _while_open(connection: asyncio.Task[None], work: Coroutine[None, None
 
 
 async def _send_head(send: Send, response: Response) -> None:
-    """Send the head of a response. Raises ClientDisconnect as `_send_soon`."""
+    """Send the status and headers of a response.
+
+    Raises:
+        ClientDisconnect: as in `_send_soon`.
+    """
     head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await _send_soon(send, head)
 
@@ -382,9 +407,9 @@ async def _send_soon(send: Send, message: Message) -> None:
     """Send a message to the client.
 
     Raises:
-        ClientDisconnect: the client does not read, but keeps the connection open. The client may also have
-            left earlier answers on the same connection unread. So the error is possible even when the head of
-            an answer is sent.
+        ClientDisconnect: the client has read nothing for `_MAX_SEND_SECONDS`, but keeps the connection open.
+            This can happen even for the head of a response, if earlier responses on the connection are
+            unread.
     """
     try:
         async with asyncio.timeout(_MAX_SEND_SECONDS):

@@ -1,4 +1,4 @@
-"""/queue: jobs, which are single calls for any endpoint whose results are posted to a URL of the client."""
+"""/queue: jobs. A job is a single call for any endpoint. Its result can be posted to a URL of the client."""
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -67,7 +67,9 @@ class QueueRoutes:
         return router
 
     async def submit(self, request: Request) -> Response:
-        """Submit a job: a single request that becomes a line of a batch. The batch starts within a second."""
+        """Submit a job: a single request, which becomes a line of a batch. The batch starts within a
+        second.
+        """
         tenant = tenant_of(request, self._settings)
         async with self._bodies.read(request, tenant) as fields:
             return await self._submit(request, tenant, fields)

@@ -1,4 +1,4 @@
-"""Build responses of OpenAI's Responses API from calls."""
+"""Builds responses of OpenAI's Responses API from calls."""
 
 from collections.abc import Mapping
 
@@ -39,10 +39,12 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    """Return, as a JSON object, the fields of a request that its responses repeat until there is an answer.
+    """Return the fields of a request that its response repeats until the backend has answered, as a JSON
+    object.
 
-    They are stored until a day after the call has ended, so their size is limited to MAX_ECHOED_BYTES. The
-    smallest fields are kept. For the others, a response without an answer has default values.
+    The fields are stored until a day after the call has ended, so their size is limited to MAX_ECHOED_BYTES.
+    The smallest fields are kept. A response without an answer shows defaults for the fields that were not
+    kept.
     """
     kept, size = dict[str, msgspec.Raw](), 0
     for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):
@@ -56,8 +58,8 @@ def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
 def response_body(call: Call, profile: Profile) -> bytes:
     """Return the response object of a call as JSON.
 
-    If the backend has answered, the object has the fields of the answer. If not, it repeats fields of the
-    request.
+    If the backend has answered, the object has the fields of the answer. Otherwise it repeats the stored
+    fields of the request.
     """
     fields = _answered_fields(call)
     if fields is None:

@@ -1,4 +1,4 @@
-"""/v1/responses: calls in the background, which the client retrieves later, or with a held connection."""
+"""/v1/responses: responses that the client retrieves later, or for which it waits on an open connection."""
 
 from contextlib import AsyncExitStack
 
@@ -46,7 +46,7 @@ _NOT_SENT = ("background", "service_tier", "stream")  # fields that backends do 
 class _ResponseBody(BaseModel):
     """Schema of the body that creates a response. Only these fields are checked.
 
-    The backend gets all other fields unchanged.
+    All other fields are passed on to the backend unchanged.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -66,7 +66,9 @@ class ResponseRoutes:
         flex: FlexCalls,
         interactive: AnswersAtOnce | None = None,
     ) -> None:
-        """Create the routes. If `interactive` is None, only calls that may wait are accepted."""
+        """Create the routes. If `interactive` is None, only calls that may wait are accepted: calls in the
+        background or with the service tier `flex`.
+        """
         self._settings, self._bodies, self._calls, self._flex = deps.settings, bodies, calls, flex
         self._interactive = interactive
         self._audit_log = AuditLog(deps)
@@ -95,7 +97,7 @@ class ResponseRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a response in the background, or keep the connection open until it is complete."""
+        """Create a response in the background, or keep the connection open until the response is complete."""
         tenant = tenant_of(request, self._settings)
         async with AsyncExitStack() as opened:
             fields = await opened.enter_async_context(self._bodies.read(request, tenant))
@@ -137,10 +139,11 @@ def _may_wait(fields: Fields) -> bool:
 
 
 def _is_background(fields: Fields) -> bool:
-    """Return True if the client will retrieve the response later. Return False if it waits for the response.
+    """Return True if the client will retrieve the response later; False if it waits on the open connection.
 
     Raises:
-        ApiError: the client wants the answer at once or as a stream, or does not allow that it is stored.
+        ApiError: the client wants the answer at once or as a stream, or wants a background response that is
+            not stored (400).
     """
     background = flag(fields, "background")
     if not _may_wait(fields):

@@ -1,1 +1,1 @@
-"""Batches: create, control, watch, rerun and delete them, and read their results while they run."""
+"""Services for batches: create, control, follow, rerun and delete them, and read results while they run."""

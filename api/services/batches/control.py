@@ -1,4 +1,4 @@
-"""Read, cancel, pause, resume and abandon one batch, for its tenant and for operators."""
+"""Reads, cancels, pauses, resumes and abandons one batch, for its tenant and for operators."""
 
 import asyncio
 
@@ -35,7 +35,9 @@ class BatchControl:
         return row
 
     async def get(self, tenant: str, batch_id: str) -> BatchObject:
-        """Return the batch object. For a live batch, it also says why the batch waits and when it may end."""
+        """Return the batch object. For a live batch, the object includes why it waits, and a forecast of its
+        end.
+        """
         if not is_batch_id(batch_id):
             raise batch_not_found(batch_id)
         read = self._batches.get_with_reasons(tenant, batch_id, self._clock())
@@ -57,7 +59,7 @@ class BatchControl:
     def shown(self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues) -> BatchObject:
         """Return the batch object for a database row.
 
-        For a live batch, the object also says why the batch waits and when it may end.
+        For a live batch, the object includes why it waits, and a forecast of its end.
 
         Args:
             reported: waiting reasons of the batch that are stored in the database.
@@ -71,10 +73,10 @@ class BatchControl:
         return batch_object(row, paused=paused, waiting=waiting, forecast=forecast)
 
     async def cancel(self, tenant: str, batch_id: str) -> BatchObject:
-        """Cancel a batch. A batch that is already cancelled or being cancelled stays unchanged.
+        """Cancel a batch. If the batch is already cancelled or being cancelled, nothing changes.
 
         Raises:
-            ApiError: the batch has ended, but was not cancelled (409).
+            ApiError: the batch has ended in another way (409).
         """
         row = await self.row(tenant, batch_id)
         if _must_cancel(row):
@@ -103,7 +105,7 @@ class BatchControl:
         return batch_object(row, paused=True)
 
     async def resume_paused(self, tenant: str, batch_id: str) -> BatchObject:
-        """Resume a paused batch. A batch that is not paused stays unchanged.
+        """Resume a paused batch. If the batch is not paused, nothing changes.
 
         Raises:
             ApiError: the batch has ended or is being cancelled (409).
@@ -119,8 +121,8 @@ class BatchControl:
 
         Raises:
             ApiError: the batch is not in progress, is being cancelled or has reached its maximum cost (409).
-                Or a model with lines to send has no prices. Or the batch has already cost more than
-                `max_cost`.
+                Or the batch has already cost more than `max_cost`, or a model with unsent lines has no prices
+                (400).
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:
@@ -139,9 +141,9 @@ class BatchControl:
         return batch_object(row)
 
     async def abandon(self, tenant: str, batch_id: str) -> BatchObject:
-        """Stop writing a batch's files. The batch then ends without them within seconds.
+        """Stop writing the files of a batch. The batch then ends within seconds, without files.
 
-        Use this if the files cannot be written. The results of the batch are kept.
+        Use this if the files cannot be written. The results of the batch stay in storage.
 
         Raises:
             ApiError: the files of the batch are not being written (409).
@@ -157,10 +159,10 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if a live batch is writing its result files, or does this in its next step.
+        """Return True if a live batch is writing its result files, or does so in its next step.
 
-        The row gets the status `finalizing` only when a worker begins to write, which may be late during an
-        outage. Until then, the state of the workflow is used.
+        The row gets the status `finalizing` when a worker begins to write, which may be late during an
+        outage. Before that, only the state of the workflow shows it.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING
@@ -190,7 +192,7 @@ def check_live(row: BatchRow, verb: str) -> None:
     """Check that the batch has not ended and is not being cancelled.
 
     Args:
-        verb: name of the operation in the error message.
+        verb: name of the operation in the error message, such as "pause".
 
     Raises:
         ApiError: the batch has ended or is being cancelled (409).
@@ -201,10 +203,10 @@ def check_live(row: BatchRow, verb: str) -> None:
 
 
 def _must_cancel(row: BatchRow) -> bool:
-    """Return True if the batch's workflow must be cancelled now. Return False if this was already requested.
+    """Return True if the batch's workflow must be cancelled now; False if a cancel was already requested.
 
     Raises:
-        ApiError: the batch has ended, but not by a cancel (409).
+        ApiError: the batch has ended in another way (409).
     """
     effect = batch_states.cancel_effect(_visible_status(row))
     if effect is CancelEffect.REFUSED:

@@ -1,4 +1,7 @@
-"""Create batches: build the order, admit the batch, start its workflow, and insert its row."""
+"""Creates batches: builds the order, checks the quotas, starts the workflow, and inserts the row.
+
+The order is the message that starts the workflow of a batch. It contains everything that workers need.
+"""
 
 import logging
 from functools import cached_property
@@ -26,13 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 def check_input_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
-    """Check that the tenant may read an object. The object itself is not read.
+    """Check that the tenant may read an object in S3. The object itself is not read.
 
     Args:
+        url: URL of the object.
         place: prefix of the parameter's name in the error.
 
     Raises:
-        ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not say
+        ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not reveal
             whether the object exists.
     """
     param = f"{place}input_file_id"
@@ -49,13 +53,14 @@ def check_input_location(settings: Settings, url: str, tenant: str, place: str =
 
 
 def check_output_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
-    """Check that the tenant may write to this output location. The URL must be valid. Nothing is written now.
+    """Check that the tenant may write to an output location. Nothing is written now.
 
     Args:
+        url: URL prefix of the location, which must be valid.
         place: prefix of the parameter's name in the error.
 
     Raises:
-        ApiError: the operator has not allowed it (403).
+        ApiError: the operator has not allowed this location (403).
     """
     if not settings.may_write(tenant, parse_output_location(url)):
         message = (
@@ -69,8 +74,8 @@ def check_output_location(settings: Settings, url: str, tenant: str, place: str 
 class CreatedBatch(NamedTuple):
     """A new batch, and the webhook endpoint that was created with it.
 
-    `webhook` is None if the client requested no endpoint. It is also None if the client has deleted the
-    endpoint and then repeats the request that created the batch.
+    `webhook` is None if the client requested no endpoint. It is also None if the client deleted the endpoint,
+    and then repeated the request that had created the batch.
     """
 
     row: BatchRow
@@ -90,8 +95,9 @@ class BatchCreator:
         """Create a batch and return it.
 
         Raises:
-            ApiError: the purpose of the input file is not `batch`. Or the URL of the webhook or the start
-                time is not allowed. Or a quota does not allow the batch.
+            ApiError: the purpose of the input file is not `batch`, a quota does not allow the batch, or the
+                URL of the webhook, the input or output location, the priority or the start time is not
+                allowed.
         """
         order = await self._admitted_order(creation, tenant)
         webhook = await self._create_webhook(creation, order)
@@ -102,9 +108,9 @@ class BatchCreator:
     ) -> CreatedBatch:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
-        If the first call was interrupted before the batch started, a repeated call starts the batch. Each
-        call returns the batch with the status `validating`. If the batch already has a database row, no
-        webhook endpoint is created, and the stored endpoint is returned.
+        If the first call was interrupted before the batch started, a repeated call starts it. Each call
+        returns the batch with the status `validating`. If the batch already has a database row, the webhook
+        endpoint that was created with it is returned.
 
         Args:
             key: the idempotency key.
@@ -155,8 +161,7 @@ class BatchCreator:
         workflow inserts the row later.
 
         Raises:
-            TemporalUnavailable: the workflow was not started. The batch then no longer counts towards the
-                quota.
+            TemporalUnavailable: the workflow was not started. The batch no longer counts towards the quota.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
@@ -177,7 +182,7 @@ class BatchCreator:
         return row or await self.start(order)
 
     async def _admitted_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Check a request, build the order of the new batch, and count the batch towards the tenant's quota.
+        """Check a request, build the order of the new batch, and count the batch towards the tenant's quotas.
 
         Raises:
             ApiError: as in `create`.
@@ -201,7 +206,7 @@ class BatchCreator:
         return order
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
-        """Create the webhook endpoint of the batch, and return it. Return None if the client requested none.
+        """Create the webhook endpoint of the batch, and return it; None if the client requested none.
 
         Call this before the batch starts, so that the endpoint gets all events.
         """

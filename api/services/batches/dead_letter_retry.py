@@ -1,6 +1,6 @@
-"""Retry dead letters (lines that failed for good) in a new batch.
+"""Retries dead letters in a new batch. A repeated request creates no second batch.
 
-A repeated request creates no second batch.
+A dead letter is a line that used up its attempts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,7 @@ class DeadLetterRetries:
         self._builder = RerunBuilder(deps)
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
-        """Return the batch that retries a dead letter. If there is no such batch, create it.
-
-        A dead letter is a line that failed after its last attempt.
+        """Return the batch that retries a dead letter. If there is no such batch yet, create it.
 
         Args:
             found: the dead letter.
@@ -50,9 +48,8 @@ class DeadLetterRetries:
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
         """Create one batch that retries all dead letters of a batch that were not retried yet.
 
-        A dead letter is a line that failed after its last attempt. Return a list with the new batch; empty if
-        there is nothing to retry. An earlier call may have been interrupted after it created batches. This
-        call then starts them, and also returns them.
+        Return a list with the new batch; empty if there is nothing to retry. If an earlier call was
+        interrupted before it started its batch, this call starts that batch and returns it, too.
 
         Args:
             fields: body of the request, which can set the completion window.
@@ -73,10 +70,11 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign the dead letters `ids` of a batch to a new batch.
+        """Assign the dead letters `ids` of a batch to a new batch. Return the order with which the caller
+        must start it.
 
-        Return the order that starts the new batch. If a dead letter was deleted or already belongs to another
-        retry, assign none of them and return None. The caller must start the new batch.
+        If one of the dead letters was deleted or already belongs to another retry, assign none and return
+        None.
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.

@@ -1,4 +1,4 @@
-"""Delete an ended batch with everything that belongs to it, except its input file."""
+"""Deletes an ended batch with everything that belongs to it, except its input file."""
 
 import asyncio
 import logging
@@ -24,8 +24,8 @@ _END_CHECK_SECONDS = 0.1
 class BatchDeletion:
     """Deletes batches with all their data.
 
-    It deletes the rows of the files first, then all objects in storage, and the row of the batch last. If
-    this is interrupted, the batch remains without files. A repeated call then completes the deletion.
+    The rows of the files are deleted first, then all objects in storage, and the row of the batch last. If a
+    deletion is interrupted, the batch remains without files. A repeated call completes the deletion.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -41,9 +41,9 @@ class BatchDeletion:
             keep_files: True to keep the output and error files.
 
         Raises:
-            ApiError: the tenant has no such batch (404). Or the batch has not ended, or its files are not
-                completely written, including copies at its output location (409). Or another batch resumes it
-                and still reads its results (409).
+            ApiError: the tenant has no such batch (404). The batch has not ended, or its files or their
+                copies at its output location are not completely written (409). Another batch that resumes it
+                still reads its results (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:
@@ -66,7 +66,7 @@ class BatchDeletion:
         return DeletedBatch(id=batch_id)
 
     async def _delete_objects(self, tenant: str, batch_id: str) -> None:
-        """Delete all objects of the batch in storage, but keep the objects of files that still have a row."""
+        """Delete all stored objects of the batch, except objects of files that still have a database row."""
         ids = [derived_file_id(batch_id, kind) for kind in OUTPUT_KINDS]
         kept = await self._retention.storage_keys(tenant, ids)
         for id in ids:
@@ -78,7 +78,8 @@ class BatchDeletion:
     async def _check_ended(self, row: BatchRow) -> None:
         """Check that the batch and its workflow have ended, and that all its files are written.
 
-        The workflow gets two seconds to end: until it has ended, it can still write to the batch.
+        A workflow that has not ended can still write to the batch, so this waits up to two seconds for its
+        end.
 
         Raises:
             ApiError: the batch or its workflow has not ended, or some files are not written yet (409).
@@ -102,10 +103,10 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no more files of an ended batch will be copied to its output location.
+        """Check that no files of an ended batch will still be copied to its output location.
 
-        The database alone is not enough: if the workflow that copies was terminated, its files stay pending
-        forever. So this also asks Temporal if the workflow is running.
+        If the workflow that copies was terminated, the database shows pending files forever. So this also
+        checks in Temporal that the workflow has ended.
 
         Raises:
             ApiError: files will still be copied (409).
@@ -122,5 +123,5 @@ class BatchDeletion:
 
 
 def _not_yet(message: str) -> ApiError:
-    """Return a 409 error that tells the client to try again later."""
+    """Return a 409 error with a Retry-After header, so that the client tries again later."""
     return ApiError(409, message, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

@@ -1,4 +1,4 @@
-"""Estimate the tokens and the cost of a batch from its input, without creating the batch."""
+"""Estimates the tokens and the cost of a batch from its input, without creating the batch."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -69,11 +69,14 @@ class EstimateRunner:
         content: AsyncGenerator[bytes],
         enter_large: Callable[[], Awaitable[object]],
     ) -> EstimateObject:
-        """Estimate an input by its content. When this returns, all memory of the estimate is free.
+        """Estimate a batch from the content of its input. All memory of the estimate is free when this
+        returns.
 
         Args:
-            enter_large: is called once if the input has more than _LARGE_LINES lines. It waits until no other
-                estimate of such an input runs, and raises ApiError if that takes too long (429).
+            content: pieces of the input.
+            enter_large: function that is called once if the input has more than _LARGE_LINES lines. It waits
+                until no other estimate of such a large input runs. It raises ApiError (429) if this takes too
+                long.
         """
         settings = self._deps.settings
         served = await self._deps.models.served_now()
@@ -107,9 +110,11 @@ class EstimateRunner:
     async def _forecast(
         self, tenant: str, lines: Mapping[str, int], *, weight: float
     ) -> EstimatedTime | None:
-        """Return how long a batch would take. `lines` has the number of its lines for each model.
+        """Return how long a batch would take; None if this cannot be forecast.
 
-        Return None if the time cannot be forecast.
+        Args:
+            lines: number of the batch's lines for each model.
+            weight: share of the workers that the tenant gets, relative to other tenants.
         """
         table, now = self._deps.database.forecasts, self._deps.clock()
         speeds = await table.speeds(lines.keys(), now)
@@ -166,10 +171,14 @@ class EstimateRunner:
         estimator: InputEstimator,
         enter_large: Callable[[], Awaitable[object]],
     ) -> None:
-        """Read the input in pieces, with only one piece in memory at a time.
+        """Pass the input to the estimator, with only one piece in memory at a time.
+
+        Args:
+            content: pieces of the input.
+            enter_large: as in `_estimate_content`.
 
         Raises:
-            ApiError: the input cannot be read, or reading it takes too long.
+            ApiError: the input cannot be read, or reading it takes too long (503).
         """
         try:
             async with asyncio.timeout(_MAX_SECONDS), aclosing(content):

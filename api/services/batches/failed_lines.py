@@ -18,13 +18,13 @@ _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the in
 
 
 class InputMismatch(Exception):
-    """A line that has to be copied was not found in the input file."""
+    """A line to copy was not found in the input file."""
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return the digests of all line ids in an error file, joined in the order of the file.
+    """Return the digests of the ids of all lines in an error file. Each digest has 16 bytes.
 
-    A digest has 16 bytes.
+    The digests are joined in the order of the file.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -37,12 +37,12 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of lines in an error file that failed with one of the codes.
+    """Return the digests of the ids of those lines in an error file that failed with one of the codes.
 
-    The digests have 16 bytes each, and are joined in the order of the file.
+    Each digest has 16 bytes. They are joined in the order of the file.
 
     Args:
-        codes: error codes, as they are shown in the batch's `errors_summary`.
+        codes: error codes, as shown in the batch's `errors_summary`.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -62,7 +62,7 @@ async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDe
 async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:
     """Copy selected lines of a batch's input to a new object in storage. Return a row for this new file.
 
-    The row is not in the database yet: the caller must insert it.
+    The caller must insert the row into the database.
 
     Args:
         row: row of the ended batch.
@@ -97,9 +97,9 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
 
 class _LineSelector:
-    """Selects the failed lines of an input file, which it receives in pieces.
+    """Selects the failed lines of an input file. The caller passes each piece of the file to `feed`.
 
-    The caller passes each piece to `feed`, and calls `finish` at the end.
+    After the last piece, the caller must call `finish`.
 
     Args:
         failed: digests of the ids of the failed lines, joined in the order of the input.
@@ -113,7 +113,8 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """End the input. If its last line is selected and has no newline, return this line; else no bytes.
+        """End the input. Return the rest: the last line, if it is selected and has no newline; otherwise no
+        bytes.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -135,9 +136,10 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Computes the digest of each line id in an error file, which it receives in pieces.
+    """Computes the digest of each line id in an error file. The caller passes each piece of the file to
+    `feed`.
 
-    The id is at the beginning of a line, so only the beginning of a line is kept in memory.
+    The id is at the beginning of a line, so only the beginning of the current line is kept in memory.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Search for the batches that have a line with a certain `custom_id`."""
+"""Searches for batches that have a line with a certain `custom_id`."""
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
@@ -12,10 +12,10 @@ _OPERATORS = ""  # no tenant has this name
 
 
 class LineSearch:
-    """Searches for batches. Each method raises ApiError if too many other searches are running (429).
+    """Searches for batches. Each method raises ApiError (429) if too many other searches are running.
 
-    Four searches run at a time, and they use at most half of the connections to the database. All routes
-    share one object, so that this limit applies to the process.
+    At most four searches run at a time, and they use at most half of the database connections. All routes
+    share one object, so that this limit applies to the whole process.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:

@@ -1,6 +1,6 @@
-"""Index of a running batch's results: which lines are settled, and where in storage each result is.
+"""Index of a running batch's results. It shows which lines are settled, and where each result is stored.
 
-A line is settled if it has a final result. Results are stored in segments, objects with many results each.
+A line is settled if it has a final result. Results are stored in segments: objects with many results each.
 The index reads only the end of each segment, which lists its records. A line takes 42 bytes of memory. Lines
 are identified by their number, counted from 0 in input order.
 """
@@ -36,7 +36,7 @@ _NONE = -1
 
 
 class _Place(NamedTuple):
-    """Where a line's result is in its segment (an object with results): first byte and length in bytes."""
+    """Position of a line's result in its segment (an object with results): first byte and length in bytes."""
 
     line: int
     position: int
@@ -44,10 +44,9 @@ class _Place(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A range of bytes in a segment that contains results: from `start` up to, but not including, `end`.
+    """Range of bytes in a segment that contains results: from `start` up to, but not including, `end`.
 
-    `places` has the positions of these results. If the index is refreshed during the read, `places` does not
-    change.
+    `places` has the positions of these results. They stay the same if the index is refreshed during the read.
     """
 
     segment: int
@@ -61,11 +60,10 @@ class _Lines(NamedTuple):
 
     Attributes:
         offsets: for each line, its byte offset in the input file.
-        originals: for each line, the number of the line whose result it gets. A line that repeats an earlier
-            line gets the result of that line (the original). All other lines have their own number here.
-        texts: for each line that is a duplicate, the byte offset of its entry in `duplicates`; -1 for all
-            others.
-        duplicates: the list of duplicate lines, encoded as ingestion stored it.
+        originals: for each line, the number of the line whose result it gets. A duplicate line repeats an
+            earlier line (the original), and gets its result. All other lines have their own number here.
+        texts: for each duplicate line, the byte offset of its entry in `duplicates`; -1 for all other lines.
+        duplicates: the list of duplicate lines, as ingestion has encoded and stored it.
         copied, copies: numbers of lines, sorted. Line `copies[n]` is a duplicate of line `copied[n]`.
     """
 
@@ -83,14 +81,14 @@ class _Lines(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """A line that has got a result, which is a success or a failure."""
+    """A line that has got a result, and whether the result is a success or a failure."""
 
     line: int
     success: bool
 
 
 class LiveIndex:
-    """Tells where the results of a running batch are stored. All readers of the batch share one index.
+    """Shows where the results of a running batch are stored. All readers of the batch share one index.
 
     Results are in segments: objects that workers write while the batch runs.
     """
@@ -135,11 +133,11 @@ class LiveIndex:
         return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
 
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
-        """Yield which lines succeeded or failed, in the order in which this index found their results.
+        """Yield lines that have succeeded or failed, in the order in which this index found their results.
 
-        `start` and `end` are positions in this order; `end` itself is not included. A line has at most one
-        success and one failure. It has both if a success was found after a failure. Positions never change,
-        but the index of another process may have another order.
+        `start` and `end` are positions in this order; `end` itself is not included. Positions never change,
+        but the index of another process may have another order. A line has at most one success and one
+        failure. It has both if its success was found after its failure.
         """
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in self._settlements[start:end])
 
@@ -148,7 +146,7 @@ class LiveIndex:
         return map(RequestIds(self._order.batch_id).of, self._lines.offsets)
 
     async def refresh(self) -> None:
-        """Add the segments that were stored since the last refresh. Remove segments that no longer exist.
+        """Add the segments that were stored since the last refresh, and remove segments that no longer exist.
 
         Do nothing if the last refresh was less than `refresh_seconds` ago.
 
@@ -162,14 +160,14 @@ class LiveIndex:
             self._refreshed_at = time.monotonic()
 
     async def read(self, lines: Sequence[int]) -> list[bytes]:
-        """Read the results of these lines from storage. Return each as a line of a file, without newline.
+        """Read the results of these lines from storage. Return each result as a line of a file, without
+        newline.
 
         All lines must have a result.
 
         Raises:
-            ObjectMissing: a segment was merged into another segment or deleted since the last refresh. Call
-                `refresh` and try again. The refresh then happens even if the last one was less than
-                `refresh_seconds` ago.
+            ObjectMissing: a segment was deleted, or merged into another segment, since the last refresh. Call
+                `refresh` and try again. That refresh does not wait for `refresh_seconds`.
             SegmentDamaged: a result is damaged.
         """
         originals = self._lines.originals
@@ -182,9 +180,10 @@ class LiveIndex:
         return [self._result(line, found[originals[line]]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
-        """Return the byte ranges to read for the results of these lines. No line may be a duplicate.
+        """Return the byte ranges to read for the results of these lines. None of the lines may be a
+        duplicate.
 
-        Results that are close to each other in a segment share one range, so that fewer reads are necessary.
+        Results that are close to each other in a segment share one range, so that there are fewer reads.
         """
         spans: list[_Span] = []
         for segment, start, line in sorted(
@@ -275,11 +274,14 @@ class LiveIndex:
             self._settlements.extend(each << 1 | success for each in self._lines.sharing_result(line))
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if this result of the line must be used instead of the result in the index.
+        """Return True if this result must replace the result of the line in the index, or if the index has
+        none.
 
-        Also return True if the index has none. The rule is the same as when the batch's files are written: a
-        success replaces a failure. Of two successes or two failures, the result in the segment with the
-        smaller key is used.
+        The rule is the same as when the batch's files are written. A success replaces a failure. Of two
+        successes or two failures, the result in the segment with the smaller key is used.
+
+        Args:
+            key: storage key of the segment that contains this result.
         """
         segment = self._segment[line]
         known = self._keys[segment] if segment != _NONE else ""
@@ -297,10 +299,11 @@ def _payloads(span: _Span, data: bytes) -> dict[int, bytes]:
 async def open_index(
     storage: Storage, order: BatchOrder, ingested: IngestResult, refresh_seconds: float
 ) -> LiveIndex:
-    """Create the index of a running batch. It contains the results that are known since ingestion.
+    """Create the index of a running batch. It contains the results that ingestion itself has stored.
 
     Args:
-        ingested: result of the step that read the input. It says where the plans (lists of lines) are stored.
+        ingested: result of ingestion, the step that read the input. It contains where the plans (lists of
+            lines) are stored.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
@@ -327,7 +330,7 @@ async def open_index(
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
     """Return an index entry for each result in a segment; None if the segment no longer exists.
 
-    Only the end of the segment is read, because it lists the results.
+    Only the end of the segment is read, which lists the results.
 
     Raises:
         SegmentDamaged: the end of the segment is invalid.

@@ -1,6 +1,6 @@
-"""Results of a batch while it runs, in input order or as they settle.
+"""Results of a batch while it runs, in input order or as lines settle (get a final result).
 
-In input order, they are the beginning of the output or error file.
+In input order, they are the beginning of the later output or error file.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _MAX_MISSES = 10
 
 
 class ReaderCutOff(Exception):
-    """Raised to end a response early, because the batch was deleted."""
+    """The batch was deleted, so the response ends early."""
 
 
 class ResultQuery(NamedTuple):
@@ -50,11 +50,11 @@ class ResultQuery(NamedTuple):
         success: True for the lines of the output file, False for the lines of the error file.
         after: `batch_req_...` id of the line after which to continue; None for the beginning. It requires
             `in_input_order`.
-        custom_id: select only lines with this custom id; None selects lines with any custom id.
-        follow: True to wait for more lines. The wait ends when the batch has ended, the API process stops, or
-            LIFETIME_SECONDS have passed.
-        in_input_order: True for the order of the input: a line without a result holds back all lines after
-            it. False for the order in which this process finds the results.
+        custom_id: select only lines with this custom id; None selects all lines.
+        follow: True to wait for more lines. The wait ends when the batch has ended, when the API process
+            stops, or after LIFETIME_SECONDS.
+        in_input_order: True for the order of the input. A line without a result then holds back all lines
+            after it. False for the order in which this process finds the results.
     """
 
     success: bool = True
@@ -65,10 +65,10 @@ class ResultQuery(NamedTuple):
 
 
 class LiveResults:
-    """Reads the results of running batches from segments, and the results of ended batches from files.
+    """Reads the results of running batches from segments, and those of ended batches from files.
 
-    A segment is an object that a worker writes while the batch runs. All readers of a batch share one index,
-    so the segments of a batch are listed at most once a second.
+    A segment is an object with results that a worker writes while the batch runs. All readers of a batch
+    share one index, so the segments of a batch are listed at most once a second.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -84,11 +84,11 @@ class LiveResults:
         """Return a response whose body is the selected results, one per line.
 
         Args:
-            without_body: True for a HEAD request: nothing is read.
+            without_body: True for a HEAD request, for which no result is read.
 
         Raises:
-            ApiError: too many readers (429), an unknown line in `after` (400), or the file of the ended batch
-                was deleted (404).
+            ApiError: there are too many readers (429), the line in `after` is unknown (400), or the file of
+                the ended batch was deleted (404).
         """
         if without_body:
             return Response(None, headers=_HEADERS, media_type=JSONL)
@@ -122,9 +122,10 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch.
+        """Return the index of a running batch; None if its input is not validated yet or is invalid.
 
-        Return None if its input is not validated yet or is invalid.
+        Raises:
+            ObjectMissing: the batch has ended meanwhile.
         """
         batch_id = row.order.batch_id
         index = self._indexes.get(batch_id)
@@ -179,13 +180,14 @@ class _Reader:
         self._index: LiveIndex | None = None
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many per item.
+        """Yield the selected lines, many in each item.
 
-        The query may name the line after which to begin (`after`). The first item may be empty: it is yielded
-        as soon as it is known that this line exists.
+        If the query has a line `after` which to begin, the first item confirms that this line exists. This
+        item may be empty.
 
         Raises:
-            ApiError: the line is not one of the selected lines, or the file of the ended batch was deleted.
+            ApiError: the line `after` is not one of the selected lines, or the file of the ended batch was
+                deleted.
             ReaderCutOff: the batch was deleted.
         """
         until = asyncio.get_running_loop().time() + LIFETIME_SECONDS
@@ -230,7 +232,8 @@ class _Reader:
         self._row = row
 
     async def _settled(self) -> AsyncGenerator[bytes]:
-        """Yield the selected lines that have a result now and were not yielded yet. The first item is empty.
+        """Yield the selected lines that have a result now and were not yielded before. The first item is
+        empty.
 
         Raises:
             ApiError: `after` is not one of the selected lines.
@@ -260,10 +263,9 @@ class _Reader:
                 await asyncio.sleep(0)  # lets other requests run
 
     async def _sent_lines(self) -> SentLines | None:
-        """Return the lines that were already sent to the client, so that they are not sent again.
+        """Return the lines that were already sent to the client; None if no lines were sent.
 
-        Return None if no lines were sent. Also return None for input order: there, the last line that was
-        sent says enough.
+        Also return None for input order, for which the id of the last sent line is enough to continue.
         """
         if self._index is None or self._query.in_input_order:
             return None
@@ -274,8 +276,8 @@ class _Reader:
     ) -> AsyncGenerator[bytes]:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
-        In input order, reading continues after the last line that was yielded. If the file does not have this
-        line, because another result replaced it, nothing is yielded.
+        In input order, reading continues after the last line that was yielded. If another result has replaced
+        that line in the file, nothing is yielded.
 
         Args:
             sent: the result of `_sent_lines`.
@@ -313,9 +315,8 @@ class _Reader:
 
 
 class _ResultStream(StreamingResponse):
-    """Response that sends `first` and then `pieces`.
-
-    At its end it always calls `release`, even after an error.
+    """Response that sends `first` and then `pieces`. At its end it always calls `release`, even after an
+    error.
     """
 
     def __init__(
@@ -342,11 +343,13 @@ def _has_ended(row: BatchRow) -> bool:
 
 
 def _start_after(index: LiveIndex, id: str, success: bool) -> int:
-    """Return the number of the line that comes after the line with this id.
+    """Return the number of the line that follows the line with this id.
+
+    Args:
+        success: True if successes are requested, False if failures are requested.
 
     Raises:
-        ApiError: the line does not exist or has no result yet. Or it is a success if failures were requested,
-            or a failure if successes were requested.
+        ApiError: the line `id` does not exist, has no result yet, or its result is not of the requested kind.
     """
     found = index.find(id)
     if found is None or not index.is_settled(found) or index.is_success(found) != success:

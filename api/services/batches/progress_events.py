@@ -1,4 +1,4 @@
-"""Progress of batches as Server-Sent Events. One poller reads all batches that have listeners."""
+"""Progress of batches as Server-Sent Events. One loop reads all batches that have listeners."""
 
 import asyncio
 import logging
@@ -39,11 +39,11 @@ _COUNTDOWNS = {"x_batchwright": {"forecast": {"remaining_seconds_p50", "remainin
 
 
 class Event(NamedTuple):
-    """State of a batch, encoded as an event for its event stream.
+    """State of a batch, encoded as a Server-Sent Event.
 
     Attributes:
         id: digest of the state. Every API process computes the same id for the same state.
-        encoded: the event as bytes, in the format of Server-Sent Events.
+        encoded: the event as bytes.
         is_last: True if the batch has ended.
     """
 
@@ -67,7 +67,7 @@ def encode_event(batch: BatchObject) -> Event:
 
 
 class Topic:
-    """A batch that clients follow: its latest event, and the listeners that receive its events."""
+    """A batch that clients follow: its latest event, and the listeners (streams) that receive its events."""
 
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
@@ -75,9 +75,9 @@ class Topic:
         self._seen: object = None  # values from which the latest event was made
 
     def has_changed(self, *seen: object) -> bool:
-        """Store `seen`, and return True if it differs from the values of the previous call.
+        """Return True if `seen` differs from the values of the previous call, or if this is the first call.
 
-        `seen` are the values from which an event is made. The first call returns True.
+        `seen` are the values from which an event is made. They are stored for the next call.
         """
         changed, self._seen = seen != self._seen, seen
         return changed
@@ -90,9 +90,8 @@ class Topic:
 
 
 class Listener:
-    """One event stream of one client.
-
-    A client that reads slowly skips events, and gets the latest one next.
+    """One event stream of one client. If the client reads slowly, it skips events and gets the latest one
+    next.
     """
 
     def __init__(self, topic: Topic, known: str | None) -> None:
@@ -104,15 +103,15 @@ class Listener:
         self._wake.set()
 
     def close(self) -> None:
-        """End the stream after the event that is being sent now."""
+        """End the stream. An event that is being sent now is completed first."""
         self._closed = True
         self._wake.set()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the latest event, unless the client already has it. Then yield each new event, as bytes.
+        """Yield the latest event as bytes, unless the client already has it. Then yield each new event.
 
-        After `KEEP_ALIVE_SECONDS` without an event, a comment is yielded, which keeps the connection open.
-        The iteration ends after the batch's last event, after `close`, or after `LIFETIME_SECONDS`.
+        If there is no event for `KEEP_ALIVE_SECONDS`, yield a comment, which keeps the connection open. The
+        iteration ends after the batch's last event, after `close`, or after `LIFETIME_SECONDS`.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFETIME_SECONDS
@@ -137,8 +136,8 @@ class Listener:
 class BatchEvents:
     """The event streams of this process, and the loop that reads their batches from the database.
 
-    The first listener of a batch reads it once. From then on, one query regularly reads all batches that have
-    listeners. Without listeners, no queries are sent.
+    The first listener of a batch causes one read of this batch. From then on, one query regularly reads all
+    batches that have listeners. Without listeners, no queries are sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -164,7 +163,8 @@ class BatchEvents:
 
     @contextmanager
     def listener(self, topic: Topic, known: str | None) -> Generator[Listener]:
-        """Context manager that yields a new listener, which counts for the limits until the block ends.
+        """Context manager that yields a new listener. The listener counts towards the limits until the block
+        ends.
 
         Args:
             topic: the batch to listen to.
@@ -191,11 +191,11 @@ class BatchEvents:
                 self._polled = None
 
     async def run(self) -> None:
-        """Call `poll` again and again, with pauses. It never returns.
+        """Call `poll` repeatedly, with pauses. This never returns.
 
-        A pause lasts at least `POLL_SECONDS`. After a slow poll it lasts longer, up to `MAX_PAUSE_SECONDS`,
-        so that polling takes only 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of the
-        database is logged only once.
+        A pause lasts at least `POLL_SECONDS`. After a slow poll it is longer, up to `MAX_PAUSE_SECONDS`, so
+        that polls take at most about 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of
+        the database is logged only once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         failing = False
@@ -212,7 +212,7 @@ class BatchEvents:
                 failing = True
 
     async def poll(self) -> None:
-        """Read each batch that has listeners, and send an event to them if the batch has changed.
+        """Read each batch that has listeners. If a batch has changed, send an event to its listeners.
 
         If a batch was deleted, its streams end.
 

@@ -1,4 +1,6 @@
-"""Reruns of ended batches: a retry repeats the failed lines, a resumption sends lines without a result."""
+"""Reruns of ended batches. A retry sends the failed lines again; a resumption sends lines without a
+result.
+"""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -46,8 +48,8 @@ _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwrigh
 class BatchReruns:
     """Creates batches that retry or resume an ended batch. Each batch can be retried once and resumed once.
 
-    Retry sends failed lines again. Resume sends lines without a result. A repeated request returns the batch
-    that the first request created.
+    A retry sends the failed lines again. A resumption sends the lines without a result. A repeated request
+    returns the batch that the first request created.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -56,15 +58,14 @@ class BatchReruns:
         self._builder = RerunBuilder(deps)
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch that sends the failed lines of an ended batch again.
-
-        Return the row of the new batch.
+        """Create a batch that sends the failed lines of an ended batch again. Return the row of the new
+        batch.
 
         Args:
             row: row of the ended batch.
-            fields: body of the request. It can set the completion window. It can also select error codes:
-                then only lines that failed with one of them are sent again.
-            key_id: id of the API key that the new batch runs with.
+            fields: body of the request. It can set the completion window and the maximum cost. It can also
+                select error codes: then only lines that failed with one of these codes are sent again.
+            key_id: id of the API key with which the new batch runs.
 
         Raises:
             ApiError: the batch cannot be retried, a field is not valid, or a quota is exhausted.
@@ -98,12 +99,12 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, build)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return the digests of the ids of failed lines in an error file, joined. A digest has 16 bytes.
+        """Return the digests of the ids of failed lines in an error file, joined. Each digest has 16 bytes.
 
-        If `codes` is not empty, only lines that failed with one of these error codes count.
+        If `codes` is not empty, only lines that failed with one of these error codes are included.
 
         Raises:
-            ApiError: no line has one of the codes (409).
+            ApiError: no line failed with one of the codes (409).
         """
         if not codes:
             return await failed_line_digests(error, self._deps)
@@ -117,15 +118,15 @@ class BatchReruns:
         return digests
 
     async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch that sends the lines of an ended batch that have no result.
+        """Create a batch that sends the lines of an ended batch that have no result. Return the new batch's
+        row.
 
-        Return the new batch's row. The new batch has the same input file, and takes over the results of the
-        ended batch.
+        The new batch has the same input file, and takes over the results of the ended batch.
 
         Args:
             row: row of the ended batch.
-            fields: body of the request, which can set the completion window.
-            key_id: id of the API key that the new batch runs with.
+            fields: body of the request. It can set the completion window and the maximum cost.
+            key_id: id of the API key with which the new batch runs.
 
         Raises:
             ApiError: the batch cannot be resumed, a field is not valid, or a quota is exhausted.
@@ -187,7 +188,9 @@ def _results_gone(row: BatchRow, what: str) -> ApiError:
 
 
 def resume_refusal(row: BatchRow) -> str:
-    """Return a message for the client that says why an ended batch cannot be resumed; empty if it can."""
+    """Return the reason why an ended batch cannot be resumed, as a message for the client; empty if it can
+    be.
+    """
     if row.files_pending:
         return _FILES_PENDING
     if row.status is BatchStatus.COMPLETED:
@@ -204,19 +207,19 @@ class RerunBuilder:
     """Builds a new batch that sends lines of an ended batch again.
 
     The builder also stores a claim: a record that these lines now belong to the new batch. The claim prevents
-    that a second batch sends the same lines.
+    a second batch from sending the same lines.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
 
     def parameters(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchCreate:
-        """Return the parameters of the new batch. They are copied from the ended batch.
+        """Return the parameters of the new batch, copied from the ended batch.
 
         Args:
             fields: body of the request. Its `completion_window` and `max_cost` replace the values of the
                 ended batch.
-            key_id: id of the API key that the new batch runs with; empty if an operator sent the request.
+            key_id: id of the API key with which the new batch runs; empty if an operator sent the request.
 
         Raises:
             ApiError: the completion window or the maximum cost is not valid.
@@ -244,8 +247,8 @@ class RerunBuilder:
     async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
         """Build the order of the new batch: the message that starts its workflow.
 
-        The new batch has the priority of the ended batch. If the tenant may no longer use this priority, it
-        has the highest priority that the tenant may use.
+        The new batch has the priority of the ended batch, or the highest priority that the tenant may now use
+        if that is lower.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
@@ -270,13 +273,14 @@ class RerunBuilder:
         return file
 
     async def copy_input(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
-        """Copy selected lines of the batch's input to a new object in storage.
+        """Copy selected lines of the batch's input to a new object in storage. Return a row for this new
+        file.
 
-        Return a row for this new file. The row is not in the database yet: the caller must insert it.
+        The caller must insert the row into the database.
 
         Args:
-            wanted: function that returns one byte string: the digests of the ids of all selected lines, in
-                the order of the input.
+            wanted: function that returns one byte string: the digests of the ids of all selected lines,
+                joined in the order of the input.
 
         Raises:
             ApiError: the input was deleted, or a file of the batch is lost or damaged.
@@ -292,17 +296,18 @@ class RerunBuilder:
     async def admit_and_claim(
         self, new_order: BatchOrder, file: FileRow | None, claim: Callable[[], Awaitable[_Claimed]]
     ) -> _Claimed:
-        """Count the new batch towards the tenant's quotas, then claim its lines.
+        """Count the new batch towards the tenant's quotas, then claim its lines. Return the result of
+        `claim`.
 
-        Return the result of `claim`. If another batch has already claimed the lines, the new batch is not
-        needed. It then no longer counts towards the quotas, and the object of its input file is deleted.
+        If another batch has already claimed the lines, the new batch is not needed. It then no longer counts
+        towards the quotas, and the object of its input file is deleted.
 
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
             claim: function that stores the claim and the row of the file, and returns `new_order`. If the
-                lines cannot be claimed, it stores nothing. It then returns the order of the batch that has
-                the claim, or None.
+                lines cannot be claimed, the function stores nothing. It then returns the order of the batch
+                that has the claim, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.

@@ -1,4 +1,4 @@
-"""Select result lines: of a list, and of the file of a batch that has ended."""
+"""Selects result lines from a list, and from the file of a batch that has ended."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
@@ -17,13 +17,14 @@ class NotInFile(Exception):
 
 
 class SentLines:
-    """The lines that were already sent to a client before the batch ended.
-
-    They were sent in the order in which their results were found.
+    """The lines that were sent to a client before the batch ended, in the order in which results were
+    found.
     """
 
     def __init__(self, index: LiveIndex, end: int, success: bool) -> None:
-        """Remember the lines of the first `end` results in the index. This takes a microsecond for each."""
+        """Store the lines of the first `end` results in the index. This takes about a microsecond for each
+        line.
+        """
         sent = bytearray(len(index))
         for settled in index.settlements(0, end):
             if settled.success == success:
@@ -31,15 +32,20 @@ class SentLines:
         self._lines = zip(index.ids(), sent, strict=True)
 
     def has(self, id: str) -> bool:
-        """Return True if the line with this id was sent. Calls must be in the order of the input."""
+        """Return True if the line with this id was sent.
+
+        Successive calls must be for lines in input order.
+        """
         return bool(next((sent for known, sent in self._lines if known == id), 0))
 
 
 class LineFilter(NamedTuple):
     """Selects lines of a file. Each field that is not None is a condition.
 
-    A line must come after the line `after`, have this `custom_id`, and must not be one of the lines in
-    `sent`.
+    Attributes:
+        after: select only lines that follow the line with this id.
+        custom_id: select only lines with this custom id.
+        sent: do not select these lines.
     """
 
     after: str | None
@@ -85,7 +91,7 @@ async def selected_lines(
 
 
 def joined(lines: list[bytes], custom_id: str | None) -> bytes:
-    """Join lines into bytes, each with a newline.
+    """Join lines into bytes, and add a newline to each line.
 
     If `custom_id` is not None, skip lines with another custom id.
     """
@@ -96,5 +102,5 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that come after the line id in each result line that has this custom id."""
+    """Return the bytes that follow the line id in every result line with this custom id."""
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()

@@ -1,4 +1,7 @@
-"""Orders in which results of a running batch are read: the order of the input, and that of settlement."""
+"""Two orders in which results of a running batch are read: input order, and the order in which lines settle.
+
+A line settles when its final result is stored.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +13,9 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """Numbers of lines that are read from storage together. The next window starts at `end`."""
+    """Numbers of lines whose results are read from storage together, and the position `end` of the next
+    window.
+    """
 
     lines: list[int]
     end: int
@@ -22,8 +27,9 @@ NextWindow = Callable[[LiveIndex, int, bool], Window | None]
 def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window | None:
     """Return the lines to read next in input order: from `start` up to the first line without a result.
 
-    The window contains only successful lines, or only failed lines if `success` is False. It ends early if
-    the lines are too many or too large. Return None if the line `start` has no result or does not exist.
+    The window contains only successful lines, or only failed lines if `success` is False. It is limited to
+    `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if the line `start` has no result or
+    does not exist.
     """
     lines, size, end = list[int](), 0, start
     most = min(len(index), start + _LOOKED_AT_ONCE)
@@ -38,9 +44,9 @@ def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window |
 def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
     """Return the lines to read next in the order in which results were found, from result number `start`.
 
-    The window contains only successful lines, or only failed lines if `success` is False. It ends early if
-    the lines are too many or too large. Return None if there is no result number `start` yet, or if this
-    result is being moved to another segment.
+    The window contains only successful lines, or only failed lines if `success` is False. It is limited to
+    `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if there is no result number `start`
+    yet, or if this result is being moved to another segment.
     """
     lines, size, end = list[int](), 0, start
     for settled in index.settlements(start, start + _LOOKED_AT_ONCE):

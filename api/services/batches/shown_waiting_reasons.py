@@ -1,4 +1,4 @@
-"""Reasons why batches wait: reasons that workers report, and task queues that no worker polls."""
+"""Reasons why batches wait: those that workers report, and task queues that no worker polls."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -47,12 +47,12 @@ class BatchWaitingReasons:
     def of_batch(
         self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues
     ) -> list[WaitingObject]:
-        """Return why a batch or its models wait. The list is empty if nothing waits or the batch has ended.
+        """Return the reasons why a batch or its models wait; empty if nothing waits or the batch has ended.
 
         Args:
             reported: waiting reasons of the batch that are stored in the database.
             polled: the task queues that workers poll, as returned by `polled_queues`. If no worker polls a
-                queue that the batch needs, the batch waits for this reason, too.
+                queue that the batch needs, this is a waiting reason, too.
         """
         if row.status not in LIVE_STATES:
             return []
@@ -100,7 +100,7 @@ def _waiting_object(row: WaitingRow) -> WaitingObject:
 def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:
     """Return a waiting reason for each task queue that the batch needs but that no worker polls.
 
-    The API finds these reasons itself: perhaps no worker is running that could report them.
+    The API itself finds these reasons, because perhaps no worker is running that could report them.
     """
     missing = [queue for queue in (CONTROL_QUEUE, IO_QUEUE) if queue not in polled.queues]
     found = [WaitingObject(model=None, reason=unpolled_reason(queue)) for queue in missing]

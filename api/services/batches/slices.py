@@ -1,4 +1,4 @@
-"""Shows where the slices of a batch are, since when, and what they wait for.
+"""Shows the state of each slice of a batch, since when it has this state, and why it waits.
 
 A slice is a part of a batch's lines that one worker processes at a time.
 """
@@ -29,10 +29,7 @@ _NOTHING = SettledLines(0, 0)
 
 
 class BatchSlices:
-    """Collects what is known about the slices of a batch from Temporal, the database and the storage.
-
-    A slice is a part of a batch's lines that one worker sends.
-    """
+    """Collects what Temporal, the database and the storage know about the slices of a batch."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._temporal, self._storage = deps.temporal, deps.storage
@@ -42,6 +39,9 @@ class BatchSlices:
         """Return the slices of a batch that are scheduled now, and all other steps that have not ended.
 
         The slices are sorted by model, then by number.
+
+        Raises:
+            TemporalUnavailable, DatabaseUnavailable: the slices cannot be read.
         """
         tenant, batch_id = row.order.tenant, row.order.batch_id
         steps = await self._temporal.pending(batch_id)
@@ -84,9 +84,10 @@ class BatchSlices:
         return found
 
     async def _count_segments(self, row: BatchRow, share: ModelShare) -> Counter[int] | None:
-        """Count the segments (stored objects with results) of each slice of a model, by slice number.
+        """Count the segments (stored objects with results) of each slice of a model. Return the counts by
+        slice number.
 
-        Return None if the storage does not answer in time.
+        Return None if the storage is unavailable or does not respond in time.
         """
         order, counts = row.order, Counter[int]()
         prefix = f"{object_keys.results_root(order.tenant, order.batch_id)}{share.safe_model}/"

@@ -1,1 +1,1 @@
-"""Single calls: accept them, and hold the connections of clients that wait for the answer."""
+"""Services for single calls: accept them, send them, and hold the connections of clients that wait."""

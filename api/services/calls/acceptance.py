@@ -1,7 +1,7 @@
-"""Accept single calls, and start the rolling batches whose lines they become.
+"""Accepts single calls, and starts rolling batches, which contain the calls as lines.
 
-A call is accepted once its row is stored and the workflow of its batch is started. The workflow collects the
-calls of its batch about half a second later.
+A rolling batch collects calls of one tenant, model and endpoint for half a second. A call is accepted when
+its row is stored and the workflow of its batch is started.
 """
 
 import asyncio
@@ -36,7 +36,9 @@ _REMEMBERED_STARTS = 1_000
 
 
 class CallWindow(NamedTuple):
-    """How long a call may wait for its answer, as text and as a duration. After this time the call fails."""
+    """The time within which a call must be answered, as text and as a duration. After this time the call
+    fails.
+    """
 
     text: str
     length: timedelta
@@ -47,13 +49,14 @@ HELD = CallWindow("15m", timedelta(minutes=15))  # of calls whose client waits
 
 
 class CallRequest(NamedTuple):
-    """A validated request for a single call: one request to a model, for which the client creates no batch.
+    """A validated request for a single call: one request to a model that the client sends without a batch.
 
     Attributes:
         id_prefix: beginning of the call's id.
         body: body for the backend, as JSON.
-        window: time within which the call must have an answer.
-        notifies: True if webhooks get an event when the call ends. False if the client waits for the call.
+        window: time within which the call must be answered.
+        notifies: True if webhooks get an event when the call ends. False if the client waits on an open
+            connection.
         priority: priority of the call; None for the default.
         webhook: endpoint that gets an event when this call ends; None for no endpoint. Its URL is already
             checked.
@@ -73,7 +76,7 @@ class CallRequest(NamedTuple):
 
 
 class SentKey(NamedTuple):
-    """An idempotency key that a client sent, and the digest of the request."""
+    """An idempotency key that a client has sent, and a digest of its request."""
 
     text: str
     fingerprint: str
@@ -81,9 +84,9 @@ class SentKey(NamedTuple):
 
 @dataclass
 class _Room:
-    """Limits of a tenant, and how much of them is used.
+    """Limits of a tenant, and how much of each limit is used.
 
-    The usage includes calls that were accepted after it was read from the database.
+    The usage is read from the database. Calls that this process has accepted since then are added to it.
     """
 
     quotas: TenantQuotas
@@ -92,7 +95,7 @@ class _Room:
     open: int
 
     def take(self, size: int) -> None:
-        """Count one more open call, and its bytes."""
+        """Add one open call with `size` bytes to the usage."""
         self.open += 1
         self.storage = self.storage._replace(used=self.storage.used + size)
 
@@ -108,13 +111,13 @@ class Calls:
     async def submit(
         self, request: CallRequest, tenant: str, caller: Caller, key: SentKey | None = None
     ) -> Call:
-        """Accept a call, so that a batch sends it to a backend soon. Return the call.
+        """Accept a call, which a batch will soon send to a backend. Return the call.
 
         If an earlier request had the same idempotency key, return the call of that request.
 
         Raises:
-            ApiError: the tenant may not use the model or no backend serves it (404). Or too many calls of the
-                tenant are waiting, or it has stored too many bytes (429). Or the key was used with another
+            ApiError: the tenant may not use the model, or no backend serves it (404). Too many calls of the
+                tenant are waiting, or it has stored too many bytes (429). The key was used with another
                 request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
@@ -131,23 +134,33 @@ class Calls:
         return await self._store(id, request, tenant, caller)
 
     async def get(self, tenant: str, id: str) -> Call:
-        """Return a call. Raises ApiError (404) if the tenant has no such call."""
+        """Return a call.
+
+        Raises:
+            ApiError: the tenant has no such call (404).
+        """
         found = await self._calls.get(tenant, id)
         if found is None:
             raise call_not_found(id)
         return found
 
     async def cancel(self, tenant: str, id: str) -> Call:
-        """Cancel a call that has not ended, and return it. Raises ApiError (404) if there is no such call."""
+        """Cancel a call that has not ended, and return it.
+
+        Raises:
+            ApiError: the tenant has no such call (404).
+        """
         await self.get(tenant, id)
         await self._calls.cancel(tenant, id)
         return await self.get(tenant, id)
 
     async def _admit(self, request: CallRequest, tenant: str) -> None:
-        """Check that the limits of the tenant allow this call, and count the call.
+        """Check that the limits of the tenant allow this call. Add the call to the usage that this process
+        knows.
 
-        The call is added to the usage of the tenant that this process remembers, until that usage is next
-        read from the database.
+        Raises:
+            ApiError: the tenant may not use the model, or no backend serves it (404). Too many calls of the
+                tenant are waiting, or it has stored too many bytes (429).
         """
         served, model = await self._deps.models.served(), self._deps.models.canonical(request.model)
         room = await self._rooms.get(tenant)
@@ -170,18 +183,22 @@ class Calls:
         return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
     async def _is_accepted(self, call: Call) -> bool:
-        """Return True if a stored call is accepted: it has ended, or its batch was started."""
+        """Return True if a stored call has ended or its batch was started. Only then is it accepted."""
         if call.status.has_ended:
             return True
         return await self._deps.database.batches.get(call.tenant, call.batch_id) is not None
 
     async def _store(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
-        """Store a call as a line of the batch that is collecting calls now.
+        """Store a call as a line of the rolling batch that is open now, start this batch, and return the
+        call.
 
-        Start this batch, and return the call. All steps may be repeated. If an earlier request for this call
-        was interrupted, the call may be a line of a batch that was never started. The call is then moved to
-        the current batch, but only after the current batch was started. So each accepted call belongs to a
-        started batch.
+        All steps may be repeated. If an earlier request for this call was interrupted, the call may be a line
+        of a batch that was never started. The call is then moved to the open batch, but only after the open
+        batch was started. So each accepted call belongs to a started batch.
+
+        Raises:
+            ApiError: the tenant has too many rolling batches (429).
+            TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
         call = NewCall(
             tenant=tenant,
@@ -255,9 +272,12 @@ class Calls:
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
         """Start the batch of a call, unless this process has already started it.
 
+        If Temporal is unavailable, delete the call, because it is not accepted. It stays if another request
+        has stored it again meanwhile. If a batch has already collected the call, this function returns
+        without an error.
+
         Raises:
-            TemporalUnavailable: the batch was not started, and no other process has started it. The call is
-                removed, unless another request with the same idempotency key may have accepted it.
+            TemporalUnavailable: the batch was not started, and no batch has collected the call.
         """
         try:
             await asyncio.shield(self._starting(order))
@@ -267,9 +287,8 @@ class Calls:
                 raise
 
     def _starting(self, order: BatchOrder) -> asyncio.Task[None]:
-        """Return the task that starts a batch.
-
-        All calls of this batch in this process wait for the same task.
+        """Return the task that starts a batch. All calls of this batch in this process wait for the same
+        task.
         """
         id = order.batch_id
         starting = self._starts.get(id)

@@ -1,4 +1,4 @@
-"""An interactive call at one backend: its request, its answer, and its report to the circuit breaker."""
+"""An interactive call at one backend: the request, the answer, and the report to the circuit breaker."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -33,6 +33,7 @@ class InteractiveCall(NamedTuple):
     Attributes:
         model: name of the model in the request. It may be an alias.
         body: the body as JSON.
+        request_id: id of the API request.
     """
 
     endpoint: Endpoint
@@ -45,12 +46,12 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """Use of rates per minute by one request to a backend.
+    """Use of the limits per minute by one request to a backend.
 
     Attributes:
         is_sent: True if the backend has got the request.
         tokens: tokens that the request has used; None to keep the estimate that was charged when it was sent.
-        is_estimated: True if no backend has reported the tokens.
+        is_estimated: True if the backend has not reported the tokens.
     """
 
     is_sent: bool = False
@@ -71,7 +72,7 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: runs reports that need a probe.
+        reports: runs reports to the circuit breaker that first need a probe of the backend.
         reporting: such a report of this call; None if there is none.
         is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
         is_reported: True after the first report.
@@ -86,15 +87,22 @@ class SentCall:
     is_reported: bool = field(default=False, init=False)
 
     def estimate(self, output_tokens: int) -> Tokens:
-        """Estimate the tokens of the call. Used if the backend reports no tokens."""
+        """Return an estimate of the call's tokens. It is used if the backend reports no tokens.
+
+        Args:
+            output_tokens: tokens of the answer. The tokens of the prompt are estimated from the size of the
+                body.
+        """
         return Tokens(len(self.body) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
 
     def failure(self, error: Exception) -> Outcome:
-        """Return the outcome if the request or its answer has failed. Its message is for the client."""
+        """Return the outcome of a call whose request or answer has failed. Its message is meant for the
+        client.
+        """
         return self.dispatch.upstream.backend.client.failure(error)
 
     def end(self) -> None:
-        """End the request. If its report still runs, its attempt stays open until the report has ended."""
+        """End the request. If a report of this call is still running, the attempt ends after the report."""
         if self.reporting is None or self.reporting.done():
             self.dispatch.end()
         else:
@@ -104,10 +112,11 @@ class SentCall:
     def report(self, outcome: Outcome) -> None:
         """Report the end of the request to the backend's circuit breaker. Only the first report counts.
 
-        If several calls have failed and none has succeeded since, a probe shows if the backend is at fault. A
-        single refusal with 401 or 403 is enough for a probe, because some backends also refuse prompts with
-        these statuses. The client must not wait for a probe. So a report that needs a probe runs in the
-        background, as the task `reporting`. If too many such reports run, this request ends without a report.
+        If several calls have failed and none has succeeded since, a probe shows whether the backend is at
+        fault. A single refusal with 401 or 403 is enough for a probe, because some backends also refuse
+        prompts with these statuses. The client must not wait for a probe. So a report that needs a probe runs
+        in the background, as the task `reporting`. If too many of these tasks are running, this request ends
+        without a report.
         """
         dispatch, budget = self.dispatch, outcome.verdict.budget
         if dispatch.attempt.is_recorded or self.is_reported:
@@ -155,10 +164,10 @@ def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_ali
 
 
 async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
-    """Probe the backend at an endpoint at which it has answered. Return the result.
+    """Probe the backend at an endpoint at which it has answered before. Return the result.
 
-    The tenant may have chosen an `endpoint` that the model does not have. If no endpoint is known, one after
-    another is probed. A successful answer of any of them shows that the model works.
+    The tenant may have chosen an `endpoint` that the model does not have. So if no such endpoint is known,
+    several endpoints are probed in turn. A successful answer of any of them shows that the model works.
     """
     answered = upstream.probes.answered
     if answered:
@@ -174,7 +183,9 @@ async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
 
 
 def _small(outcome: Outcome) -> Outcome:
-    """Return the outcome without its body if the body is large. It is kept while a probe runs."""
+    """Return the outcome, without its body if the body is large, because it stays in memory while a probe
+    runs.
+    """
     return outcome if len(outcome.body) <= _MAX_KEPT_BYTES else replace(outcome, body=b"")
 
 
@@ -182,8 +193,8 @@ def _small(outcome: Outcome) -> Outcome:
 class BackendAnswer:
     """Answer of a backend to an interactive call. Its body is still arriving.
 
-    Call `end` when the body is complete or has broken off. Without this call, it is assumed that the client
-    has disconnected: only the estimated tokens of the prompt are counted.
+    The caller must call `end` when the body is complete or has broken off. Otherwise the call counts as one
+    whose client has disconnected, with only the estimated tokens of the prompt.
 
     Attributes:
         result: how the call ended, for metrics.
@@ -205,10 +216,10 @@ class BackendAnswer:
         self.tokens = self.sent.estimate(0)
 
     def end(self, result: str, reported: Tokens | None, *, output_tokens: int = 0) -> None:
-        """Set how the call has ended.
+        """Record how the call has ended.
 
         Args:
-            result: for metrics.
+            result: value of the label `result` in metrics.
             reported: tokens that the backend has reported; None to estimate them.
             output_tokens: tokens of the answer, for the estimate.
         """
@@ -216,7 +227,7 @@ class BackendAnswer:
         self.tokens = self.sent.estimate(output_tokens) if reported is None else reported
 
     def read(self, body: bytes) -> Outcome:
-        """Return the outcome of the answer with this body, and report it to the circuit breaker."""
+        """Return the outcome of the answer with this complete body, and report it to the circuit breaker."""
         outcome = parse_response(self.response.status, self.response.headers, body, self.sent.body)
         self.is_success = outcome.verdict is SUCCESS
         self.sent.report(outcome)
@@ -234,9 +245,10 @@ class BackendAnswer:
         self._report_success()
 
     def begin(self) -> None:
-        """Report to the circuit breaker that a stream has begun normally, if it waits for that.
+        """Report success to the circuit breaker if this call is a trial of a backend that has failed before.
 
-        A trial shows at its first event that the backend works again. The stream may take minutes.
+        Call this at the first event of a stream. It shows that the backend works again; the whole stream may
+        take minutes.
         """
         if self.sent.dispatch.attempt.is_trial:
             self._report_success()
@@ -247,9 +259,9 @@ class BackendAnswer:
             report_success(self.sent.dispatch)
 
     def settle(self, charge: CallCharge) -> None:
-        """Set the tokens of the charge, at the end of the call.
+        """Set the tokens of the charge. Call this at the end of the call.
 
-        The estimate stays if a success reports no tokens, as it does for lines of batches.
+        If a successful answer reports no tokens, the estimate stays, as for lines of batches.
         """
         if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
             charge.keep_estimate()

@@ -1,4 +1,4 @@
-"""Connections that are held until their call has ended, and the poller that watches these calls."""
+"""Connections that stay open until their call has ended, and the loop that watches these calls."""
 
 import asyncio
 import logging
@@ -23,9 +23,9 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 
 
 class HeldConnections:
-    """Limits how many client connections this process keeps open while clients wait for their answers.
+    """Limits the number of client connections that stay open while clients wait for answers.
 
-    There is one limit for all tenants together, and one for each tenant.
+    There is one limit for each tenant, and one for all tenants of this process together.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class HeldConnections:
 class HeldCalls:
     """Waits until calls have ended, for clients that wait on an open connection.
 
-    One query reads the state of all these calls together. While no client waits, no query is sent.
+    One query reads the state of all these calls together. If no client waits, no query is sent.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -67,9 +67,9 @@ class HeldCalls:
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, key: CallKey, receive: Receive) -> bool:
-        """Wait until a call has ended, and return True. If the client disconnects first, return False.
+        """Wait until a call has ended. Return True then; return False if the client disconnects first.
 
-        True is also returned if the call does not exist.
+        If the call does not exist, also return True.
 
         Args:
             receive: ASGI function that returns the next message of the client, after its whole body.
@@ -100,7 +100,7 @@ class HeldCalls:
             return False
 
     async def _poll(self) -> None:
-        """Query the state of all calls that clients wait for, until no client waits."""
+        """Query the state of all calls that clients wait for. Repeat this until no client waits."""
         clock, failing = asyncio.get_running_loop().time, False
         while self._ended:
             began = clock()
@@ -117,7 +117,7 @@ class HeldCalls:
             await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
 
     def _report_failure(self, poller: asyncio.Task[None]) -> None:
-        """If the poller has failed, let all waiting calls fail with its exception."""
+        """If the poller has failed, raise its exception in all callers of `wait`."""
         if poller.cancelled() or (error := poller.exception()) is None:
             return
         for waiting in self._ended.values():
@@ -127,7 +127,9 @@ class HeldCalls:
 
 
 def late_error() -> ApiError:
-    """Return the error for a call that got no answer within its time."""
+    """Return the 429 error for a call that was not answered within its time. Clients do not retry it
+    themselves.
+    """
     late = no_room(
         f"No room: the call waited for {HELD.text}, and no backend had room for it. Try again later."
     )

@@ -1,4 +1,7 @@
-"""Decides if interactive calls may be sent: permissions, budgets, holds and rates of tenants and models."""
+"""Decides whether interactive calls may be sent: permissions, budgets, holds and limits per minute.
+
+A hold is an operator's order to send no calls of a tenant or a model.
+"""
 
 import math
 import time
@@ -39,21 +42,21 @@ _RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
 
 
 class InteractiveAdmission:
-    """Permissions, budgets, holds and rates, as they apply to the interactive calls of this process.
+    """Applies permissions, budgets, holds and limits per minute to the interactive calls of this process.
 
     They are read from the database at most once a second.
 
     Attributes:
-        rates: counts what the calls use of rates.
+        rates: counts the requests and tokens that the calls use of limits per minute.
     """
 
     def __init__(
         self, deps: ApiDependencies, routers: ModelRouters, budgets: DailyBudgets, process: str
     ) -> None:
-        """Create the admission of one process.
+        """Create the admission checks of one process.
 
         Args:
-            process: name with which the process reports what it uses of rates.
+            process: name under which this process publishes what it uses of limits per minute.
         """
         self._deps, self._routers, self._budgets, self._process = deps, routers, budgets, process
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
@@ -64,11 +67,12 @@ class InteractiveAdmission:
         self._limits.model_rates = self._model_rates
 
     async def admit(self, call: InteractiveCall, model: str) -> ModelRouter:
-        """Check that a call may be sent, and return the router of its model. Rates are not checked.
+        """Check that a call may be sent, and return the router of its model. Limits per minute are not
+        checked.
 
         Raises:
-            ApiError: the tenant may not use the model or no backend serves it (404), the model runs jobs
-                (400), a budget is used up (429), or an operator holds the tenant or the model (503).
+            ApiError: the tenant may not use the model, or no backend serves it (404). The model runs jobs
+                (400). A budget is used up (429). An operator holds the tenant or the model (503).
             DatabaseUnavailable: the permissions cannot be read.
         """
         await self._deps.models.served()  # reads the models if this is the first call of the process
@@ -93,14 +97,18 @@ class InteractiveAdmission:
 
     @contextmanager
     def charged(self, tenant: str, router: ModelRouter, request_bytes: int) -> Generator[CallCharge]:
-        """Context manager that takes one request from the rates of its tenant and model.
+        """Context manager that counts one request towards the limits per minute of its tenant and model.
 
-        The request is taken in the same step in which the rates are checked, so that calls at the same time
-        cannot exceed them. At the end of the `with` block, the estimated tokens are replaced by those of the
-        yielded charge. If no backend has got the request, it is given back.
+        The limits are checked in the same step, so that concurrent calls cannot exceed them. The request
+        first counts with estimated tokens. At the end of the `with` block, the tokens in the yielded charge
+        replace the estimate. If no backend has got the request, it no longer counts.
+
+        Args:
+            request_bytes: size of the request's body, for the estimate.
 
         Raises:
-            ApiError: a rate is used up (429).
+            ApiError: a limit per minute is used up (429), or an operator has just put the tenant or the model
+                on hold (503).
         """
         self._check_rates(tenant, router)
         model = router.model
@@ -127,7 +135,7 @@ class InteractiveAdmission:
                 self.rates.count(tenant, model, 0, used, of_model)
 
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
-        """Return True if holds and rates allow one more request of the tenant to the model now.
+        """Return True if holds and limits per minute allow one more request of the tenant to the model now.
 
         Raises:
             DatabaseUnavailable: the holds cannot be read.
@@ -136,10 +144,10 @@ class InteractiveAdmission:
         return self._limit_reached(tenant, router) is None
 
     def _check_rates(self, tenant: str, router: ModelRouter) -> None:
-        """Check that the holds and the rates of the tenant and the model allow one more request now.
+        """Check that holds and limits per minute of the tenant and the model allow one more request now.
 
         Raises:
-            ApiError: a rate is used up (429), or an operator holds the tenant or the model (503).
+            ApiError: a limit is used up (429), or an operator holds the tenant or the model (503).
         """
         model, limit = router.model, self._limit_reached(tenant, router)
         if limit is None:
@@ -151,7 +159,9 @@ class InteractiveAdmission:
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 
     def _limit_reached(self, tenant: str, router: ModelRouter) -> Limit | None:
-        """Return the hold or rate that forbids a request of the tenant to the model; None if none does."""
+        """Return the hold or the limit per minute that forbids a request of the tenant to the model; None if
+        none does.
+        """
         model, now = router.model, time.monotonic()
         limits = router.limits
         rates = self._part(False, model, limits.requests_per_minute, limits.tokens_per_minute)
@@ -181,9 +191,11 @@ class InteractiveAdmission:
         return own
 
     def _part(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
-        """Return the parts of the rates of one tenant or model that this process may use.
+        """Return this process's share of the limits per minute of one tenant or model.
 
-        `requests` and `tokens` are the rates per minute of the whole installation. None means no limit.
+        Args:
+            of_tenant: True if `name` is a tenant, False if it is a model.
+            requests, tokens: limits per minute of the whole installation; None for no limit.
         """
         if requests is None and tokens is None:
             return NO_RATES

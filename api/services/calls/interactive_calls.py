@@ -1,4 +1,4 @@
-"""Interactive calls: requests that cannot wait. They are sent to a backend of their model at once."""
+"""Interactive calls: requests that cannot wait for a batch. They are sent to a backend at once."""
 
 import asyncio
 import logging
@@ -45,13 +45,12 @@ _CREDENTIALS = (Category.AUTHENTICATION, Category.PERMISSION)
 
 
 class InteractiveCalls:
-    """Sends interactive calls to backends.
-
-    They count towards the budgets of tenants and the limits of backends.
+    """Sends interactive calls to backends. They count towards the budgets of tenants and the limits of
+    backends.
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.
-        reports: reports of failed calls that wait for a probe.
+        reports: reports of failed calls to circuit breakers that first need a probe.
     """
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
@@ -77,7 +76,7 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load or rates of this process
 
     async def close(self) -> None:
-        """End the reports, and publish for the last time. Call this when the last call has ended.
+        """Cancel the reports, and publish for the last time. Call this when the last call has ended.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -99,10 +98,10 @@ class InteractiveCalls:
                 failing = True
 
     async def publish(self) -> None:
-        """Publish the calls in flight and the use of rates, for other processes, and the usage of budgets.
+        """Write to the database how many calls are in flight, and what calls have used of limits and budgets.
 
-        Models that no backend serves are forgotten when they are no longer in use. Clients could invent any
-        number of them.
+        Other processes read this. Also forget models that no backend lists and that no call uses now, because
+        clients could invent any number of them.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -120,17 +119,18 @@ class InteractiveCalls:
     async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
         """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
-        A backend that cannot be reached, refuses the call or rejects the API key has not processed the call.
-        The call is then sent to the model's next backend. After a backend has begun to process a call, the
+        A backend has not processed the call if it cannot be reached, refuses the call or rejects the API key.
+        The call is then sent to the model's next backend. When a backend has begun to process a call, the
         call is never sent again. If the `with` block ends early, the connection to the backend is closed.
 
-        A backend whose circuit is open gets no call except trials. If the circuits of all backends of the
-        model are open, the call is sent to a fallback model. A call that was refused with 401 or 403 is not.
+        A backend whose circuit breaker is open gets no calls except trials. If the circuit breakers of all
+        backends of the model are open, the call is sent to a fallback model, unless a backend has refused it
+        with 401 or 403.
 
         Raises:
-            ApiError: as in `InteractiveAdmission.admit`, a rate is used up (429), a hook of the operator
-                refuses the call (403) or fails (500), the circuits of all backends are open (503), or no
-                backend can be reached (502, 503, 504).
+            ApiError: as in `InteractiveAdmission.admit`. A limit per minute is used up (429). A hook of the
+                operator refuses the call (403) or fails (500). The circuit breakers of all backends are open
+                (503). No backend can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
@@ -164,16 +164,15 @@ class InteractiveCalls:
 
     @asynccontextmanager
     async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
-        """Context manager that tries the model's backends in turn.
+        """Context manager that sends the call to the model's backends in turn, and yields the first usable
+        answer.
 
-        It yields the answer of the first that accepts. Before each next backend, holds and rates are checked,
-        and if they do not allow another request, the answer of the last backend stays. Each backend that gets
-        the call takes one request from the rates.
+        Each backend that gets the call counts as one request towards the limits per minute. Holds and limits
+        are checked before the call is sent to the next backend. If they do not allow this, the answer of the
+        last backend is yielded, even if it is a refusal.
 
         Raises:
             _NotSent: no backend may get the call, or none has answered.
-            ApiError: holds or rates do not allow the first request.
-            DatabaseUnavailable: the holds cannot be read.
         """
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
@@ -212,7 +211,11 @@ class InteractiveCalls:
         return self._admission.charged(call.tenant, router, len(call.body))
 
     async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
-        """Return the call with the body that the operator's hooks return. Raises `_NotSent`."""
+        """Return the call with the body that the operator's hooks return.
+
+        Raises:
+            _NotSent: a hook refuses the call or fails.
+        """
         place = (call.tenant, "", call.request_id, model, call.endpoint.value)
         checked = await self._hooks(HookCall(*place, call.body))
         if isinstance(checked, Outcome):
@@ -222,9 +225,12 @@ class InteractiveCalls:
     async def _send(
         self, call: InteractiveCall, dispatch: Dispatch, charge: CallCharge, sending: AsyncExitStack
     ) -> BackendAnswer | Outcome:
-        """Send the call to one backend. Return its answer, or an outcome that says why there is none.
+        """Send the call to one backend. Return its answer, or an outcome with the reason why there is no
+        answer.
 
-        Closing `sending` ends the request.
+        Args:
+            charge: gets the tokens that the call has used.
+            sending: resources of the request. The request ends when this stack is closed.
         """
         upstream, backend = dispatch.upstream, dispatch.upstream.backend
         sent = SentCall(call, dispatch, call.body, self.reports)
@@ -269,7 +275,7 @@ class InteractiveCalls:
 
 
 class _NotSent(Exception):
-    """Raised if a hook stops the call or no backend answers. `error` is the error for the client."""
+    """A hook has stopped the call, or no backend has answered. `error` is the error for the client."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -291,9 +297,9 @@ def error_of(outcome: Outcome) -> ApiError:
 
 
 def _refused(answer: BackendAnswer | Outcome) -> bool:
-    """Return True if a backend has not processed the call, which may then be sent to another backend.
+    """Return True if a backend has not processed the call, so that another backend may get it.
 
-    Return False if the backend has refused it because of its content.
+    Return False if the backend has refused the call because of its content, or has accepted it.
     """
     if isinstance(answer, Outcome):
         return answer.verdict is NOT_SENT
@@ -307,25 +313,27 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 
 
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
-    """Return the upstreams of fallback models that must not get a call after a refusal with this status.
+    """Return the backends of fallback models that must not get a call after a refusal with this status.
 
-    After 401 and 403 none may get it, because its prompt may be the reason.
+    After 401 and 403, these are all of them, because the prompt may be the reason for the refusal.
     """
     return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:
-    """Return a dispatch to the next backend; None if there is none, or if another tenant may try first."""
+    """Return the dispatch to the next backend; None if no backend is left, or if the tenant must wait before
+    it may send a trial.
+    """
     if router.wait_seconds(tenant, exclude=tried):
         return None
     return router.select(tenant=tenant, exclude=tried)
 
 
 def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream]) -> Outcome:
-    """Return the outcome of a call that no backend of the model may get now.
+    """Return the outcome of a call for which the model has no available backend.
 
     Args:
-        excluded: upstreams that get no interactive calls.
+        excluded: backends that get no interactive calls.
     """
     wait = router.wait_seconds(tenant, exclude=excluded)
     if not router.is_open or wait == math.inf:
@@ -344,18 +352,18 @@ def _sum_of(tokens: Tokens) -> int:
 def client_settings(settings: Settings) -> Settings:
     """Return the settings for backend clients in a process that sends interactive calls.
 
-    They differ in two points. The engine is `httpx`, because only this engine passes on an answer while it
-    arrives. There is one connection for each call that the process may have open. So calls to a backend that
-    hangs do not delay calls to other backends.
+    They differ in two points. The HTTP engine is `httpx`, because only this engine passes on an answer while
+    it arrives. The number of connections is the number of calls that the process may have open. So calls to a
+    backend that hangs do not delay calls to other backends.
     """
     return settings.model_copy(update={"http_engine": "httpx", "global_in_flight": MAX_HELD})
 
 
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
-    """Return the body for one backend, with the name that the model has there.
+    """Return the body for one backend. It has the name by which the backend knows the model.
 
-    If the backend gives batches a priority, the call gets the priority for interactive requests. Tenants
-    cannot raise it.
+    If the backend's settings give batches a priority, the body gets the priority of interactive requests. A
+    priority in the tenant's request is overwritten.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 

@@ -1,4 +1,6 @@
-"""Interactive calls over the last seconds: in flight at each backend, and what they use of rates."""
+"""Averages over the last seconds: interactive calls in flight at each backend, and use of limits per
+minute.
+"""
 
 import math
 import time
@@ -58,7 +60,10 @@ class InteractiveLoad:
             self._gauge.labels(url).set(use.in_flight)
 
     def report(self) -> list[BackendLoad]:
-        """Return the load of each backend that is not idle, and update the averages. Call this regularly."""
+        """Return the load of each backend that is not idle.
+
+        Call this regularly, because it also updates the averages.
+        """
         now = self._clock()
         seconds, self._reported_at = max(now - self._reported_at, 1e-6), now
         newest = 1 - math.exp(-seconds / _AVERAGE_SECONDS)
@@ -74,7 +79,12 @@ class InteractiveLoad:
 
 @dataclass(slots=True)
 class _RateUse:
-    """Use of the rates of one tenant or model: since the last report, and per minute at the last report."""
+    """Use of the limits per minute of one tenant or model.
+
+    Attributes:
+        requests, tokens: use since the last report.
+        requests_per_minute, tokens_per_minute: averages at the last report.
+    """
 
     requests: int = 0
     tokens: int = 0
@@ -82,7 +92,12 @@ class _RateUse:
     tokens_per_minute: float = 0.0
 
     def average(self, newest: float, seconds: float) -> None:
-        """Update the averages. `newest` is the weight of the last `seconds`."""
+        """Update the averages with the use since the last report.
+
+        Args:
+            newest: weight of this use in the average, from 0 to 1.
+            seconds: time since the last report.
+        """
         per_minute = 60 / seconds
         self.requests_per_minute += newest * (self.requests * per_minute - self.requests_per_minute)
         self.tokens_per_minute += newest * (self.tokens * per_minute - self.tokens_per_minute)
@@ -90,7 +105,7 @@ class _RateUse:
 
 
 class InteractiveRates:
-    """Counts the requests and tokens of the interactive calls of this process that rates limit."""
+    """Counts what the interactive calls of this process use of limits per minute, in requests and tokens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -98,14 +113,22 @@ class InteractiveRates:
         self._reported_at = clock()
 
     def count(self, tenant: str, model: str, requests: int, tokens: int = 0, model_tokens: int = 0) -> None:
-        """Count requests of a call for its tenant and its model, and tokens for each of them."""
+        """Add requests and tokens of a call to the use of its tenant and its model.
+
+        Args:
+            tokens: tokens for the limit of the tenant.
+            model_tokens: tokens for the limit of the model.
+        """
         for key, its_tokens in (((True, tenant), tokens), ((False, model), model_tokens)):
             use = self._uses.setdefault(key, _RateUse())
             use.requests += requests
             use.tokens += its_tokens
 
     def report(self) -> list[InteractiveRate]:
-        """Return the use of all rates that are not idle. Call this regularly."""
+        """Return the use of all limits that are not idle.
+
+        Call this regularly, because it also updates the averages.
+        """
         now = self._clock()
         seconds, self._reported_at = max(now - self._reported_at, 1e-6), now
         newest = 1 - math.exp(-seconds / _AVERAGE_SECONDS)

@@ -1,4 +1,4 @@
-"""Tasks that probe a backend and report a failed call, while its client already has the error."""
+"""Background tasks that probe a backend and then report a failed call to its circuit breaker."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,7 +11,7 @@ MAX_REPORTS = 1_000
 
 
 class ReportTasks:
-    """The running reports of this process. An exception of a report is logged."""
+    """The running reports of this process. If a report raises an exception, it is logged."""
 
     def __init__(self) -> None:
         self._running = set[asyncio.Task[None]]()
@@ -34,7 +34,7 @@ class ReportTasks:
             await asyncio.wait(self._running)
 
     async def stop(self) -> None:
-        """Cancel all reports, and wait until they have ended: the process stops, and its circuits with it."""
+        """Cancel all reports, and wait until they have ended. Call this when the process stops."""
         for task in self._running:
             task.cancel()
         await self.ended()

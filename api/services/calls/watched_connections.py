@@ -1,4 +1,4 @@
-"""Connections of clients that wait for answers: they end when the client disconnects or the process stops."""
+"""Watches connections of clients that wait for answers, until the client disconnects or the process stops."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -11,30 +11,32 @@ from batchwright.api.long_responses import StopSignal
 
 
 class WatchedConnections:
-    """The connections of clients whose calls end early if a client disconnects, or if the process stops."""
+    """Watches client connections. A call can end early if its client disconnects or the process stops."""
 
     def __init__(self, stopping: StopSignal) -> None:
-        """Create an empty set of connections. All of them end when `stopping` is set."""
+        """Create an empty set of connections. When `stopping` is set, the watching task of each is
+        cancelled.
+        """
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()
         stopping.on_set(self._end_all)
 
     @property
     def have_ended(self) -> bool:
-        """True if the process stops, so that no call may continue."""
+        """True if the process is stopping, so that no call may continue."""
         return self._stopping.is_set
 
     @asynccontextmanager
     async def watched(self, receive: Receive) -> AsyncGenerator[asyncio.Task[None]]:
-        """Context manager that yields a task that ends when the client disconnects.
+        """Context manager that yields a task. The task ends when the client disconnects.
 
-        The task is cancelled if the process stops.
+        If the process stops, the task is cancelled.
 
         Args:
             receive: ASGI function that returns the next message of the client, after its whole body.
 
         Raises:
-            ApiError: the process stops already (503).
+            ApiError: the process is already stopping (503).
         """
         if self.have_ended:
             raise stopping_error()

@@ -1,1 +1,1 @@
-"""Files: uploads in one request or in parts, and downloads."""
+"""Services for files: uploads in one request or in parts, and downloads."""

@@ -28,7 +28,7 @@ class ByteRange(NamedTuple):
 
 
 async def file_response(request: Request, row: FileRow, storage: Storage, *, without_body: bool) -> Response:
-    """Return the response to a download: the whole file, one byte range, or 304 if the client already has it.
+    """Return the response to a download: the whole file, one byte range, or 304 if the client has the file.
 
     If the client accepts compression, a whole file is compressed while it is sent.
 
@@ -77,8 +77,8 @@ async def conditional_headers(
 def parse_range(header: str, size: int) -> ByteRange | None:
     """Return the byte range that a Range header selects in a file of `size` bytes.
 
-    Return None if the header is not exactly one byte range. The caller must then ignore the header (RFC
-    9110).
+    Return None if the header does not contain exactly one valid byte range. The caller must then ignore it
+    (RFC 9110).
 
     Raises:
         ValueError: the range contains no byte of the file.
@@ -99,10 +99,10 @@ def parse_range(header: str, size: int) -> ByteRange | None:
 
 
 def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
-    """Return the byte range that the request selects. Return None if the whole file must be sent.
+    """Return the byte range that the request selects; None if the whole file must be sent.
 
     Args:
-        tag: ETag of the file. If the header If-Range names another ETag, the range is ignored.
+        tag: ETag of the file. If the header If-Range contains another ETag, the range is ignored.
 
     Raises:
         ApiError: the range is outside the file (416).
@@ -118,10 +118,10 @@ def _requested_range(request: Request, tag: str, size: int) -> ByteRange | None:
 
 
 def _disposition(filename: str) -> str:
-    """Return the Content-Disposition header for a file name (RFC 6266).
+    """Return the value of the Content-Disposition header for a file name (RFC 6266).
 
-    The header has an ASCII name, and also the real name if it differs. Characters that could deceive a person
-    are replaced or removed, such as path separators and changes of the text direction.
+    The value contains an ASCII name, and the real name if it differs. Characters that could deceive a person,
+    such as path separators and changes of the text direction, are replaced or removed.
     """
     visible = "".join(
         letter for letter in filename if unicodedata.category(letter) not in _INVISIBLE_CATEGORIES

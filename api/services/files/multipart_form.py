@@ -1,4 +1,4 @@
-"""Streaming parser of multipart/form-data (RFC 7578). It rejects a body that is not complete."""
+"""Streaming parser of multipart/form-data (RFC 7578). It rejects an incomplete body."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from email.message import Message
@@ -17,14 +17,14 @@ _MAX_FIELD_BYTES = 4096
 
 
 class FormField(NamedTuple):
-    """A field of the form that is not a file, with its whole value."""
+    """A field of the form, except a file, with its whole value."""
 
     name: str
     value: str
 
 
 class FormFile(NamedTuple):
-    """Start of a file in the form. The content of the file follows in pieces, as the next items."""
+    """Start of a file in the form. The file's content follows as items of type bytes."""
 
     name: str
     filename: str
@@ -40,7 +40,7 @@ async def read_multipart(
 
     Args:
         content_type: Content-Type header of the request, which contains the boundary.
-        file: name of a part that is treated as a file even if it has no file name.
+        file: name of the part to treat as a file even if it has no file name.
 
     Raises:
         ApiError: the body is not a complete form, or a field is too long (400).
@@ -62,9 +62,8 @@ async def read_multipart(
 
 
 class _FormParser:
-    """Receives the events of the multipart parser, and makes items of them.
-
-    An item is a complete field, the start of a file or a piece of a file.
+    """Converts the events of the multipart parser to items: a complete field, the start of a file, or a piece
+    of a file.
     """
 
     def __init__(self, file: str) -> None:

@@ -1,4 +1,4 @@
-"""Streams large request bodies, and rejects them early in a way that clients can handle."""
+"""Streams large request bodies, and rejects a body early in a way that clients can handle."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,9 +21,9 @@ async def stream_body(
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
     """Context manager that yields the body of an upload in pieces. The file may have at most `limit` bytes.
 
-    If the body is rejected, the error is sent in one of two ways. A client that waits for `100 Continue` gets
-    the error before it sends the body. For other clients, the rest of the body is first read and dropped,
-    because many clients read a response only after they have sent everything.
+    If the body is rejected, the client must be able to read the error. A client that waits for `100 Continue`
+    gets the error before it sends the body. For other clients, the rest of the body is first read and
+    dropped, because many clients read no response before they have sent everything.
 
     Args:
         what: name of the uploaded object, for error messages.
@@ -71,7 +71,7 @@ class _UploadBodyStream:
 
 
 async def _discard(body: AsyncIterator[bytes]) -> None:
-    """Read and drop the rest of a rejected body. Stop after a maximum size or time."""
+    """Read and drop the rest of a rejected body, up to a maximum size and time."""
     discarded = 0
     try:
         async with asyncio.timeout(_MAX_DISCARD_SECONDS):

@@ -1,7 +1,7 @@
 """Uploads of `POST /v1/files`.
 
-A file is validated while it is streamed to storage. If it is rejected, it is deleted from storage. The
-compressed input of a batch is stored expanded, so that everything else reads plain JSON lines.
+A file is validated while it is streamed to storage. If it is rejected, its object is deleted. If the input of
+a batch is compressed, it is stored decompressed, so that all other code reads plain JSON lines.
 """
 
 import logging
@@ -92,10 +92,10 @@ class FileUpload:
         self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
 
     async def check_quota(self, deps: ApiDependencies) -> None:
-        """Read the tenant's storage quota, and check that some of it is left.
+        """Read the tenant's storage quota, and check that the tenant may store more.
 
-        If the request has an idempotency key, the quota is checked later: perhaps an earlier request has
-        already stored the file.
+        If the request has an idempotency key, the check is skipped here, because an earlier request may have
+        stored the file already. The quota is then checked when the file's row is inserted.
 
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
@@ -106,10 +106,10 @@ class FileUpload:
             self._check_quota(least=1)
 
     def _check_quota(self, least: int = 0) -> None:
-        """Check that the tenant's storage quota allows the number of bytes received so far.
+        """Check that the tenant's storage quota allows the bytes of this file that were stored so far.
 
         Args:
-            least: check at least this number of bytes, even if fewer were received.
+            least: check at least this number of bytes, even if fewer were stored.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -118,19 +118,17 @@ class FileUpload:
             self._admission.check_storage(self._quota, max(self._bytes, least))
 
     def reserve(self, deps: ApiDependencies) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that reserves quota for the file while its row is inserted.
+        """Return a context manager that counts the file towards the quota while its row is inserted.
 
-        Entering the context raises ApiError if the quota is exhausted.
+        Entering it raises ApiError if the quota is exhausted.
         """
         return QuotaChecks(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
-        """Process the next piece of the form.
-
-        A piece of the file's content is written to storage with `writer`.
+        """Process the next piece of the form. Write content of the file to storage with `writer`.
 
         Raises:
-            ApiError: the request cannot be accepted.
+            ApiError: a field or the file is not valid, or the file is too large.
         """
         match piece:
             case FormField(name, value):
@@ -158,7 +156,7 @@ class FileUpload:
 
         Raises:
             ApiError: a field is missing or not valid, or the file is too large for its purpose or for the
-                quota. Or a batch input is empty, or its first line is not JSON.
+                quota. Or the input of a batch is empty, or its first line is not JSON.
         """
         if self._filename is None:
             raise missing_parameter("file")
@@ -180,10 +178,7 @@ class FileUpload:
         )
 
     def fingerprint(self) -> str:
-        """Return a digest of the form's fields and of the file.
-
-        It does not depend on the order of the fields.
-        """
+        """Return a digest of the form's fields and of the file. The order of the fields does not matter."""
         fields = [f"{name}={self._fields.get(name)!r}" for name in _FIELDS]
         text = "\n".join([self._digest.hexdigest(), repr(self._filename), *fields])
         return sha256(text.encode(errors="backslashreplace")).hexdigest()
@@ -213,7 +208,8 @@ class FileUpload:
     def _expands(self) -> bool:
         """True if a compressed file is decompressed before it is stored.
 
-        The profile `strict` rejects such files.
+        This applies to inputs of batches in the profile `relaxed`. A file whose purpose is not known yet is
+        treated like an input.
         """
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
 
@@ -266,7 +262,8 @@ async def store_file(
 ) -> FileRow:
     """Parse the upload form in `body`, store its file, and return the file's row.
 
-    This function raises the same errors as `store_form`.
+    Raises:
+        ApiError: as in `store_form`, or the body is not a complete form (400).
     """
     return await store_form(upload, read_multipart(content_type, body), deps)
 
@@ -275,7 +272,8 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
     """Write the file of a form to storage, insert its row into the database, and return the row.
 
     If the idempotency key was used before, delete the new object, and return the row of the earlier file.
-    After an error, the new object is deleted at once. If that fails, retention deletes it later.
+    After an error, the new object is deleted at once. If this deletion fails, retention deletes the object
+    later.
 
     Raises:
         ApiError: the request is not valid, or the quota is exhausted.
@@ -303,6 +301,9 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
     """Insert the row of the file and return None.
 
     If the idempotency key was used before, insert nothing and return the row of the earlier file.
+
+    Raises:
+        ApiError: the quota is exhausted (429), or the key was used with another request (409).
     """
     key = upload.idempotency_key
     if key is None:
@@ -334,9 +335,9 @@ async def store_pieces(
 
 
 async def discard_object(key: str, deps: ApiDependencies) -> None:
-    """Delete an object that no database row refers to.
+    """Delete a stored object that no database row refers to.
 
-    If the storage fails, the error is only logged: retention deletes the object later.
+    If the storage is unavailable, only log a warning, because retention deletes the object later.
     """
     try:
         await deps.storage.delete(key)
@@ -358,10 +359,9 @@ class FirstLineCheck:
             self._line = next(self._splitter.feed(piece), None)
 
     def check(self) -> None:
-        """Check the first line as soon as it is complete. Do nothing before that.
+        """Check the first line if it is already complete.
 
-        If the first line is too long, do nothing. The line is then rejected later, when the batch is
-        validated.
+        If the line is too long, do nothing: the line is rejected later, when the batch is validated.
 
         Raises:
             ApiError: the first line is complete and is not JSON.
@@ -370,7 +370,11 @@ class FirstLineCheck:
             raise _not_jsonl()
 
     def finish(self) -> None:
-        """Check the complete file. Raise ApiError if it is empty or its first line is not JSON."""
+        """Check the complete file.
+
+        Raises:
+            ApiError: the file is empty or its first line is not JSON.
+        """
         if not self._bytes:
             raise _not_jsonl()
         self._line = self._line or next(self._splitter.finish(), None)

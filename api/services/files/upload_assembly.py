@@ -1,6 +1,6 @@
 """Stores the parts of an upload as objects, and copies them into one file when the upload is completed.
 
-The compressed input of a batch is expanded while it is copied.
+If the input of a batch is compressed, it is decompressed while it is copied.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDep
 
     Raises:
         ApiError: the parts do not match the request or the announced size. Or the file is compressed, and
-            damaged or too large when expanded. The upload is unchanged.
+            damaged or too large when decompressed. The upload stays unchanged.
         ObjectMissing: the object of a part no longer exists.
     """
     parts = await _requested_parts(upload, completion, deps)
@@ -108,9 +108,9 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """Writes the assembled file, and checks its MD5 digest, its size, and the first line of a batch input.
+    """Writes the assembled file. Checks its MD5 digest, its size, and the first line of a batch input.
 
-    The digest is always that of the parts as they were sent, even if a compressed file is decompressed.
+    The digest is computed from the parts as they were sent, before a compressed file is decompressed.
     """
 
     def __init__(
@@ -128,7 +128,8 @@ class _AssembledFile:
     def extra_bytes(self) -> int:
         """Number of bytes by which the stored file is larger than the uploaded parts.
 
-        Only these bytes are added to the quota's usage, because the bytes of the parts already count.
+        Only these bytes are added to the usage of the quota, because the bytes of the parts are already
+        counted.
         """
         return max(self._bytes - self._upload.bytes, 0)
 
@@ -142,13 +143,16 @@ class _AssembledFile:
         """Write the next bytes of the parts. If the file is compressed, decompress them first.
 
         Raises:
-            ApiError: the file is damaged or too large, or its first line is not JSON.
+            ApiError: the file is damaged or too large, the quota is exhausted, or the first line is not JSON.
         """
         await asyncio.to_thread(self._digest.update, piece)  # 8 GB take seconds
         await store_pieces(self._content.feed(piece), self._count, writer)
 
     async def finish(self, expected: str | None, writer: ObjectWriter) -> None:
         """Write the last bytes, and check the complete file.
+
+        Args:
+            expected: MD5 digest of the parts, in hexadecimal; None to not check it.
 
         Raises:
             ApiError: the end of the compressed file is missing, the file is empty, or the digest of its parts
@@ -175,7 +179,7 @@ class _AssembledFile:
 async def store_part(
     upload: UploadRow, content_type: str, body: AsyncIterator[bytes], deps: ApiDependencies
 ) -> PartRow:
-    """Store one part of an upload: the file `data` in the form. Insert the part's row, and return it.
+    """Store one part of an upload: the file `data` in the form. Insert the part's row, and return the row.
 
     After an error, the new object is deleted at once, or later together with the upload.
 
@@ -228,7 +232,11 @@ class _PartData:
         self._bytes = 0
 
     def finish(self) -> int:
-        """Return the size of the part in bytes. Raise ApiError if the form has no file `data`."""
+        """Return the size of the part in bytes.
+
+        Raises:
+            ApiError: the form has no file `data`.
+        """
         if self._bytes is None:
             raise missing_parameter("data")
         return self._bytes
