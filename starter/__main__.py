@@ -82,9 +82,9 @@ COMMANDS = (
 
 
 class Commands(TyperGroup):
-    """Group of all `batchwright` commands. It changes the exit code of usage errors to 3.
+    """Group of all `batchwright` commands. It exits with 3 after a usage error, such as an unknown option.
 
-    Typer exits with 2 for a usage error. Here 2 means that a batch is not finished.
+    Typer itself would exit with 2, which here means that a batch is not finished.
     """
 
     def main(

@@ -1,4 +1,7 @@
-"""Groups of batches: the parts of an input that is too large for one batch, found by their metadata."""
+"""Groups of batches. An input that is too large for one batch is divided into parts, with one batch for each.
+
+The batches of a group are found by their metadata, which contains the id of the group.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
@@ -30,7 +33,7 @@ _PAGE = 100  # batches in a list
 
 
 def is_group(id: str) -> bool:
-    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch."""
+    """Return True if this is the id of a group of batches, and False if it is the id of a single batch."""
     return id.startswith(GROUP_PREFIX)
 
 
@@ -38,8 +41,8 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
     """Return the batches of a group in order, or the single batch with this id.
 
     Args:
-        complete: False if batches of the group may be missing, because the command that creates them was
-            interrupted.
+        complete: False to allow that batches of the group are missing, because the command that creates them
+            was interrupted.
 
     Raises:
         ClientError: there is no such batch or group, a batch of the group is missing, or a call to the API
@@ -80,11 +83,11 @@ def for_each(
 ) -> list[BatchObject]:
     """Call `action` for each of these batches of a group, and return the results.
 
-    If the API rejects a call, the other batches are still tried. A call may be rejected because the batch has
-    ended since it was read. Then its result is the batch as it is now.
+    If the API rejects a call, the other batches are still tried. If a call is rejected because the batch has
+    ended meanwhile, its result is the batch in its current state.
 
     Raises:
-        ClientError: the API rejected some of the calls: the message names their batches. Or the API did not
+        ClientError: the API rejected some of the calls; the message lists their batches. Or the API did not
             respond, and the remaining batches were not tried. Repeat the command to continue.
     """
     done, rejected = list[BatchObject](), list[str]()
@@ -115,7 +118,7 @@ def for_each(
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
     """Return the batches of a group by the number of their part of the input, in ascending order.
 
-    If a batch was resumed, the newest batch that resumes it is returned instead.
+    For a batch that was resumed, return the newest batch that resumes it instead.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):
@@ -124,9 +127,9 @@ def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
 
 
 def whole_input_batches(client: Client, key: str, value: str) -> Iterator[BatchObject]:
-    """Yield batches that have this pair in their metadata, newest first.
+    """Yield batches that have the pair `key` and `value` in their metadata, newest first.
 
-    Only batches that run a whole input are included, not batches that retry some of its lines.
+    Batches that retry only some lines of another batch are left out.
     """
     batches = {batch.id: batch for batch in _batches_with(client, key, value)}
     found = [FoundBatch(batch.id, batch.input_file_id, _is_retry(batch)) for batch in batches.values()]
@@ -149,9 +152,10 @@ def _batches_with(client: Client, key: str, value: str) -> Iterator[BatchObject]
 
 
 def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
-    """Print one batch, or a group: the sums over its batches, and a line for each.
+    """Print one batch, or a group: totals, and a line for each batch of the group.
 
-    As JSON, a group is a list.
+    Args:
+        json: True to print JSON. A group is then a list of batches.
     """
     if not is_group(id):
         if json:
@@ -168,10 +172,10 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
 
 
 def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
-    """Return the exit code for these batches: unfinished, failed or completed.
+    """Return the exit code for these batches.
 
-    It is the code for unfinished if at least one batch is unfinished. If all have ended but at least one has
-    failed, it is the code for failed.
+    If at least one batch is unfinished, it is the code for unfinished. Otherwise, if at least one batch has
+    failed, it is the code for failed. Otherwise it is the code for completed.
     """
     codes = {exit_code(batch.status) for batch in batches}
     order = (ExitCode.UNFINISHED, ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""HTTP client of the API for the command line. Its error messages say what the user can do."""
+"""HTTP client of the API for the command line. Its error messages tell the user what to do."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,8 +39,8 @@ class ClientError(Exception):
     """A call to the API failed. The message is one sentence for the user.
 
     Attributes:
-        is_transient: True if the same call may succeed if it is repeated soon, for example after a timeout.
-        is_rejected: True if the API has certainly rejected the request and changed nothing.
+        is_transient: True if the same call may succeed soon, for example after a timeout.
+        is_rejected: True if it is certain that the API has rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
     """
@@ -63,7 +63,7 @@ class Client:
     """HTTP client of the API, used as a context manager. Each method calls one endpoint.
 
     Raises:
-        ClientError: `url` is not usable, or a method's call to the API fails.
+        ClientError: `url` is not usable, or a call to the API has failed.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Client:
         self._http.close()
 
     def upload(self, file: BinaryIO, name: str, *, idempotency_key: str | None = None) -> FileObject:
-        """Upload `file`, with the file name `name`, as the input of a batch.
+        """Upload `file` as the input of a batch, with the file name `name`, and return the file object.
 
         A repeated call with the same `idempotency_key` returns the file of the first call.
         """
@@ -129,7 +129,7 @@ class Client:
         Args:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
             window: completion window, the time after which the batch expires, such as `24h`.
-            deduplicate: True to send identical requests only once. With False, the API's own setting decides.
+            deduplicate: True to send identical requests only once; False to use the API's own setting.
             priority: 1 to 5, where 5 is the most urgent; None for the default of the API.
             max_cost: maximum cost of the batch; None for no limit.
             webhook: URL that gets an event when the batch ends; None for no webhook.
@@ -160,7 +160,7 @@ class Client:
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
-        """Return the estimated lines, tokens and cost of a batch with this input. No batch is created.
+        """Return the estimated lines, tokens and cost of a batch with this input, without creating the batch.
 
         Args:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
@@ -171,13 +171,13 @@ class Client:
         return self._read(response, EstimateObject)
 
     def change_max_cost(self, batch_id: str, max_cost: str | None) -> BatchObject:
-        """Change the maximum cost of a batch in progress, and return the batch. None removes the limit."""
+        """Change the maximum cost of a batch in progress, and return the batch. None removes the maximum."""
         return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
 
     def part_limits(self) -> PartLimits:
-        """Return how large one batch may be.
+        """Return the maximum size of one batch.
 
-        If the caller's key may not read this, return OpenAI's limits.
+        If the caller's key has no permission to read the limits, return OpenAI's limits.
         """
         try:
             limits = self.call("GET", "/v1/x/limits", LimitsObject)
@@ -197,7 +197,7 @@ class Client:
         """Yield the batch now and after each change, until the batch has ended or the API ends the stream.
 
         Raises:
-            ClientError: the API has no event stream, the connection broke, or no data came for too long.
+            ClientError: the API has no event stream, the connection broke, or no data arrived for 35 s.
         """
         path = _batch_path(batch_id, _EVENTS)
         with self._translated_errors(), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
@@ -211,7 +211,8 @@ class Client:
     def batches(self, query: Mapping[str, str | int]) -> BatchPage:
         """Return one page of the list of batches, newest first.
 
-        `query` has parameters of the API, such as `status`.
+        Args:
+            query: query parameters of the API, such as `status`.
         """
         return self.call("GET", f"/v1/batches?{httpx.QueryParams(query)}", BatchPage)
 
@@ -228,7 +229,8 @@ class Client:
     def resume(self, batch_id: str, window: str | None = None, max_cost: str | None = None) -> BatchObject:
         """Resume a paused batch and return it.
 
-        If the batch has ended, create and return a new batch that sends the lines without a result.
+        If the batch has ended, create a new batch that sends the lines without a result, and return the new
+        batch.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
@@ -280,10 +282,10 @@ class Client:
     def live_results(
         self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
     ) -> Generator[Iterator[bytes]]:
-        """Context manager that yields the results of a batch as an iterator over bytes.
+        """Context manager that yields the results of a batch as an iterator over bytes, while the batch is
+        running.
 
-        New results are included as soon as they are final. The iterator ends after the batch has ended. The
-        API may also end it earlier.
+        The iterator ends after the batch has ended. The API may also end it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
@@ -313,7 +315,7 @@ class Client:
         body: _Body | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Model:
-        """Send a request to the API, with `body` as JSON. Parse the response as `kind`, and return it."""
+        """Send a request to the API, and return the response, parsed as `kind`. `body` is sent as JSON."""
         with self._translated_errors():
             response = self._http.request(method, path, json=body, headers=headers)
         return self._read(response, kind)
@@ -392,7 +394,7 @@ def _cap_body(max_cost: str | None) -> _Body:
 
 
 def _batch_path(batch_id: str, below: str = "") -> str:
-    """Return the URL path of a batch, followed by `below`. The id is escaped, so it may contain slashes."""
+    """Return the URL path of a batch, followed by `below`. Special characters in the id are escaped."""
     return f"/v1/batches/{quote(batch_id, safe='')}{below}"
 
 

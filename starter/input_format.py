@@ -16,13 +16,13 @@ _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def format_problem(path: Path, *, may_be_compressed: bool = False) -> str:
-    """Return why a file cannot be the input of a batch, and what to do, in one sentence; empty if it can be.
+    """Return why a file cannot be the input of a batch, with a remedy; empty if the file can be an input.
 
     Pipes are not checked, because they can be read only once.
 
     Args:
-        may_be_compressed: True if gzip and zstd are allowed. Use it for a file that is only uploaded, because
-            the API decompresses it.
+        may_be_compressed: True to allow gzip and zstd. Use this if the file is uploaded, because the API
+            decompresses it.
 
     Raises:
         OSError: the file cannot be read.
@@ -35,9 +35,7 @@ def format_problem(path: Path, *, may_be_compressed: bool = False) -> str:
 
 
 def start_problem(start: bytes, name: str) -> str:
-    """Return why a file that begins with the bytes `start` cannot be the input of a batch.
-
-    Return an empty string if it can be.
+    """Return why a file that begins with `start` cannot be the input of a batch; empty if it can be an input.
 
     Args:
         start: the first `START_BYTES` bytes of the file.

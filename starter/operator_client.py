@@ -1,4 +1,4 @@
-"""Calls of the API's operator routes: batches, models, quotas, rates, holds, audit log."""
+"""Client of the API's operator routes: batches, models, quotas, rates, holds, audit log."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -60,10 +60,11 @@ class OperatorClient:
         return self._client.call("GET", _HOLDS, HoldList)
 
     def hold(self, target: Mapping[str, str]) -> HoldList:
-        """Hold a tenant or a model: none of its lines are sent until it is released.
+        """Hold a tenant or a model, so that none of its lines are sent until it is released. Return all
+        holds.
 
-        Return all current holds. `target` has one item. The key is `tenant` or `model`, and the value is its
-        name.
+        Args:
+            target: one item, with the key `tenant` or `model` and the name as the value.
         """
         return self._client.call("PUT", _HOLDS, HoldList, target)
 
@@ -97,7 +98,11 @@ class OperatorClient:
         return self._client.call("GET", path, BatchSlicesObject)
 
     def control_batch(self, batch_id: str, action: str) -> OperatorBatch:
-        """Change a batch of any tenant, and return it. `action`: `cancel`, `pause`, `resume` or `abandon`."""
+        """Change a batch of any tenant, and return it.
+
+        Args:
+            action: `cancel`, `pause`, `resume` or `abandon`.
+        """
         return self._client.call("POST", f"{_BATCHES}/{quote(batch_id, safe='')}/{action}", OperatorBatch)
 
     def prioritize_batch(self, batch_id: str, priority: int) -> OperatorBatch:
@@ -119,9 +124,9 @@ class OperatorClient:
     def retry_dead_letters(
         self, *, tenant: str | None, batch_id: str | None, window: str | None, after: str | None
     ) -> DeadLetterRetryPage:
-        """Create batches that retry dead letters: lines that failed after their last attempt.
+        """Create batches that retry dead letters (lines that used up their attempts).
 
-        One call processes one page of batches. If `has_more` of the result is True, call again with the
+        One call processes one page of batches. If the result's `has_more` is True, call this again with the
         result's `last_id` as `after`.
 
         Args:
@@ -150,8 +155,8 @@ class OperatorClient:
 
         Args:
             config: settings of the model, as in the registry file.
-            replace: True to replace a model that exists. With False, the API rejects the call if the model
-                exists.
+            replace: True to replace an existing model. If it is False and the model exists, the API rejects
+                the call.
         """
         headers = None if replace else {"If-None-Match": "*"}
         return self._client.call(
@@ -164,10 +169,9 @@ class OperatorClient:
         """Change some settings of a model, keep all others, and return the resulting settings.
 
         Args:
-            changes: new value for each setting to change, by name. None undoes an earlier change of the
-                setting.
-            version: version that the model must have now. If it has another one, the API rejects the change.
-                None accepts any version.
+            changes: new values by the names of settings. None undoes an earlier change of a setting.
+            version: expected version of the model. If the model has another version, the API rejects the
+                change. None accepts any version.
         """
         headers = None if version is None else {"If-Match": f'"{version}"'}
         return self._client.call(
@@ -193,6 +197,6 @@ class OperatorClient:
 
 @contextmanager
 def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
-    """Context manager that yields a client for operator routes. It handles errors as `api_client` does."""
+    """Context manager that yields a client of operator routes. Errors are handled as in `api_client`."""
     with api_client(url, tenant) as client:
         yield OperatorClient(client)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the API client that is configured with them."""
+"""Options that several commands share, and the API client that these options configure."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from batchwright.starter.output import stop
 
 
 def _checked_id(text: str) -> str:
-    """Check that a text looks like an id, and return it. If not, end the command with an error."""
+    """Check that a text looks like an id, and return it. Otherwise, end the command with an error."""
     if not text.strip():
         stop("The batch id is empty: use the id that `submit` printed; `batchwright list` shows all ids.")
     if not text.replace("_", "").replace("-", "").isalnum():
@@ -24,7 +24,7 @@ def _checked_id(text: str) -> str:
 def _checked_batch_id(text: str) -> str:
     """Check that a text looks like the id of a single batch, and return it.
 
-    If not, end the command with an error.
+    Otherwise, end the command with an error.
     """
     if text.startswith(GROUP_PREFIX):
         stop(f"{text} is several batches: use the id of one, which `batchwright status {text}` shows.")
@@ -128,8 +128,8 @@ def settings_or_stop(**options: str | None) -> Settings:
     """Load and return the settings. If a setting is wrong, end the command with a one-sentence error.
 
     Args:
-        options: values of command-line options, by the names of settings. A value that is not None replaces
-            the setting.
+        options: values of command-line options, by the names of settings. Each value except None replaces the
+            setting.
     """
     try:
         return load(**{name: value for name, value in options.items() if value is not None})

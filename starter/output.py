@@ -86,10 +86,7 @@ class ExitCode(IntEnum):
 
 
 def stdout() -> Console:
-    """Return a console that prints to the current `sys.stdout`.
-
-    It is new each time, because tests replace stdout.
-    """
+    """Return a new console that prints to the current `sys.stdout`, which tests replace."""
     console = Console(file=sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED_WIDTH  # each row stays on one line, for tools such as grep
@@ -122,7 +119,7 @@ def discard_stdout() -> None:
 
 
 def print_json(value: BaseModel) -> None:
-    """Print `value` as one line of JSON, with only the fields that it was created with.
+    """Print `value` as one line of JSON, with only those fields that were given when it was created.
 
     So a response of the API is printed exactly as the API returned it.
     """
@@ -130,10 +127,10 @@ def print_json(value: BaseModel) -> None:
 
 
 def _given_fields(value: object) -> object:
-    """Convert a pydantic model to a dict that has only the fields with which it was created.
+    """Convert a pydantic model to a dict with only those fields that were given when it was created.
 
-    Fields that this version does not know are included. Models inside it are converted, too. Values that are
-    not models are returned unchanged.
+    Fields that this version does not know are included. Nested models are converted, too. Other values are
+    returned unchanged.
     """
     if isinstance(value, BaseModel):
         given = value.model_fields_set | (value.model_extra or {}).keys()
@@ -223,7 +220,7 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
 
 
 def output_location_text(batch: BatchObject) -> str:
-    """Return where the files of a batch are also copied, and the state, such as `s3://a/b/ (pending)`.
+    """Return the URL to which the files of a batch are copied, with the state, such as `s3://a/b/ (pending)`.
 
     The text is empty if the batch has no output location.
     """
@@ -235,9 +232,8 @@ def output_location_text(batch: BatchObject) -> str:
 
 
 def cost_text(batch: BatchObject) -> str:
-    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`.
-
-    The text is empty if the batch has no prices.
+    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`; empty if the batch has no
+    prices.
     """
     cost, cap = batch.x_batchwright.cost, batch.x_batchwright.max_cost
     if cost is None:
@@ -249,7 +245,7 @@ def cost_text(batch: BatchObject) -> str:
 
 
 def estimate_table(estimate: EstimateObject) -> Table:
-    """Return a table with the estimated lines, tokens and cost of a batch. It has one row for each model."""
+    """Return a table with the estimated lines, tokens and cost of a batch, with one row for each model."""
     table = column_table("model", "lines", "input tokens", "output tokens", "cost", "at most", right=5)
     rows = [(each.model or "no model named", each, each.error or "") for each in estimate.models]
     for name, part, error in [*rows, ("all", estimate, "")]:
@@ -271,7 +267,9 @@ def _estimated(amount: str | None, cost: EstimatedCost | None) -> str:
 
 
 def money_text(amount: str) -> str:
-    """Format an amount of money with commas in large numbers. From 0.01 on, it has at most six decimals."""
+    """Format an amount of money with commas between thousands. Amounts from 0.01 on have at most six
+    decimals.
+    """
     if "." not in amount:
         return f"{int(amount):,}"
     places = 6 if Decimal(amount) >= Decimal("0.01") else 12
@@ -289,9 +287,8 @@ def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
 
 
 def failure_text(failed: ErrorCount) -> str:
-    """Describe the lines that failed with one error code.
-
-    For example, the text is `12 lines: http_400 (alpha), e.g. 'req-1': MESSAGE`.
+    """Describe the lines that failed with one error code, as in `12 lines: http_400 (alpha), e.g. 'req-1':
+    TEXT`.
     """
     lines = f"{failed.count:,} line" + ("" if failed.count == 1 else "s")
     model = f" ({failed.model})" if failed.model else ""
@@ -317,13 +314,13 @@ _FITS_AT_START = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return as text when a batch will be done, how fast it is, and how many lines are ahead of it."""
+    """Return the forecast for a batch as text: when it will be done, its speed, and the lines ahead of it."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
 
 
 def done_in_text(forecast: ForecastObject) -> str:
-    """Return as text when a batch will be done, such as `done in 4 min (90 %: 6 min), fits the window`."""
+    """Return the forecast time as text, such as `done in 4 min (90 %: 6 min), fits the window`."""
     p50, p90 = (
         duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
     )
@@ -331,10 +328,10 @@ def done_in_text(forecast: ForecastObject) -> str:
 
 
 def start_forecast_text(forecast: StartForecastObject) -> str:
-    """Return as text the forecast that was made before a batch began.
+    """Return the forecast that was made before a batch began, as text.
 
-    It begins with the duration, such as `4 min (90 %: 6 min)`. Then it says if the batch fits its completion
-    window, and how many lines are ahead of it.
+    The text begins with the duration, such as `4 min (90 %: 6 min)`. Then it says whether the batch fits its
+    completion window, and how many lines are ahead of it.
     """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)

@@ -1,4 +1,4 @@
-"""Records commands in the audit log that change the database directly, without the API."""
+"""Records commands that change the database directly, without the API, in the audit log."""
 
 import getpass
 import os
@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 class CommandRefused(Exception):
-    """Raised if a command is not possible, although the database is available. Nothing was changed.
+    """A command is not possible, although the database is available. Nothing was changed.
 
     The message is for the user. `code` is the reason in the audit log.
     """
@@ -50,9 +50,9 @@ async def recorded_command(
     read: Callable[[], Awaitable[JsonValue]],
     change: Callable[[], Awaitable[_Result]],
 ) -> _Result:
-    """Make a change with `change`, and record it in the audit log. Return the result of `change`.
+    """Make a change with `change`, record it in the audit log, and return the result of `change`.
 
-    The name of the system user is recorded as the actor.
+    The actor in the audit log is the name of the system user.
 
     Args:
         read: function that returns the state of the target without secrets; None if there is no target. It is

@@ -1,4 +1,4 @@
-"""Calls of `/v1/x/schedules` for the command line."""
+"""Client of the routes `/v1/x/schedules`, for the command line."""
 
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
@@ -19,7 +19,7 @@ class ScheduleClient:
         return self._client.call("POST", _SCHEDULES, ScheduleObject, body)
 
     def page(self, limit: int) -> SchedulePage:
-        """Return the newest schedules, at most `limit`."""
+        """Return the newest schedules, at most `limit` of them."""
         return self._client.call("GET", f"{_SCHEDULES}?{urlencode({'limit': limit})}", SchedulePage)
 
     def get(self, id: str) -> ScheduleObject:
@@ -29,7 +29,7 @@ class ScheduleClient:
         return self._client.call("PATCH", _path(id), ScheduleObject, changes)
 
     def perform(self, id: str, action: str) -> ScheduleObject:
-        """Pause, resume or trigger a schedule. `action` is the verb: `pause`, `resume` or `trigger`."""
+        """Pause, resume or trigger a schedule, and return it. `action` is `pause`, `resume` or `trigger`."""
         return self._client.call("POST", _path(id, action), ScheduleObject)
 
     def delete(self, id: str) -> DeletedSchedule:

@@ -1,4 +1,4 @@
-"""Calls of `/v1/x/webhooks` for the command line."""
+"""Client of the routes `/v1/x/webhooks`, for the command line."""
 
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
@@ -16,9 +16,8 @@ _WEBHOOKS = "/v1/x/webhooks"
 
 
 class WebhookClient:
-    """Client for the API routes of webhooks and their deliveries.
-
-    Each method raises ClientError if it fails.
+    """Client for the API routes of webhooks and their deliveries. Each method raises ClientError if the call
+    fails.
     """
 
     def __init__(self, client: Client) -> None:
@@ -30,7 +29,8 @@ class WebhookClient:
     def page(self, query: Mapping[str, str | int]) -> WebhookPage:
         """Return one page of webhook endpoints, newest first.
 
-        `query` has parameters of the API, such as `limit`.
+        Args:
+            query: query parameters of the API, such as `limit`.
         """
         return self._client.call("GET", f"{_WEBHOOKS}?{urlencode(query)}", WebhookPage)
 
@@ -54,7 +54,8 @@ class WebhookClient:
     def deliveries(self, id: str, query: Mapping[str, str | int]) -> DeliveryPage:
         """Return one page of the deliveries to an endpoint, newest first.
 
-        `query` has parameters of the API, such as `status`.
+        Args:
+            query: query parameters of the API, such as `status`.
         """
         return self._client.call("GET", f"{_path(id, 'deliveries')}?{urlencode(query)}", DeliveryPage)
 

@@ -253,9 +253,10 @@ def _client(url: str | None, tenant: str | None) -> Generator[WebhookClient]:
 
 
 def _attempted(client: WebhookClient, id: str, delivery: DeliveryObject) -> DeliveryObject:
-    """Wait until a new delivery has been attempted once, at most 30 s. Return the delivery as it is then.
+    """Wait until a new delivery has been attempted once, at most 30 s. Return the delivery in its new state.
 
-    `id` is the id of the webhook.
+    Args:
+        id: id of the webhook.
     """
     end = time.monotonic() + _TEST_SECONDS
     while not delivery.attempts and delivery.status == "pending" and time.monotonic() < end:

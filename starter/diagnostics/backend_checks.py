@@ -1,4 +1,4 @@
-"""Checks of the backends: request the model list of each backend, as a worker does."""
+"""Checks of the backends. Each backend is asked for its list of models, as a worker does."""
 
 import asyncio
 import time
@@ -23,9 +23,12 @@ _PART = "backends"
 
 @dataclass
 class _BackendUnderTest:
-    """One backend to check, and the names of the models that it should serve according to the registry.
+    """One backend to check.
 
-    A gateway is a backend for all models. Some gateways even accept models that they do not list.
+    Attributes:
+        config: settings of the backend. A GatewayConfig is a backend for all models. Some gateways even
+            accept models that they do not list.
+        models: names of the models that the backend should serve according to the registry.
     """
 
     config: BackendConfig
@@ -43,11 +46,10 @@ class _BackendUnderTest:
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     """Request the list of models from each backend. Return the findings, and the names of all known models.
 
-    The known models are those in the registry, and those that gateways list. A gateway is a backend for all
-    models.
+    The known models are those in the registry, and those that gateways (backends for all models) list.
 
     Args:
-        at: function that returns the current time. It is compared with the clocks of the backends.
+        at: function that returns the current time, to compare it with the clocks of the backends.
     """
     try:
         catalog = Catalog(chosen)
@@ -70,9 +72,9 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
-    """Return the registered models, and a warning if the database is unavailable (else no finding).
+    """Return the registered models, and a warning as a finding if the database is unavailable.
 
-    Without the database, changes made at run time are unknown: only the models in the registry file are
+    Without the database, changes made at run time are unknown, so only the models in the registry file are
     returned. If that file has no models, both lists are empty.
     """
     try:
@@ -89,7 +91,9 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend once: first those for all models (gateways), then those for single models."""
+    """Return each backend once. Gateways (backends for all models) come first, then backends of single
+    models.
+    """
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:
         for config in entry.config.backends:
@@ -113,10 +117,9 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Combine all findings that a backend's clock is correct into one, which says how many clocks are
-    correct.
+    """Combine all findings about correct clocks of backends into one finding with their number.
 
-    All other findings are kept, for example those about wrong clocks.
+    All other findings stay, for example those about wrong clocks.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:
@@ -170,9 +173,11 @@ def _listing_finding(
 
 
 def _slots_findings(config: BackendConfig, slots: int | None) -> list[Finding]:
-    """Return a warning if Batchwright may send a backend more requests at a time than it has slots.
+    """Return a warning if Batchwright may send a backend more concurrent requests than the backend has slots.
 
-    `slots` is the number that the backend has reported; None if it has reported none.
+    Args:
+        slots: number of requests that the backend processes at the same time; None if it has not reported
+            this.
     """
     if slots is None or (config.in_flight is not None and config.in_flight <= slots):
         return []

@@ -81,7 +81,10 @@ async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
 
 
 async def check_issuer(chosen: Settings, _: Clock) -> list[Finding]:
-    """Fetch the keys with which the API verifies tokens. Return no finding if no issuer is configured."""
+    """Check that the keys with which the API verifies tokens can be fetched from the issuer.
+
+    Return no finding if no issuer is configured.
+    """
     issuer = chosen.oidc_issuer
     if not issuer:
         return []

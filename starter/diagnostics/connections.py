@@ -30,7 +30,7 @@ def run_or_stop(
     exceptions in `failures`.
 
     Args:
-        failures: further expected exceptions. They mean that a dependency is unavailable.
+        failures: exceptions that mean that another dependency is unavailable.
         code: exit code if a dependency is unavailable.
     """
 
@@ -48,17 +48,18 @@ def run_or_stop(
 
 
 def _dev_stack_hint() -> str:
-    """Return a hint for an error message: perhaps the user forgot to run `source dev.env`.
+    """Return a hint for an error message if the user has probably forgotten to load `dev.env`; otherwise
+    empty.
 
-    `batchwright dev` writes the addresses of its stack to this file. If there is no such file, or its values
-    are already in the environment, the hint is empty.
+    `batchwright dev` writes the addresses of its stack to this file. There is no hint if the file does not
+    exist, or if its values are already in the environment.
     """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
 
 
 def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
-    """Open the configured database, call `query` with it, and return the result.
+    """Open the configured database, pass it to `query`, and return the result of `query`.
 
     If the database is unavailable or rejects the query, end the command with a one-sentence error.
     """
@@ -66,7 +67,7 @@ def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
 
 
 async def with_database(settings: Settings, query: Callable[[Database], Awaitable[_Result]]) -> _Result:
-    """Open the database of these settings, call `query` with it, close it, and return the result.
+    """Open the database of these settings, pass it to `query`, close it, and return the result of `query`.
 
     Raises:
         DatabaseError: the database is unavailable or rejects the query.

@@ -1,4 +1,4 @@
-"""Findings of diagnostic checks."""
+"""Findings (results) of diagnostic checks."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Finding(BaseModel):
     Attributes:
         part: part of the installation that was checked, such as "database".
         message: the state of this part, in one sentence.
-        remedy: what the user should do; may be empty.
+        remedy: instruction for the user; empty if there is nothing to do.
     """
 
     part: str
@@ -46,7 +46,7 @@ def warning(part: str, message: str, remedy: str) -> Finding:
 
 
 def problem(part: str, message: str, remedy: str = "") -> Finding:
-    """Return a finding of the level PROBLEM. Leave out `remedy` if `message` already says what to do."""
+    """Return a finding of the level PROBLEM. `remedy` may be empty if `message` already says what to do."""
     return Finding(part=part, level=Level.PROBLEM, message=message, remedy=remedy)
 
 

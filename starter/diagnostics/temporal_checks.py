@@ -24,7 +24,7 @@ from batchwright.temporal.task_queues import QueueReport, describe_queue, server
 
 
 def task_queues(models: Sequence[str]) -> list[str]:
-    """Return the names of all Temporal task queues that are needed to serve these models."""
+    """Return the names of all Temporal task queues that must be polled to serve these models."""
     return [
         CONTROL_QUEUE,
         IO_QUEUE,
@@ -61,7 +61,9 @@ async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> 
 
 
 async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueReport]:
-    """Return the backlog, the pollers and the limit of each task queue that is needed to serve these models.
+    """Return a report about each task queue that must be polled to serve these models.
+
+    A report has the backlog (waiting tasks), the number of pollers, and the limit of the queue.
 
     Raises:
         RPCError: Temporal is unavailable.

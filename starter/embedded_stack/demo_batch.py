@@ -27,7 +27,7 @@ class DemoLine:
 
 
 class DemoResult(BaseModel):
-    """Result of a demo run. The command `demo --json` prints it."""
+    """Result of a demo run, as `demo --json` prints it."""
 
     batch: BatchObject
     as_expected: bool
@@ -43,7 +43,7 @@ class DemoResult(BaseModel):
 def demo_lines() -> Iterator[DemoLine]:
     """Yield the 1,000 lines of the demo's input file.
 
-    The simulated backend rejects 1 line in 100. Another 1 line in 200 names a model that no backend serves.
+    The simulated backend rejects 10 of these lines. Another 5 lines name a model that no backend serves.
     """
     for number in range(REQUESTS):
         refused, unserved = number % 100 == 50, number % 200 == 99

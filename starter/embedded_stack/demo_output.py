@@ -39,14 +39,15 @@ class ProgressBars:
 
 
 class LastingReasons:
-    """Selects the waiting reasons of a batch to print: each one once, and only if it lasts some seconds."""
+    """Selects which waiting reasons of a batch to print: each reason once, and only if it lasts 5 seconds."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str | None, str], float] = {}
         self._reported: set[tuple[str | None, str]] = set()
 
     def new_reasons(self, batch: BatchObject, now: float) -> list[str]:
-        """Return the reasons to print now, as text: those that have lasted long enough and are new.
+        """Return the reasons to print now, as text. They have lasted long enough and were not returned
+        before.
 
         Args:
             now: seconds of a monotonic clock.
@@ -60,7 +61,9 @@ class LastingReasons:
 
 
 def print_start(console: Console, batch: BatchObject, pages: str | None, ui: str) -> None:
-    """Print where the user can watch the batch: on its page, if there is one, and in Temporal's Web UI."""
+    """Print the addresses where the user can watch the batch: its page, if there is one, and Temporal's Web
+    UI.
+    """
     if pages:
         console.print("Watch it in a browser, while it runs:")
         console.print(Text(f"  {pages}/batches/{batch.id}"), soft_wrap=True)

@@ -1,4 +1,7 @@
-"""Data directory of an embedded stack: its lock, the description of the running stack, and process ids."""
+"""Data directory of an embedded stack: its lock, the description of the running stack, and process ids.
+
+The embedded stack is the set of services that `batchwright dev` and `demo` start.
+"""
 
 import fcntl
 import os
@@ -27,9 +30,8 @@ class ProcessIds(_FrozenModel):
 
 
 class StackInfo(_FrozenModel):
-    """Addresses and process ids of a running stack.
-
-    `dev.json` and the output of `dev --json` have this form.
+    """Addresses and process ids of a running stack. The file `dev.json` and `dev --json` contain them as
+    JSON.
     """
 
     pages: str | None  # URL of the pages for browsers; None if they are off
@@ -45,7 +47,10 @@ class StackInfo(_FrozenModel):
 
 
 class ProcessRecord(_FrozenModel):
-    """Identifies a process by its id and its start time in Unix seconds. An id alone could be reused."""
+    """Identifies a process by its id and its start time in Unix seconds.
+
+    The id alone is not enough, because the system can give it to a later process.
+    """
 
     pid: int
     created: float
@@ -68,9 +73,9 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def record_processes(file: Path, pids: list[int]) -> None:
-    """Write to `file` which of the processes `pids` are running: their ids and start times.
+    """Write the ids and start times of those processes in `pids` that are running to `file`.
 
-    If this process is killed, the next start of the stack can end them with `end_leftovers`.
+    If this process is killed, the next start of the stack ends them with `end_leftovers`.
     """
     records: list[ProcessRecord] = []
     for pid in pids:
@@ -82,7 +87,7 @@ def record_processes(file: Path, pids: list[int]) -> None:
 
 
 def end_leftovers(file: Path) -> int:
-    """End the processes that are recorded in `file` and still running. Return their number."""
+    """End the processes that are recorded in `file` and are still running. Return their number."""
     try:
         records = ProcessRecords.model_validate_json(file.read_text()).root
     except (FileNotFoundError, ValidationError):
@@ -119,7 +124,7 @@ def open_private(path: str, flags: int) -> int:
 class StackDirectory:
     """The data directory of one stack, with the paths of its files.
 
-    `open()` locks the directory. The lock ends with `close()` or with the process.
+    `open()` locks the directory. `close()`, or the end of the process, unlocks it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -134,9 +139,9 @@ class StackDirectory:
         self._lock: TextIO | None = None
 
     def open(self) -> int:
-        """Create and lock the directory. Return the number of old processes that were ended.
+        """Create and lock the directory. End old processes, and return their number.
 
-        Old processes are those of a `dev` command that was killed in this directory.
+        Old processes belong to a `dev` command in this directory that was killed.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.

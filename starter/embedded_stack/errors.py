@@ -4,7 +4,7 @@
 class StackError(Exception):
     """The embedded stack cannot start or continue. The message is one sentence for the user.
 
-    `detail` has the last output of the service that failed. It may be empty.
+    `detail` is the last output of the service that failed. It may be empty.
     """
 
     def __init__(self, message: str, detail: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Choice of free TCP ports on the loopback address."""
+"""Chooses free TCP ports on the loopback address."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ _reserved: list[int] = []  # file descriptors of the locks, open until this proc
 
 
 def free_port() -> int:
-    """Return a free port, and reserve it for this process, so that no other stack chooses it."""
+    """Return a free port, and reserve it until this process ends, so that no other stack chooses it."""
     for _ in range(_ATTEMPTS):
         port = random.randint(_FIRST, _LAST)
         if is_free(port) and _reserve(port):
@@ -53,14 +53,14 @@ def is_free(port: int) -> bool:
 
 
 def claim_ports(ports: Mapping[str, int]) -> list[int]:
-    """Check that the ports are free, and return them in the same order. A port of 0 becomes a free port.
+    """Check that the ports are free, and return them in the same order. A port of 0 is replaced by a free
+    port.
 
     Args:
-        ports: for each command-line option that sets a port, such as `--ui-port`, its value; 0 for any free
-            port.
+        ports: ports by the command-line options that set them, such as `--ui-port`. 0 selects any free port.
 
     Raises:
-        StackError: some ports are in use. The message names them and their options.
+        StackError: some ports are in use. The message contains these ports and their options.
     """
     taken = {option: port for option, port in ports.items() if port and not is_free(port)}
     if len(taken) == 1:

@@ -1,4 +1,4 @@
-"""How the services of an embedded stack are started: addresses, commands, environments and health checks."""
+"""Addresses, commands, environment variables and health checks of the services of an embedded stack."""
 
 import json
 import os
@@ -50,9 +50,9 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 @dataclass(frozen=True)
 class DevOptions:
-    """Options of an embedded stack. The commands `dev` and `demo` set them.
+    """Options of an embedded stack, which the commands `dev` and `demo` set.
 
-    A port of 0 means any free port. If `backends` and `registry` are both empty, a simulated backend is
+    A port of 0 stands for any free port. If `backends` and `registry` are both empty, a simulated backend is
     started with `simulator_arguments`.
     """
 
@@ -128,8 +128,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables for the API and the workers of a stack.
 
-    They are the variables of this process. However, the addresses, the directory and the backends are those
-    of the stack.
+    These are the variables of this process, but with the addresses, the directory and the backends of the
+    stack.
 
     Args:
         database_url: URL of the stack's database.
@@ -161,7 +161,7 @@ def environment(
 
 
 def exports(addresses: Addresses, variables: Mapping[str, str]) -> str:
-    """Return the text of `dev.env`: shell exports with which other commands find the services of the stack.
+    """Return the text of `dev.env`: shell exports that let other commands find the services of the stack.
 
     Args:
         variables: environment variables of the API and the workers.

@@ -46,13 +46,16 @@ class ManagedService(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
+        """Wait until the process has ended. Return a description of its end, such as "ended with exit status
+        1".
+        """
         ...
 
     async def stop(self, patience_seconds: float) -> None:
-        """Ask the process to end and wait for it. If it still runs after `patience_seconds`, kill it.
+        """Stop the process, and wait until it has ended. If it has already ended, do nothing.
 
-        Do nothing if it has already ended.
+        Args:
+            patience_seconds: seconds after which a process that is still running is killed.
         """
         ...
 
@@ -150,10 +153,10 @@ class ServiceProcess:
 
 
 def exit_description(code: int) -> str:
-    """Return in words how a child process ended, such as "ended with exit status 1".
+    """Return a description of how a child process ended, such as "ended with exit status 1".
 
     Args:
-        code: exit code. If it is negative, a signal with this number ended the process.
+        code: exit code. A negative code means that the signal with this number ended the process.
     """
     return f"ended with exit status {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
 
@@ -174,11 +177,11 @@ def log_tail(log: Path, since: int = 0) -> str:
 class RestartLoop:
     """Restarts a service each time it ends.
 
-    The first restart is immediate. The delay before later restarts grows to at most 10 seconds. After the
+    The first restart is immediate. The delay before later restarts grows to at most 10 seconds. If the
     service has run for more than 10 seconds, the next restart is immediate again.
 
     Args:
-        say: called with one sentence for the user at each end and restart.
+        say: function that shows one sentence to the user. It is called at each end and restart.
     """
 
     def __init__(self, service: ManagedService, say: Say) -> None:
@@ -210,9 +213,7 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """Tell the user that the service ends again and again.
-
-        Do nothing unless this was the third restart in a row.
+        """Tell the user that the service keeps ending. Do nothing unless this was the third restart in a row.
 
         Args:
             why: error of the last start; empty if the start succeeded.

@@ -39,10 +39,10 @@ _Start = Coroutine[None, None, None]
 class Supervisor:
     """Context manager that starts all services of a stack, and stops all of them at the end.
 
-    Until then, it restarts each service that ends.
+    While the block runs, it restarts each service that ends.
 
     Args:
-        say: called with one sentence for the user at each event, such as a restart.
+        say: function that shows one sentence to the user. It is called at each event, such as a restart.
     """
 
     def __init__(self, options: DevOptions, say: Say) -> None:
@@ -107,7 +107,9 @@ class Supervisor:
         )
 
     async def stop(self) -> None:
-        """Stop the API and the workers. Then stop Temporal, PostgreSQL and the simulator, which they need."""
+        """Stop the API and the workers first. Then stop Temporal, PostgreSQL and the simulator, on which they
+        depend.
+        """
         await self._restart_loops.stop()
         self._is_published = False
         drain = self._options.settings.drain_seconds
@@ -128,9 +130,8 @@ class Supervisor:
         self._directory.close()
 
     def kill(self) -> None:
-        """Kill all services immediately.
-
-        PostgreSQL is not killed, to protect its data: `stop` shuts it down.
+        """Kill all services immediately, except PostgreSQL, whose data must be protected. `stop` shuts it
+        down.
         """
         for service in self._processes():
             service.kill()
@@ -184,7 +185,9 @@ class Supervisor:
         self._say(f"Watching {name} failed ({error}); the watch is restarted.")
 
     def _record_processes(self) -> None:
-        """Store the ids of the running processes. If this process is killed, a later `dev` can end them."""
+        """Store the ids of the running processes, so that a later `dev` can end them if this process is
+        killed.
+        """
         try:
             self._directory.record(_pids(self._processes()))
             if self._is_published:
@@ -205,7 +208,7 @@ async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> 
 async def _all_at_once(*starts: _Start) -> None:
     """Run all `starts` at the same time, and wait for all of them.
 
-    If one fails, cancel the others and raise its error.
+    If one of them fails, cancel the others and raise its error.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -53,7 +53,7 @@ def dev_server_command(database: str, *, port: int, ui_port: int) -> list[str]:
     """Return the command line that starts Temporal's development server.
 
     Args:
-        database: name of the SQLite file with the server's state. It is in the server's working directory.
+        database: name of the SQLite file with the server's state, in the server's working directory.
     """
     command = [str(find_binary()), "server", "start-dev", "--ip", LOOPBACK]
     command += ["--port", str(port), "--ui-port", str(ui_port), "--db-filename", database]
@@ -91,7 +91,7 @@ async def prepare_namespace(port: int) -> None:
 
 
 def _settings(port: int) -> settings.Settings:
-    """Return settings for a client of this server. They do not depend on environment variables."""
+    """Return settings for a client of this server, independent of environment variables."""
     return settings.load(
         **dict.fromkeys(CLUSTER_SETTINGS),
         temporal_address=f"{LOOPBACK}:{port}",

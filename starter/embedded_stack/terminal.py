@@ -23,7 +23,7 @@ _FIRST_KEY_COMMANDS = (
 
 
 def address_panel(info: StackInfo, backends: Path | str = "") -> Panel:
-    """Return a text panel with the addresses of the stack. It is at most 80 columns wide.
+    """Return a text panel with the addresses of the stack, at most 80 columns wide.
 
     Args:
         backends: registry file or URLs of the backends. Used only if the stack has no simulator.
@@ -81,8 +81,8 @@ async def until_signal(
     Return the result of `work`; None if it was cancelled.
 
     Args:
-        on_repeat: called for each further signal, while `work` is being cancelled.
-        say: called with one sentence for the user at the first signal.
+        on_repeat: function that is called for each further signal, while `work` is being cancelled.
+        say: function that shows one sentence to the user. It is called at the first signal.
     """
     task = asyncio.ensure_future(work)
 

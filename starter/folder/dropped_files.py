@@ -1,4 +1,4 @@
-"""Turns files that users drop into the folder into jobs, once the files are complete."""
+"""Turns complete files that users drop into the folder into jobs. A job is an input that runs as a batch."""
 
 import os
 import time
@@ -25,11 +25,11 @@ class _Seen(NamedTuple):
 class DroppedFiles:
     """Turns each file that a user drops into the folder into a job.
 
-    A file counts as complete when it has not changed for `COMPLETE_AFTER_SECONDS`.
+    A file counts as complete if it has not changed for `COMPLETE_AFTER_SECONDS`.
 
     Args:
-        say: called with one sentence for the user.
-        clock: returns the time in seconds (monotonic).
+        say: function that shows one sentence to the user.
+        clock: function that returns the time in seconds (monotonic).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def take(self) -> int:
-        """Turn the complete files into queued jobs. Return the number of files that are not complete yet."""
+        """Turn the complete files into queued jobs. Return the number of files that are still incomplete."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}
@@ -71,9 +71,9 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Turn the input in the staging directory `staged` into a queued job.
+        """Turn the input in the hidden directory `staged` into a queued job.
 
-        If another job has the same name, the new job is moved to the failed jobs, with this reason.
+        If another job already has this name, the new job fails instead, with this reason.
         """
         name = self._folder.staged_name(staged)
         try:
@@ -97,7 +97,9 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Tell the user once that a file cannot be moved. The next call of `take` tries again."""
+        """Tell the user that a file cannot be moved, once for each file. The next call of `take` tries
+        again.
+        """
         if name not in self._stuck:
             self._stuck.add(name)
             self.failed += 1

@@ -2,8 +2,8 @@
 
 
 class FolderError(Exception):
-    """The folder cannot be used. The message says what the user can do."""
+    """The folder cannot be used. The message tells the user what to do."""
 
 
 class JobFailed(Exception):
-    """Raised if a job cannot be done. It is not retried. The message is written to the job's `error.txt`."""
+    """A job has failed and is not retried. The message is written to the job's `error.txt`."""

@@ -1,4 +1,4 @@
-"""Batches of jobs. Each batch is created exactly once, and is found again after a crash."""
+"""Creates the batches of jobs. Each job gets exactly one batch, which is found again after a crash."""
 
 import os
 from contextlib import suppress
@@ -43,7 +43,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class StartedBatch:
-    """The batch of a job. `is_new` is False if an earlier process has already created it."""
+    """The batch of a job. `is_new` is False if the batch was already created by an earlier process."""
 
     batch_id: str
     is_new: bool
@@ -52,9 +52,9 @@ class StartedBatch:
 class JobBatches:
     """Creates and reads the batches of jobs, and writes their results.
 
-    Before it sends anything, it writes a random key to `job.json` in the job's directory. The key is the
+    Before anything is sent, a random key is written to `job.json` in the job's directory. The key is the
     idempotency key of the requests, and is also in the batch's metadata. If the process is killed between two
-    steps, the next process finds the file and the batch with this key.
+    steps, the next process finds the uploaded file and the batch with this key.
     """
 
     def __init__(self, client: Client, options: JobOptions) -> None:
@@ -93,10 +93,11 @@ class JobBatches:
     def write_results(self, job: JobDirectory, batch: BatchObject) -> None:
         """Write the results of an ended batch into the directory of its job.
 
-        Older results in the directory and an older `error.txt` are deleted.
+        Results and an `error.txt` from an earlier attempt are deleted.
 
         Raises:
-            JobFailed: the batch did not complete, its input has changed, or a file cannot be written.
+            JobFailed: the batch is not that of this job or did not complete, the input has changed, or a file
+                cannot be written.
             OSError: an older file cannot be deleted.
             ClientError: a call to the API failed.
         """
@@ -123,7 +124,7 @@ class JobBatches:
         job.remove(JobFile.REASON)
 
     def _prepare(self, job: JobDirectory) -> JobRecord:
-        """Check the input of a new job, and store in `job.json` how its batch will be created.
+        """Check the input of a new job. Write the parameters of its batch to `job.json`, and return them.
 
         Raises:
             JobFailed: the input cannot be used.
@@ -149,7 +150,7 @@ class JobBatches:
     def _find(self, key: str) -> str | None:
         """Return the id of the newest batch that runs the whole input of a job; None if there is none.
 
-        It finds the batch by the job's key in the metadata, because the API forgets idempotency keys after a
+        The batch is found by the job's key in its metadata, because the API forgets idempotency keys after a
         day.
         """
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
@@ -209,7 +210,9 @@ class JobBatches:
 
 
 def _is_refusal(error: ClientError) -> bool:
-    """Return True if the API rejected the request itself. It would then also reject a repetition."""
+    """Return True if the API rejected the request itself, so that it would also reject the same request
+    later.
+    """
     return error.is_rejected and not error.is_transient and error.status not in DENIED
 
 

@@ -1,7 +1,7 @@
 """The files of one job.
 
-All names are resolved relative to the opened directory of the job, and symbolic links are never followed. So
-a user who can write into the directory cannot make this program read or write a file outside it.
+All names are resolved relative to the opened directory of the job, and symbolic links are not followed. So a
+user who can write into the directory cannot make this program read or write files outside it.
 """
 
 import errno
@@ -35,13 +35,15 @@ class JobFile(StrEnum):
 
 
 class JobRecord(BaseModel):
-    """Content of `job.json`: what is known about the batch of a job.
+    """Content of `job.json`: the parameters and the id of a job's batch.
 
     The file is written before the batch is created.
 
     Attributes:
         key: idempotency key of the upload and of the batch. It is also in the batch's metadata.
-        bytes: size of the input when it was first read.
+        endpoint: endpoint of the batch.
+        window: completion window of the batch, such as `24h`.
+        bytes: size of the input in bytes when it was first read.
         batch: id of the batch; None until the API has returned it.
     """
 
@@ -53,7 +55,7 @@ class JobRecord(BaseModel):
 
 
 class JobDirectory:
-    """The directory of one job. `fd` is the file descriptor of the open directory."""
+    """The directory of one job. `fd` is a file descriptor of the opened directory."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
@@ -88,7 +90,7 @@ class JobDirectory:
         return opened
 
     def write(self, file: JobFile, pieces: Iterable[bytes]) -> None:
-        """Write a file safely: under a temporary name, and renamed when it is complete and on the disk.
+        """Write a file under a temporary name, and rename it when it is complete and on the disk.
 
         Raises:
             JobFailed: the file cannot be written, for example because the disk is full. The incomplete file
@@ -119,7 +121,8 @@ class JobDirectory:
             os.unlink(file, dir_fd=self._fd)
 
     def record(self) -> JobRecord | None:
-        """Return the content of `job.json`. Return None if the file does not exist: nothing was sent yet.
+        """Return the content of `job.json`. If the file does not exist, nothing was sent yet, and None is
+        returned.
 
         Raises:
             JobFailed: the file cannot be read, or its content is not valid.
@@ -137,7 +140,7 @@ class JobDirectory:
             ) from None
 
     def write_record(self, record: JobRecord) -> None:
-        """Write `job.json`, which holds what is known about the job's batch.
+        """Write `job.json`, which contains the parameters and the id of the job's batch.
 
         Raises:
             JobFailed: the file cannot be written.
@@ -146,5 +149,7 @@ class JobDirectory:
 
 
 def printable(name: str) -> str:
-    """Return a file name without control characters and without bytes that are not valid UTF-8."""
+    """Return a file name in which control characters and bytes that are not valid UTF-8 are replaced by
+    `?`.
+    """
     return _NOT_PRINTABLE.sub("?", name)

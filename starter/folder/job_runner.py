@@ -20,14 +20,14 @@ _RETRY_SECONDS = 30.0  # of a job that cannot be moved, or at which the API has 
 
 @dataclass
 class _Running:
-    """A job whose batch exists. `shown` is the state of the batch that was last shown to the user."""
+    """A job whose batch exists. `shown` is the state of the batch that the user was last shown."""
 
     batch_id: str
     shown: str = ""
 
 
 class _SetAside(NamedTuple):
-    """A job that cannot be continued now. It is tried again later.
+    """A job that cannot continue now, and is tried again later.
 
     Attributes:
         why: reason, for the user.
@@ -43,11 +43,10 @@ class _SetAside(NamedTuple):
 class FolderJobRunner:
     """Runs the jobs of a folder: creates their batches, and moves them from state to state.
 
-    All state is in the folder and in the API. So the process can be killed at any moment, and another process
-    can continue.
+    All state is in the folder and in the API. If the process is killed, another process can continue.
 
     Args:
-        say: called with one line for the user at each change.
+        say: function that shows one line to the user. It is called at each change.
     """
 
     def __init__(
@@ -72,10 +71,10 @@ class FolderJobRunner:
         return bool(self._failed or self._dropped.failed or self._set_aside)
 
     def run(self, *, once: bool) -> None:
-        """Run jobs until the process ends. If `once` is True, return when no more jobs can be done.
+        """Run jobs until the process ends. If `once` is True, return when no job can continue.
 
         Raises:
-            ClientError: the API denies access. The jobs stay as they are.
+            ClientError: the API denies access. The jobs stay in their states.
         """
         while not self.round() or not once:
             time.sleep(_ROUND_SECONDS)
@@ -83,7 +82,7 @@ class FolderJobRunner:
     def round(self) -> bool:
         """Do one round: turn dropped files into jobs, poll the batches, and start jobs.
 
-        Return True if no more jobs can be done.
+        Return True if no job is left that can continue, and no dropped file is incomplete.
 
         Raises:
             ClientError: as in `run`.
@@ -101,9 +100,11 @@ class FolderJobRunner:
         return not incomplete and left <= immovable
 
     def _outage_in(self, phase: Callable[[], None]) -> str:
-        """Run `phase`, which calls the API.
+        """Run `phase`, which calls the API. Return the reason if the API accepts no requests now; otherwise
+        empty.
 
-        If the API accepts no requests now, return the reason. If it does, return an empty text.
+        Raises:
+            ClientError: the API has rejected a request for another reason.
         """
         try:
             phase()
@@ -134,10 +135,10 @@ class FolderJobRunner:
                     self._attempt(name, self._start)
 
     def _claim(self, name: str) -> bool:
-        """Move a queued job to the running jobs, and return True.
+        """Move a queued job to the running jobs. Return True if this succeeds.
 
-        If another job already has this name, move the queued job to the failed jobs instead, and return
-        False. Also return False if the queued job cannot be moved.
+        Return False if the job cannot be moved, or if another job already has its name. In the latter case,
+        move it to the failed jobs.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:
@@ -187,9 +188,8 @@ class FolderJobRunner:
         self._report(job.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}")
 
     def _check(self, job: JobDirectory) -> None:
-        """Poll the batch of a job.
-
-        If the batch has ended and its files are written, write the job's results.
+        """Poll the batch of a job. If the batch has ended and its files are written, write the job's
+        results.
         """
         running = self._running[job.name]
         batch = self._batches.get(running.batch_id)
@@ -207,7 +207,7 @@ class FolderJobRunner:
             self._report(job.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Write the reason into the job's directory, and move the job to the failed jobs."""
+        """Write the reason of a failure into the job's directory, and move the job to the failed jobs."""
         try:
             with self._folder.job(state, name) as job:
                 job.write(JobFile.REASON, [reason.encode(errors="replace") + b"\n"])
@@ -227,7 +227,7 @@ class FolderJobRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Leave a job alone for some seconds, and tell the user why.
+        """Do not touch a job for `_RETRY_SECONDS`, and tell the user why.
 
         Args:
             is_immovable: True if the job's directory cannot be moved.

@@ -1,4 +1,4 @@
-"""The folder of all jobs. The directory that contains a job is the state of the job."""
+"""The folder of all jobs. The subdirectory in which a job is shows the job's state."""
 
 import errno
 import fcntl
@@ -22,7 +22,7 @@ _STAGED = ".dropped-"
 
 
 class State(StrEnum):
-    """States of a job. Each state is a directory in the folder, and a job is in one of them."""
+    """States of a job. Each state is a subdirectory of the folder. A job is in one of them."""
 
     WRITING = "input/writing"
     READY = "input/ready"
@@ -36,13 +36,13 @@ _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 
 
 class JobFolder:
-    """The folder with one directory for each state of jobs. Only one process can use it at a time.
+    """The folder of all jobs, with a subdirectory for each state. Only one process can use it at a time.
 
-    It is a context manager. A method makes at most one change. After a crash, this change is either complete
-    or not made at all. If a method raises OSError, the change was not made.
+    It is a context manager. Each method makes at most one change. If the process crashes or a method raises
+    OSError, this change is either complete or not made at all.
 
     Raises:
-        FolderError: another process uses the folder, or its directories cannot be created and used.
+        FolderError: another process uses the folder, or its directories cannot be created or used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,9 +96,9 @@ class JobFolder:
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:
-        """Move the directory `entry` to the failed jobs. Return the new name of the directory.
+        """Move the directory `entry` to the failed jobs under the name `name`. Return its new name.
 
-        The new name is `name`. If another job already has this name, a number is added.
+        If another job already has this name, a number is added to it.
         """
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))
@@ -108,8 +108,8 @@ class JobFolder:
     def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
         """Yield the files that users have dropped: inputs in the folder itself, and all files in input/ready.
 
-        The first item of each pair is the state whose directory has the file; None for the folder itself.
-        Hidden files are skipped. A symbolic link is yielded as a file.
+        The first item of each pair is the state to whose directory the file belongs; None for the folder
+        itself. Hidden files are skipped. A symbolic link is yielded as a file.
         """
         for place in (None, State.READY):
             with os.scandir(self._fds[place]) as entries:
@@ -120,9 +120,8 @@ class JobFolder:
                     yield place, entry
 
     def stage(self, place: State | None, file: str) -> str:
-        """Move a dropped file into a new hidden directory in `input/writing`.
-
-        Return the name of this directory.
+        """Move a dropped file into a new hidden directory in `input/writing`. Return the name of this
+        directory.
 
         Raises:
             FileExistsError: an earlier file with this name is still in the directory, because it could not be
@@ -184,10 +183,11 @@ class JobFolder:
 
 
 def _open_below(root: int, path: str, opened: ExitStack) -> int:
-    """Create and open a directory below `root`. Refuse paths through symbolic links or to another disk.
+    """Create and open a directory below `root`. Refuse symbolic links, and directories on another file
+    system.
 
     Raises:
-        OSError: the directory cannot be created or opened, or its path is refused.
+        OSError: the directory cannot be created or opened, or is refused.
     """
     fd = root
     for part in path.split("/"):
@@ -201,6 +201,6 @@ def _open_below(root: int, path: str, opened: ExitStack) -> int:
 
 
 def _natural(name: str) -> list[str | int]:
-    """Return a sort key for natural order: numbers in a name are compared by value."""
+    """Return a sort key for natural order, in which numbers in a name are compared by value."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""Jobs that consist of one prompt: `prompt.txt` becomes a batch of one line, its answer `result.txt`."""
+"""Jobs with one prompt: `prompt.txt` becomes a batch of one line, whose answer is written to `result.txt`."""
 
 import json
 
@@ -36,7 +36,7 @@ def write_request(job: JobDirectory, model: str | None) -> None:
 
 
 def answer(job: JobDirectory) -> str:
-    """Return the text that the model has generated for the job's prompt. It is read from the batch's files.
+    """Return the text that the model has generated for the job's prompt, from the job's result files.
 
     Raises:
         JobFailed: the request failed, or the response has no text.
@@ -66,7 +66,9 @@ def _failure(job: JobDirectory) -> str:
 
 
 def _message(body: object) -> str:
-    """Return the message in an error response. If there is no message, return the response, shortened."""
+    """Return the message in an error response. If there is no message, return the beginning of the
+    response.
+    """
     try:
         return _ErrorBody.model_validate(body).error.message
     except ValidationError:

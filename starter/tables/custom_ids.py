@@ -1,4 +1,4 @@
-"""Custom ids of rows: the id in the request of a row identifies the result of that row."""
+"""Custom ids of rows. The custom id connects the request that was made from a row with its result."""
 
 from batchwright.rules.input.digest_set import DigestSet
 from batchwright.starter.tables.errors import RowError
@@ -6,12 +6,12 @@ from batchwright.starter.tables.reading import Row, Table
 
 
 class CustomIds:
-    """Finds the custom id of each row: the value in a column, or `row-N` with the number of the row.
+    """Finds the custom id of each row: the value in a column, or `row-N`, where N is the number of the row.
 
-    It remembers the ids to find duplicates. This needs at most 32 bytes of memory for each row.
+    Ids are remembered to find duplicates. This needs at most 32 bytes of memory for each row.
 
     Args:
-        column: the column with the custom ids; None numbers the rows.
+        column: the column with the custom ids; None to number the rows.
     """
 
     def __init__(self, table: Table, column: str | None) -> None:

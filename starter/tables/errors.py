@@ -8,10 +8,10 @@ class TableError(Exception):
 
 
 class RowError(TableError):
-    """One row of a table cannot be used. The message names the table, the row, and the reason.
+    """One row of a table cannot be used. The message contains the table, the row and the reason.
 
     Args:
-        number: number of the row, from 1. The header of a CSV file does not count.
+        number: number of the row, from 1. The header of a CSV file is not counted.
     """
 
     def __init__(self, path: Path, number: int, why: str) -> None:

@@ -39,7 +39,7 @@ class ParquetTable:
         """Yield the rows in the order of the file.
 
         Raises:
-            TableError: the file cannot be read, or a row has more than MAX_ROW_BYTES.
+            TableError: the file cannot be read, or a row has more than MAX_ROW_BYTES bytes.
         """
         with self._opened() as file, self._explained():
             names, number = file.schema_arrow.names, 0
@@ -53,11 +53,12 @@ class ParquetTable:
                     yield dict(zip(names, next(values), strict=True))
 
     def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
-        """Yield the rows of `file` in batches.
+        """Yield the rows of `file` in batches of about `_ROWS_AT_ONCE` rows.
 
-        pyarrow cannot read texts in lists as dictionaries if a writer has encoded only some of a row group's
-        texts so. It also cannot join the dictionaries of several row groups. So each row group is read alone,
-        and such a group row by row and expanded.
+        Texts are read as dictionaries (each different text once), one row group at a time. pyarrow cannot
+        join the dictionaries of several row groups. It also cannot read texts in lists as dictionaries if
+        only some of a row group's texts are encoded in this way. The rest of such a row group is read row by
+        row, without dictionaries.
         """
         for group in range(file.num_row_groups):
             done = 0
@@ -100,10 +101,10 @@ class ParquetTable:
 
 
 def _texts_of(schema: pq.ParquetSchema) -> list[str]:
-    """Return the paths of the columns with text or bytes, also of those inside lists and structs.
+    """Return the paths of the columns with text or bytes, including those inside lists and structs.
 
-    They are read as dictionaries, to save memory: a value that millions of rows repeat is in memory only
-    once.
+    These columns are read as dictionaries to save memory: a value that millions of rows repeat is in memory
+    only once.
     """
     columns = (schema.column(number) for number in range(len(schema)))
     return [
@@ -116,8 +117,8 @@ def _texts_of(schema: pq.ParquetSchema) -> list[str]:
 def _values_of(column: pa.Array) -> Iterable[object]:
     """Return the values of a column as Python objects.
 
-    Values of lists, structs and maps are made one after another when they are needed: each contains its own
-    copy of its texts.
+    Values of lists, structs and maps are created one at a time, when they are needed, because each of them
+    contains its own copy of its texts.
     """
     if pa.types.is_nested(column.type):
         return (value.as_py() for value in column)
@@ -129,7 +130,7 @@ def _values_of(column: pa.Array) -> Iterable[object]:
 
 
 def _sizes_of_rows(batch: pa.RecordBatch) -> list[int]:
-    """Return the size of each row in bytes. A repeated text counts each time."""
+    """Return the size of each row in bytes. A text that several rows repeat is counted in each of them."""
     return [size or 0 for size in _sum_of(batch.columns, batch.num_rows).to_pylist()]
 
 
@@ -141,7 +142,7 @@ def _sum_of(columns: Sequence[pa.Array], rows: int) -> pa.Array:
 
 
 def _sizes_of(column: pa.Array) -> pa.Array:
-    """Return the bytes of each value of a column. A null has none."""
+    """Return the size of each value of a column in bytes. The size of null is 0."""
     if isinstance(column, pa.DictionaryArray):
         sizes = pc.take(_sizes_of(column.dictionary), column.indices)
     elif isinstance(column, pa.StructArray):
@@ -203,7 +204,10 @@ class ParquetWriter:
 def _schema_of(table: Table) -> pa.Schema:
     """Return the type of each column of a table.
 
-    If the format of the table has no types, all values are read to find them.
+    If the table's format has no types, all values are read to find the types.
+
+    Raises:
+        TableError: the values of a column do not fit into one type.
     """
     if isinstance(table, ParquetTable):
         return table.schema()
@@ -228,7 +232,7 @@ def _schemas(table: Table, columns: list[str]) -> Iterator[pa.Schema]:
 
 
 def _check_integers(table: Table, number: int, rows: Sequence[Row]) -> None:
-    """Check that all integers in the rows fit into 64 bits, as those of Parquet do.
+    """Check that all integers in the rows fit into 64 bits, because Parquet has no larger integers.
 
     Args:
         number: number of the first of these rows.

@@ -1,4 +1,4 @@
-"""Reads the rows of CSV, JSONL and Parquet files, one after another, in bounded memory."""
+"""Reads CSV, JSONL and Parquet files row by row, with a limited amount of memory."""
 
 import csv
 from collections.abc import Callable, Generator, Iterator
@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 
 class Table(Protocol):
-    """A table in a file, which can be read several times. Each row is a dictionary by column name.
+    """A table in a file, which can be read several times. Each row is a dict of values by column name.
 
     Both methods raise TableError if the file cannot be read or has a wrong format.
     """
@@ -105,7 +105,8 @@ class CsvTable:
     def _next(self, reader: "Reader", number: int) -> list[str] | None:
         """Return the fields of the next row; None after the last row.
 
-        `number` is the row's number, for errors.
+        Args:
+            number: number of the row, for errors; 0 for the header.
         """
         try:
             return next(reader, None)
@@ -118,9 +119,8 @@ class CsvTable:
 
 
 class JsonlTable:
-    """Table in a file with a JSON object on each line. Rows may have different columns.
-
-    Blank lines are skipped.
+    """Table in a file with a JSON object on each line. Rows may have different columns. Blank lines are
+    skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,7 +153,7 @@ def most_repeated_first(table: Table) -> list[str]:
     """Return the column names, sorted so that columns whose values repeat most come first.
 
     Only the first 10,000 rows are read. If a prompt uses columns in this order, many prompts begin with the
-    same text, which backends can cache.
+    same text. Backends can cache this text.
     """
     values: dict[str, set[int]] = {}
     for row in islice(table.rows(), _SAMPLED_ROWS):

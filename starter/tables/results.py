@@ -1,4 +1,4 @@
-"""Results of batches by custom id, on disk, as columns that are added to a table."""
+"""Stores results of batches on disk, finds them by custom id, and converts them to columns of a table."""
 
 import sqlite3
 from collections.abc import Generator, Iterable
@@ -33,9 +33,10 @@ class ResultColumns(NamedTuple):
         answer: text that the model generated. If the response has no text, the whole response as JSON. None
             if the request failed.
         status_code: HTTP status of the backend's response; None if there was no response.
-        error_code: why the request failed, as in the batch's `errors_summary`; None if it completed.
+        error_code: code of the failure, as in the batch's `errors_summary`; None if the request completed.
         error_message: message for the error code.
-        input_tokens: number of input tokens that the backend reported; 0 if it reported none.
+        input_tokens, output_tokens: tokens that the backend reported; 0 if it reported none. None if the
+            request failed.
     """
 
     answer: str | None
@@ -58,7 +59,9 @@ MISSING = ResultColumns(None, None, NO_RESULT, "The batch has no result for this
 
 
 class ResultsByCustomId:
-    """Stores results in a temporary file, and finds them by custom id. The file is deleted at the end."""
+    """Stores results in a temporary file, and finds them by custom id. The file is deleted when it is
+    closed.
+    """
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -67,9 +70,9 @@ class ResultsByCustomId:
         return self._database.execute("SELECT count(*) FROM results").fetchone()[0]
 
     def add(self, results: Iterable[LineResult]) -> None:
-        """Store results. If a custom id has several results, the last completed one is used.
+        """Store results. If a custom id has several results, the last completed result is used.
 
-        If none of them is completed, the last one is used.
+        If none of these results is completed, the last one is used.
         """
         self._database.executemany(_ADD, ((storable(each.custom_id), *_columns(each)) for each in results))
 
@@ -137,7 +140,7 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 def answer_text(content: bytes) -> str:
     """Return the text that the model generated, from a response of any endpoint that generates text.
 
-    If the response has no text, for example because it has embeddings or tool calls, return its JSON.
+    If the response has no text, return it as JSON. Examples are embeddings and tool calls.
     """
     content = replace_lone_surrogates(content)
     for decoder in _BODIES:

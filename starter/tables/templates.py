@@ -32,18 +32,16 @@ _Part = Callable[[_Variables], object]  # renders one value of the template
 
 
 class RenderError(Exception):
-    """A template cannot be rendered for a row. The message is a sentence that names the place."""
+    """A template cannot be rendered for a row. The message is a sentence that says where in the template."""
 
 
 class RequestTemplate:
     """Template for the body of a request: a JSON file whose strings may be Jinja templates.
 
     Only values are rendered, never keys, so the result is always valid JSON. If a string is only one
-    expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text.
-
-    In a template, each column of the row is a variable. `row` is the whole row, and `columns` has the names
-    of the columns. Templates run in Jinja's sandbox, without access to files, and with limits on time and
-    memory.
+    expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text. In a
+    template, each column of the row is a variable. `row` is the whole row, and `columns` has the names of the
+    columns. Templates run in Jinja's sandbox, without access to files, and with limits on time and memory.
 
     Raises:
         TableError: the file cannot be read, is not a JSON object, or has an error in a template.
@@ -73,7 +71,8 @@ class RequestTemplate:
             columns: names of the columns, in the order in which the template should use them.
 
         Raises:
-            RenderError: an expression uses a column that the row does not have, fails, or takes too long.
+            RenderError: an expression uses a column that the row does not have, fails, needs too much memory,
+                or takes too long.
         """
         try:
             with _time_limit(), self._memory.applied():
@@ -108,7 +107,7 @@ class RequestTemplate:
         return lambda variables: _rendered(place, variables, lambda: _text(template, variables))
 
     def _only_expression(self, text: str) -> str | None:
-        """If the whole string is one `{{ expression }}`, return the expression. If not, return None."""
+        """Return the expression if the whole string is one `{{ expression }}`; None if it is not."""
         match self._environment.parse(text.strip()).body:
             case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
                 return text.strip()[2:-2].removeprefix("-").removeprefix("+").removesuffix("-")
@@ -117,7 +116,7 @@ class RequestTemplate:
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Sandbox of Jinja that also rejects products and powers that are too large to compute."""
+    """Jinja's sandbox, which also rejects multiplications and powers with too large results."""
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -135,7 +134,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 class _MemoryLimit:
     """Limits the additional memory that rendering may use. The limit works only on Linux.
 
-    Without the limit, a short template could use any amount of memory, for example with filters.
+    Otherwise a short template could use any amount of memory, for example with filters.
     """
 
     def __init__(self) -> None:
@@ -215,10 +214,10 @@ def _defined(value: object) -> object:
 
 
 def _text_value(value: object) -> object:
-    """Check a value that is inserted into a text, and return it.
+    """Check a value to insert into a text, and return it.
 
     Raises:
-        ValueError: the value is null. It would become the text `None`.
+        ValueError: the value is null, which would become the text `None`.
     """
     if value is None:
         raise ValueError("a value is null; write, for example, `{{ name or '' }}`")

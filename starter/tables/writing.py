@@ -45,7 +45,7 @@ def output_file(path: Path | None) -> Generator[BinaryIO]:
 
 
 def check_output(output: Path, *inputs: Path) -> None:
-    """Check that an output file is not one of the files from which it is made, so that none is overwritten.
+    """Check that an output file is not one of its input files, which it would overwrite.
 
     Raises:
         TableError: the output is one of the inputs.
@@ -57,10 +57,11 @@ def check_output(output: Path, *inputs: Path) -> None:
 
 @contextmanager
 def written(path: Path) -> Generator[Path]:
-    """Context manager that yields a temporary path for new content.
+    """Context manager that yields a temporary path for new content of the file `path`.
 
-    If the block succeeds, it replaces `path`. If the block raises an error, `path` stays unchanged. If `path`
-    is a symbolic link, the file to which it points is replaced.
+    If the block succeeds, the temporary file replaces `path`. If the block raises an error, `path` stays
+    unchanged. If `path` is a symbolic link, the file to which it points is replaced. Pipes and devices are
+    written to directly.
 
     Raises:
         TableError: the file cannot be written.
@@ -120,7 +121,7 @@ class _JsonlWriter:
 class _CsvWriter:
     """Writes rows to a CSV file.
 
-    Text is written as it is, null as an empty field, and other values as JSON without quotes around them.
+    Text is written unchanged, null as an empty field, and other values as JSON without quotes around them.
     """
 
     def __init__(self, file: "Writer", columns: list[str]) -> None:

@@ -79,12 +79,12 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
-    """Write each row with its result. Return the number of rows for each error code.
+    """Write each row with its result. Return the number of rows by error code.
 
-    The number for the key None is the number of rows that have an answer.
+    The key None has the number of rows with an answer.
 
     Raises:
-        TableError: the table cannot be read, or already has one of the added columns. Or an id is missing or
+        TableError: the table cannot be read, or already has one of the columns to add. Or an id is missing or
             occurs twice. Or no row has a result.
     """
     ids, counts, found = CustomIds(table, id_column), Counter[str | None](), 0

@@ -1,6 +1,6 @@
 """Commands that show and control existing batches.
 
-They are `batchwright status`, `list`, `cancel`, `pause`, `resume`, `retry` and `delete`.
+They are `batchwright status`, `list`, `cancel`, `pause`, `resume`, `retry`, `max-cost` and `delete`.
 """
 
 from collections.abc import Callable, Sequence
@@ -228,8 +228,7 @@ def retry(
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
     """Call `change` for a batch. For a group, call it for each batch that has not ended.
 
-    Return all batches, including those that were not changed. If all batches of a group have ended, the
-    command ends with an error.
+    Return all batches, changed or not. If all batches of a group have ended, the command ends with an error.
     """
     if not is_group(id):
         return [change(id)]
@@ -246,8 +245,10 @@ def _with_failed_lines(
 ) -> list[BatchObject]:
     """Return the batches of a group that have failed lines.
 
-    With `codes`, only lines that failed with one of these error codes count. The command ends with an error
-    if there is no batch with such lines, or if a batch of the group has not ended.
+    The command ends with an error if there is no such batch, or if a batch of the group has not ended.
+
+    Args:
+        codes: count only lines that failed with one of these error codes; None or empty for all codes.
     """
     for batch in batches:
         if not batch.status.is_terminal or batch.x_batchwright.files_pending:
@@ -336,7 +337,10 @@ def _follow_new(
 ) -> None:
     """Print new batches, and the ids of the batches from which they were created.
 
-    If `wait` is True, first wait until they have ended. The command then exits with the code for their end.
+    Args:
+        sources: ids of the original batches, in the order of `batches`.
+        wait: True to first wait until the new batches have ended. The command then exits with their exit
+            code.
     """
     for source, batch in zip(sources, batches, strict=True):
         if batch.id != source and not json:

@@ -1,4 +1,4 @@
-"""`batchwright dlq`: lists, retries and deletes dead letters, lines that failed after their last attempt."""
+"""`batchwright dlq`: lists, retries and deletes dead letters (lines that used up their attempts)."""
 
 from typing import Annotated
 

@@ -34,7 +34,7 @@ def folder(
     """Run files that are dropped into DIR as batches.
 
     The results of DIR/NAME.jsonl are written to DIR/output/NAME. If this job fails, the reason is written to
-    DIR/failed/NAME. You can stop this command at any time: it continues when you start it again.
+    DIR/failed/NAME. You can stop this command at any time. When you start it again, it continues.
     """
     console = stdout()
 

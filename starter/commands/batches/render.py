@@ -75,7 +75,7 @@ def render(
 def request_lines(
     template: RequestTemplate, table: Table, id_column: str | None, endpoint: Endpoint
 ) -> Iterator[bytes]:
-    """Yield a line of a batch input for each row of a table.
+    """Yield one line of a batch's input for each row of a table.
 
     Raises:
         RowError: a row has no usable custom id, or cannot be rendered.

@@ -1,4 +1,4 @@
-"""`batchwright results`: prints the output or error lines of a batch, even while the batch runs."""
+"""`batchwright results`: prints the output or error lines of a batch, also while the batch is running."""
 
 import sys
 import time
@@ -94,18 +94,18 @@ def follow_results(
     retry_seconds: float = 1.0,
     spool_dir: Path | None = None,
 ) -> Generator[bytes]:
-    """Yield the results of a batch until it has ended. Each item has one or more whole lines.
+    """Yield the results of a batch until it has ended. Each item consists of one or more whole lines.
 
     If the connection breaks or the API ends a response early, a new request continues after the last whole
-    line. If the results are not in input order, a new request reads all of them again. Lines that were
-    already yielded are then left out.
+    line. If the results are not in input order, a new request reads all of them again, and lines that were
+    already yielded are skipped.
 
     Args:
         failed: True for the lines of the error file, False for the lines of the output file.
         in_input_order: False for the order in which the results become final.
         retry_seconds: seconds between two attempts to connect.
-        spool_dir: where ids of millions of lines are kept if they are not in input order; None for the
-            system's temporary directory.
+        spool_dir: directory for the ids of yielded lines, if they do not fit into memory and the results are
+            not in input order. None for the system's temporary directory.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
@@ -120,7 +120,11 @@ def follow_results(
 def _follow(
     client: ResultSource, batch_id: str, failed: bool, seen: SeenLines | None, retry_seconds: float
 ) -> Generator[bytes]:
-    """Do the work of `follow_results`. `seen` is None for input order."""
+    """Yield the results of a batch, as `follow_results` does.
+
+    Args:
+        seen: ids of the lines that were yielded; None for input order, for which they are not needed.
+    """
     last: str | None = None
     deadline: float | None = None  # set while the API is unavailable
     while True:
@@ -151,9 +155,9 @@ def _follow(
 
 
 def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
-    """Return the lines that no earlier response had, each with a newline. Add them to `seen`.
+    """Return the lines that no earlier response contained, each with a newline. Add them to `seen`.
 
-    One response never has the same line twice, so lines are compared only with earlier responses.
+    A single response contains each line only once, so lines are compared only with earlier responses.
     """
     new = [line for line in lines.split(b"\n") if not seen.is_seen(line[_ID])]
     seen.add(line[_ID] for line in new)
@@ -166,7 +170,7 @@ def _has_files(batch: BatchObject) -> bool:
 
 
 def require_files(batch: BatchObject) -> None:
-    """Check that the batch has ended and its files are written. If not, end the command with an error."""
+    """Check that the batch has ended and its files are written. Otherwise, end the command with an error."""
     if not batch.status.is_terminal:
         stop(
             f"{batch.id} is {batch.status.value}; wait with `batchwright watch {batch.id}`.",

@@ -192,7 +192,7 @@ def submit(
 def _create_one(
     client: Client, path: Path, content: "_Content", create: CreateBatch, idempotency_key: str | None
 ) -> BatchObject:
-    """Upload the input as one file, and create one batch from it."""
+    """Upload the input as one file, create one batch from it, and return the batch."""
     key = f"submit-{uuid4().hex}" if idempotency_key is None else idempotency_key
     with _explain_how_to_repeat(key):
         uploaded = _upload(client, path, content, key)
@@ -231,7 +231,9 @@ def _print_group(group: str, batches: Sequence[BatchObject], wait: bool, json: b
 
 
 def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
-    """Show the estimate of a batch with this input. A file is uploaded for it, and deleted afterwards."""
+    """Print the estimate of a batch with this input. An input file is uploaded first, and deleted
+    afterwards.
+    """
     with api_client(url, tenant) as client:
         if file.startswith(SCHEME):
             found = client.estimate(file, endpoint)
@@ -255,10 +257,10 @@ def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that adds to the message of a ClientError how to repeat the command safely.
+    """Context manager that completes the message of a ClientError: it says how to repeat the command safely.
 
-    With `--idempotency-key` and this `key`, a repeated command cannot create a second batch. If it is certain
-    that no batch was created, nothing is added.
+    With `--idempotency-key` and this `key`, a repeated command creates no second batch. If it is certain that
+    no batch was created, the message stays unchanged.
     """
     try:
         yield
@@ -275,9 +277,9 @@ def _explain_how_to_repeat(key: str) -> Generator[None]:
 
 @contextmanager
 def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
-    """Context manager that deletes the uploaded file if the API rejects the batch in the block.
+    """Context manager that deletes the uploaded file if the API rejects the batch that the block creates.
 
-    After any other error, the file is kept: perhaps the batch was created and needs the file.
+    After any other error, the file is kept, because the batch may have been created and may need the file.
     """
     try:
         yield
@@ -289,13 +291,15 @@ def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
 
 
 def upload_input(client: Client, path: Path, key: str) -> FileObject:
-    """Upload the input of a batch. If `key` was used before, return the file of the first call."""
+    """Upload the input of a batch, and return the file. If `key` was used before, return the file of that
+    call.
+    """
     with _input_file(path) as content:
         return _upload(client, path, content, key)
 
 
 class _Content(NamedTuple):
-    """An open input file and its size in bytes. The position in the file can be changed."""
+    """An open input file, and its size in bytes. The file is seekable."""
 
     file: BinaryIO
     size: int
@@ -318,7 +322,7 @@ def _upload(client: Client, path: Path, content: _Content, key: str) -> FileObje
 
 @contextmanager
 def _input_file(path: Path) -> Generator[_Content]:
-    """Context manager that opens an input file. For a pipe, it yields a temporary copy of the data.
+    """Context manager that opens an input file. A pipe is first copied into a temporary file.
 
     If the file cannot be read or has a wrong format, the command ends with an error.
     """

@@ -27,13 +27,13 @@ CreateBatch = Callable[..., BatchObject]
 def divided_input(
     client: Client, path: Path, file: BinaryIO, max_cost: str | None, spool_dir: Path | None
 ) -> list[InputPart]:
-    """Divide an input into parts, each of them small enough for one batch. Return the parts.
+    """Divide an input into parts that are small enough for one batch each. Return the parts.
 
-    If there are several parts, `max_cost` must be None, because it limits the cost of one batch only. If it
-    is not, the command ends with an error.
+    If there are several parts, `max_cost` must be None, because it would limit the cost of one batch only.
+    Otherwise the command ends with an error.
 
     Args:
-        spool_dir: where ids of millions of lines are kept meanwhile; None for the system's temporary
+        spool_dir: directory for ids of lines that do not fit into memory; None for the system's temporary
             directory.
     """
     try:
@@ -49,7 +49,7 @@ def divided_input(
 
 
 def print_webhook_secret(batch: BatchObject) -> None:
-    """Print the secret of the batch's own webhook. The API returns it only when it creates the batch."""
+    """Print the secret of the batch's own webhook. Only the response that creates the batch contains it."""
     hook = batch.x_batchwright.webhook
     if hook is not None:
         secret = hook.secret or "unreadable, so rotate it"
@@ -59,9 +59,9 @@ def print_webhook_secret(batch: BatchObject) -> None:
 class GroupSubmission:
     """Creates a group: one batch for each part of an input that is too large for one batch.
 
-    The group's id is made from the content and the options. Each part has an idempotency key made from the
-    group's id and the part's number. So you can repeat an interrupted command: it creates only the missing
-    batches.
+    The group's id is computed from the content and the options. The idempotency key of each part is computed
+    from the group's id and the part's number. So if you repeat an interrupted command, it creates only the
+    missing batches.
     """
 
     def __init__(
@@ -75,8 +75,9 @@ class GroupSubmission:
     ) -> list[BatchObject]:
         """Create the batches that are missing, and return the batches of all parts.
 
-        If no batch is missing and all have ended, the command ends with an error. If `may_have_ended` is
-        True, this is allowed.
+        Args:
+            may_have_ended: False to end the command with an error if all batches exist already and have
+                ended.
 
         Raises:
             ClientError: a part could not be uploaded, or its batch could not be created. The message says how

@@ -1,4 +1,4 @@
-"""`batchwright validate`: checks an input file as the API's ingestion does, without uploading it."""
+"""`batchwright validate`: checks an input file with the rules of the API, without uploading the file."""
 
 import asyncio
 import json as jsonlib
@@ -93,7 +93,7 @@ def validate(
 def _estimate(
     pieces: Iterable[bytes], validator: InputValidator, endpoint: Endpoint, settings: Settings
 ) -> tuple[ValidationReport, EstimateObject]:
-    """Check an input. Return a report, and an estimate of the cost of its batch."""
+    """Check an input. Return a report of the check, and an estimate of the tokens and cost of its batch."""
     registry = load_registry(settings)
     models = registry.models if registry else {}
     aliases = {alias: name for name, model in models.items() for alias in model.aliases}
@@ -123,7 +123,7 @@ def _pieces(path: Path) -> Generator[bytes]:
 
 
 def _object_pieces(url: str, settings: Settings) -> Generator[bytes]:
-    """Yield the input in an object in pieces, expanded if it is compressed.
+    """Yield the content of an object in S3 in pieces, decompressed if it is compressed.
 
     Raises:
         InputRefused: the object cannot be the input of a batch.

@@ -50,9 +50,9 @@ def watch(
 def follow_all(
     client: Client, batches: Sequence[BatchObject], *, interval: float, silent: bool = False
 ) -> list[BatchObject]:
-    """Show the progress of the batches of a group until all have ended. Return the batches.
+    """Show the progress of batches, one after another, until all have ended. Return the ended batches.
 
-    It shows one batch after another. The arguments and errors are the same as for `follow`.
+    The arguments and errors are the same as for `follow`.
     """
     ended = list[BatchObject]()
     for number, batch in enumerate(batches, 1):
@@ -65,10 +65,10 @@ def follow_all(
 def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool = False) -> BatchObject:
     """Show the progress of a batch until it has ended, and return the ended batch.
 
-    If a poll fails, it is repeated for up to a minute. Ctrl-C ends only this command, not the batch.
+    If a poll fails, it is repeated for up to a minute. Ctrl-C ends only this command; the batch continues.
 
     Args:
-        interval: seconds between two polls. Polls are used if the API sends no events.
+        interval: seconds between two polls. The batch is polled if the API sends no events.
         silent: True to show nothing.
 
     Raises:
@@ -89,8 +89,8 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
 def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
     """Context manager that yields a function that shows the progress of a batch.
 
-    On a terminal, the function shows progress bars. If the output is not a terminal, it prints a line for
-    each change. If `silent` is True, it shows nothing.
+    On a terminal, the function shows progress bars. If the output is not a terminal, the function prints a
+    line for each change. If `silent` is True, it shows nothing.
     """
     console = stderr()
     if silent:
@@ -104,11 +104,12 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 
 
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
-    """Yield the state of the batch again and again: after each event that the API sends, and after each poll.
+    """Yield the state of the batch after each event from the API's stream and after each poll. This never
+    ends.
 
-    The events come from a stream. When it ends, the batch is polled once, and the stream is opened again. If
-    a stream has sent no event, it is not opened again: the API may be old, or a proxy may hold back events.
-    After the status 503, it is opened again anyway, because this problem is temporary.
+    When a stream ends, the batch is polled once, and the stream is opened again. If a stream has sent no
+    event, it is not opened again, because the API may be old, or a proxy may hold back events. The exception
+    is a stream that was refused with status 503, because this problem is temporary.
 
     Args:
         interval: seconds between two polls.
@@ -141,8 +142,8 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 class TextProgress:
     """Prints a line when the status, the waiting reasons or the forecast for the completion window changes.
 
-    It also prints once the forecast that was made before the batch began. Each error code of a model is
-    printed when it first occurs.
+    If there was a forecast before the batch began, it is printed once. Each error code of a model is printed
+    when it first occurs.
     """
 
     def __init__(self, console: Console) -> None:
@@ -213,5 +214,9 @@ class LiveProgress:
 
 
 def _failed(count: int, code: str) -> str:
-    """Return the number of failed lines and their most frequent error code as text; empty if none failed."""
+    """Return the number of failed lines and the error code as text; empty if no line has failed.
+
+    Args:
+        code: the most frequent error code of these lines.
+    """
     return f"[red]{count:,} failed{escaped(f': {code}' if code else '')}[/red]" if count else ""

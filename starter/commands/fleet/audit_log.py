@@ -1,4 +1,4 @@
-"""`batchwright admin audit-log`: lists and exports who changed or destroyed what."""
+"""`batchwright admin audit-log`: lists and exports the audit log: who changed or destroyed what."""
 
 import sys
 from collections.abc import Callable
@@ -70,8 +70,8 @@ def _filters(
 def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator that gives a command the options of `_filters`.
 
-    The function of the command has one parameter `query`, which contains the options as query parameters of
-    the API.
+    The decorated function gets one parameter `query` instead, with the options as query parameters of the
+    API.
     """
     options = signature(_filters).parameters
     own = [each for each in signature(command).parameters.values() if each.name != "query"]
@@ -125,8 +125,8 @@ def list_acts(
 def export(query: _Query, url: Url = None, tenant: Tenant = None) -> None:
     """Print actions as JSON lines, oldest first.
 
-    To continue later, use --after with the id of the last line. Actions that may still be running are not
-    printed: a later export has them.
+    To continue later, use --after with the id of the last line. Actions that may still be running are left
+    out. A later export contains them.
     """
     with operator_client(url, tenant) as client, client.exported_audit_log(query) as response:
         if warning := response.headers.get("x-batchwright-warning"):

@@ -43,7 +43,7 @@ admin.command("holds")(holds.holds)
 
 
 class ListedStatus(StrEnum):
-    """A status by which the list can be filtered. `live` means all batches that have not ended."""
+    """A status by which batches can be filtered. `live` selects all batches that have not ended."""
 
     LIVE = "live"
     VALIDATING = "validating"
@@ -207,7 +207,7 @@ def resume(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenan
 def abandon(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """End a batch whose files cannot be written.
 
-    Its results are kept, so its tenant can resume it.
+    Its results stay in storage, so its tenant can resume it.
     """
     with operator_client(url, tenant) as client:
         _print(client.control_batch(batch_id, "abandon"), json)

@@ -1,4 +1,6 @@
-"""`batchwright admin hold`, `release` and `holds`: stop and restart sending lines of a tenant or model."""
+"""`batchwright admin hold`, `release` and `holds`: stop sending lines of a tenant or model, and restart
+it.
+"""
 
 from typing import Annotated
 
@@ -24,7 +26,7 @@ _Model = Annotated[str | None, typer.Option("--model", help="This model.", show_
 def hold(
     of: _Of = None, model: _Model = None, json: Json = False, url: Url = None, tenant: Tenant = None
 ) -> None:
-    """Stop sending lines of a tenant or a model until its release.
+    """Stop sending lines of a tenant or a model until you release it.
 
     Requests in flight complete. Completion windows keep running.
     """
@@ -49,9 +51,12 @@ def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 
 
 def _target(of: str | None, model: str | None) -> dict[str, str]:
-    """Return what to hold or release, as `{"tenant": NAME}` or `{"model": NAME}`.
+    """Return the tenant or model to hold or release, as `{"tenant": NAME}` or `{"model": NAME}`.
 
-    `of` is the name of a tenant. If both names are given, or none, the command ends with an error.
+    If both names are given, or none, the command ends with an error.
+
+    Args:
+        of: name of the tenant.
     """
     if (of is None) == (model is None):
         stop("Name either a tenant with --of or a model with --model.")

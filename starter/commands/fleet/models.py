@@ -212,10 +212,11 @@ def set_some(
 
 
 def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> list[dict[str, object]]:
-    """Return the backends of a model without those in `removed`, in the form that the API expects.
+    """Return the backends of a model except those in `removed`, in the form that the API expects.
 
-    Each backend is a dict with its URL. If the model has another name at the backend, this is the value of
-    the key `model`. If a URL in `removed` is not a backend of the model, the command ends with an error.
+    Each backend is a dict with the key `url`. If the model has another name at the backend, the dict also has
+    this name, with the key `model`. If a URL in `removed` is not a backend of the model, the command ends
+    with an error.
     """
     removed_urls = {url.rstrip("/").removesuffix("/v1") for url in removed}  # as the registry stores URLs
     unknown = sorted(removed_urls - {backend.url for backend in present.backends})
@@ -243,7 +244,7 @@ def remove(model: Model, json: Json = False, url: Url = None, tenant: Tenant = N
 def revert(model: Model, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Undo the changes to a model.
 
-    The registry file applies again, or what the backends list.
+    The settings in the registry file, or in the model lists of the backends, apply again.
     """
     with operator_client(url, tenant) as client:
         before = client.registered()
@@ -265,9 +266,8 @@ def _options(
     retry: Names,
     price: Names,
 ) -> dict[str, object]:
-    """Convert the options to the fields of the API's request body.
-
-    Options that were not given are left out.
+    """Convert command-line options to fields of the API's request body. Options that were not given are left
+    out.
     """
     found: dict[str, object] = {
         "fallbacks": fallback,
@@ -360,9 +360,8 @@ def _print_problems(problems: list[str]) -> None:
 
 
 def _settings_table(detail: ModelSettingsObject) -> Table:
-    """Return a table with all settings of a model.
-
-    Settings of backends are left out if they have the default.
+    """Return a table with all settings of a model, except settings of backends that have the default
+    value.
     """
     table = column_table("setting", "value", "from")
     for name, setting in detail.settings.items():

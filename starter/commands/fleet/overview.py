@@ -1,6 +1,6 @@
-"""`batchwright models`, `workers`, `queues`: show the fleet as recorded in the database and in Temporal.
+"""`batchwright models`, `workers`, `queues`: show the fleet. The commands do not need the API.
 
-The commands do not need the API.
+They read the database and Temporal directly.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -31,8 +31,8 @@ _ALIVE = timedelta(seconds=15)  # workers send a heartbeat every 5 s
 class ModelOutput(BaseModel):
     """A model that the fleet serves.
 
-    `seen_at` is the time at which a backend last listed the model; null if the registry assigns backends to
-    the model.
+    `seen_at` is the time at which a backend last listed the model. It is null if the registry assigns
+    backends to the model.
     """
 
     model: str
@@ -91,9 +91,8 @@ def workers(json: JsonLine = False) -> None:
 
 
 def show_queues(json: bool) -> None:
-    """Print the number of waiting tasks in all task queues.
-
-    This is `batchwright queues` without arguments.
+    """Print the number of waiting tasks in each task queue. This is `batchwright queues` without
+    arguments.
     """
     settings = settings_or_stop()
     found = run_or_stop(with_database(settings, partial(_queues, settings)), TemporalUnavailable)

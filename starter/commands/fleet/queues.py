@@ -1,4 +1,4 @@
-"""`batchwright queues`: the task queues of models and their backlog."""
+"""`batchwright queues`: shows the task queues of models and their backlog (waiting tasks)."""
 
 from typing import Annotated
 

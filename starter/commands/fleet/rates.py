@@ -75,9 +75,9 @@ def clear_rate(
 
 
 def _target(names: list[str], all_models: bool) -> str | None:
-    """Return the model for which the rate is changed; None for the rate over all models.
+    """Return the model whose rate limit is to be changed; None for the limit for all models together.
 
-    If a model and `--all-models` are both given, or neither, the command ends with an error.
+    If a model and `--all-models` are both given, or neither is given, the command ends with an error.
     """
     if len(names) != (0 if all_models else 1):
         stop("Name one model, or --all-models.")

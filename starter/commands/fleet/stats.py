@@ -1,4 +1,4 @@
-"""`batchwright stats`: requests of the fleet by backend and by model."""
+"""`batchwright stats`: shows the requests of all workers by backend and by model."""
 
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import Json, Tenant, Url

@@ -47,6 +47,6 @@ def migrate(
 
 
 def _run_as_main(package: str, arguments: list[str]) -> None:
-    """Run `package` in this process, as `python -m` does. `arguments` are its command-line arguments."""
+    """Run `package` in this process, as `python -m` does, with these command-line arguments."""
     sys.argv = [f"batchwright {package}", *arguments]
     runpy.run_module(f"batchwright.{package}", run_name="__main__")

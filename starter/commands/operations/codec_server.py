@@ -1,7 +1,7 @@
 """`batchwright codec-server`: decrypts payloads for the Temporal Web UI and the `temporal` CLI.
 
-It implements Temporal's codec server protocol: POST to /encode and /decode, with or without the name of a
-namespace before these paths. The bodies of request and response are `{"payloads": [...]}`.
+This is a codec server as Temporal defines it. It accepts POST to /encode and /decode. The name of a namespace
+may precede these paths. The bodies of request and response are `{"payloads": [...]}`.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _ALLOWED = {
 class CodecServer:
     """Web application that decrypts Temporal payloads, so that Temporal's Web UI can show them.
 
-    It also encrypts. Browsers may call it only from web pages whose origin is in `origins`. Programs that are
-    not browsers send no origin, and are accepted.
+    It can also encrypt payloads. Browsers may call it only from web pages whose origin is in `origins`.
+    Programs other than browsers send no origin, and are accepted.
     """
 
     def __init__(self, codec: PayloadCodec, origins: Collection[str]) -> None:
@@ -104,7 +104,7 @@ _FAILED = 1
 def codec_server() -> None:
     """Decrypt payloads for the Web UI.
 
-    It listens on BATCHWRIGHT_CODEC_HOST and BATCHWRIGHT_CODEC_PORT until it gets a stop signal.
+    The server listens on BATCHWRIGHT_CODEC_HOST and BATCHWRIGHT_CODEC_PORT until it gets a stop signal.
     """
     try:
         settings = load()

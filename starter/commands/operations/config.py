@@ -41,7 +41,7 @@ class Configuration(BaseModel):
 
 
 def configuration(chosen: Settings) -> Configuration:
-    """Return all settings with the source of each, and a fingerprint of them. Secrets are hidden.
+    """Return all settings with the source of each one, and a fingerprint of the settings. Secrets are hidden.
 
     Raises:
         SettingsError: a payload key cannot be read.
@@ -68,10 +68,13 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 
 
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
-    """Return a hash of the version and of the settings that must be equal in all processes: 16 hex digits.
+    """Return a hash (16 hex digits) of the version and of the settings that must be equal in all processes.
 
-    The hash contains no secrets. For a payload key, it has the key's id and check value. For other secrets,
-    it only has the fact that the secret is set. `values` are all settings by name, with secrets hidden.
+    Secrets are not hashed. Of a payload key, the id and the check value are hashed. Of any other secret, only
+    the fact that it is set is hashed.
+
+    Args:
+        values: all settings by name, with secrets hidden.
     """
     matters: dict[str, JsonValue] = {
         name: value for name, value in values.items() if name not in _PER_PROCESS
@@ -102,7 +105,7 @@ def show(
 ) -> None:
     """Show the settings in effect, secrets hidden.
 
-    The fingerprint is a hash of all settings that workers and API must have in common.
+    The fingerprint is a hash of all settings that must be equal in workers and API.
     """
     try:
         found = configuration(settings_or_stop())

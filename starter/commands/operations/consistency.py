@@ -1,4 +1,6 @@
-"""`batchwright consistency`: compares rows, workflow runs, files and counts. It can repair differences."""
+"""`batchwright consistency`: compares database, workflow runs, files and counts, and can repair
+differences.
+"""
 
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -57,7 +59,7 @@ def consistency(
 
 
 class ConsistencyCheckProgress:
-    """Text that shows how far a consistency check is. Rich computes it at each refresh of the screen."""
+    """Text that shows the progress of a consistency check. Rich computes it at each refresh of the screen."""
 
     def __init__(self) -> None:
         self.check: ConsistencyCheck | None = None

@@ -1,4 +1,4 @@
-"""`batchwright retention`: deletes expired data now, or counts what would be deleted.
+"""`batchwright retention`: deletes expired data now, or counts the data that would be deleted.
 
 It also shows when each kind of data was last deleted successfully.
 """

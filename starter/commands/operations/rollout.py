@@ -1,4 +1,4 @@
-"""`batchwright rollout`: shows and changes which build of the workers runs new batches."""
+"""`batchwright rollout`: shows and changes which build of the workers gets new batches."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar
@@ -120,7 +120,7 @@ def _named(deployment: str | None) -> tuple[Settings, str]:
 
 
 def _call_temporal(settings: Settings, call: Callable[[Client], Awaitable[_Result]]) -> _Result:
-    """Connect to Temporal, call `call` with the client, and return its result.
+    """Connect to Temporal, pass the client to `call`, and return the result of `call`.
 
     If this fails, end the command with a one-sentence error.
     """

@@ -25,7 +25,7 @@ class SetupOutput(BaseModel):
 
 @setup.callback()
 def prepare() -> None:
-    """Set up what Batchwright depends on. It changes only what is missing or wrong."""
+    """Set up what Batchwright depends on. Only what is missing or wrong is changed."""
 
 
 @setup.command("temporal")

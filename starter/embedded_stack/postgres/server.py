@@ -1,6 +1,6 @@
-"""Starts and stops the embedded PostgreSQL server, which an installed wheel contains. POSIX systems only.
+"""Starts and stops the embedded PostgreSQL server, whose programs come with a wheel. POSIX systems only.
 
-If a killed process has left a server running on the same data, this server is used again.
+If a killed process has left a server running on the same data, this server is used.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ class RunningServer:
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server on 127.0.0.1 that keeps its data in the directory `root`.
+    """A PostgreSQL server on 127.0.0.1 that stores its data in the directory `root`.
 
-    Its random password is in the file `password` there. A restart uses the same port. If a killed process has
-    left a server running on this data, that server is used.
+    The server has a random password, in the file `password` in `root`. A restart uses the same port. If a
+    killed process has left a server running on this data, that server is used.
 
     Args:
         port: TCP port; None selects a free port.
@@ -96,7 +96,7 @@ class EmbeddedPostgres:
         """Start the server, wait until it accepts connections, and return this object.
 
         Raises:
-            StackError: the server did not start. The message gives the reason.
+            StackError: the server did not start. The message contains the reason.
         """
         installation.prepare_directory(self.root, self._runner)
         self._bin = installation.runnable_binaries(self._bin, self._runner)
@@ -108,7 +108,7 @@ class EmbeddedPostgres:
         return self
 
     def is_alive(self) -> bool:
-        """Return True if the main process of the server exists."""
+        """Return True if the main process of the server is running."""
         if self._process is not None:
             return self._process.poll() is None
         return self.running is not None and _exists(self.running.pid)
@@ -116,11 +116,11 @@ class EmbeddedPostgres:
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
         """Stop the server with a fast shutdown. After `timeout` seconds, try an immediate shutdown.
 
-        Both keep all committed data. If the server still runs afterwards, `running` still describes it.
+        Both keep all committed data. If the server is still running afterwards, `running` keeps its value.
 
         Args:
-            adopted_too: True to also stop a server that another process has started. With False, such a
-                server keeps running.
+            adopted_too: True to also stop a server that another process has started. False to leave such a
+                server running.
         """
         if self.running is None and self._process is None:
             return
@@ -144,7 +144,7 @@ class EmbeddedPostgres:
         return self.running
 
     def _running_server(self) -> RunningServer | None:
-        """Return the server that already runs on this data directory; None if no server responds."""
+        """Return the server that is already running on this data directory; None if no server responds."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             pid, port, status = int(lines[0]), int(lines[3]), lines[7].strip()
@@ -236,7 +236,7 @@ class EmbeddedPostgres:
         return True
 
     def _drop_ended_process(self) -> None:
-        """If the server process that this object started has ended, forget it."""
+        """Forget the server process that this object started, if the process has ended."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
 

@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL as a service of the embedded stack, and creation of Batchwright's database in it."""
+"""Embedded PostgreSQL as a service of the embedded stack. It also creates Batchwright's database."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from batchwright.starter.embedded_stack.service_process import POLL_SECONDS
 
 
 class PostgresService:
-    """Lets the supervisor start, watch and stop the embedded PostgreSQL like its other services.
+    """Embedded PostgreSQL, with the methods that the supervisor needs to start, watch and stop a service.
 
     Args:
         on_spawn: called after each start of the server.
@@ -61,7 +61,7 @@ DATABASE_NAME = "batchwright"
 
 
 async def prepare_database(server_url: str) -> str:
-    """Create Batchwright's database on a server if it is missing. Apply the migrations, and return its URL.
+    """Create Batchwright's database on a server if it is missing, apply the migrations, and return its URL.
 
     Args:
         server_url: URL of any database on the server.
