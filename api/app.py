@@ -1,4 +1,4 @@
-"""Build the FastAPI application: its routes, middleware and error handlers."""
+"""Builds the FastAPI application: its routes, middleware and error handlers."""
 
 from importlib.metadata import version
 

@@ -1,4 +1,7 @@
-"""/tasks/callback/{token}: backends report that a job has ended. The signed token authorizes the call."""
+"""/tasks/callback/{token}: backends report that a job has ended. The signed token authorizes the call.
+
+A job is a request that a backend accepts at once and answers later.
+"""
 
 import logging
 from datetime import UTC, datetime

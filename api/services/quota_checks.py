@@ -62,10 +62,10 @@ class QuotaChecks:
             raise self._too_many_live(limit)
 
     async def admit_batch(self, batch_id: str) -> None:
-        """Check that the tenant may have one more live batch, and count it before its row exists.
+        """Check that the tenant may have one more live batch, and count the new batch before its row exists.
 
         Raises:
-            ApiError: the tenant already has as many live batches as its quota allows.
+            ApiError: the tenant already has as many live batches as its quota allows (429).
         """
         limit = (await self.limits()).live_batches
         if limit and not await self._quotas.admit_batch(self._tenant, batch_id, limit):

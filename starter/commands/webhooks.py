@@ -148,7 +148,7 @@ def enable(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -
 
 @webhooks.command("disable")
 def disable(id: Id, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Disable a webhook. Events that happen meanwhile are never sent."""
+    """Disable a webhook. Events that happen while it is disabled are never sent."""
     with _client(url, tenant) as client:
         _print_webhook(client.change(id, {"enabled": False}), json)
 

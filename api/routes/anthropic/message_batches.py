@@ -247,7 +247,7 @@ class MessageBatchRoutes:
         return json_response(DeletedMessageBatch(id=message_batch_id))
 
     async def results(self, request: Request, message_batch_id: str) -> Response:
-        """Retrieve the results of a message batch that has ended, in any order."""
+        """Retrieve the results of a message batch that has ended. The results are in no particular order."""
         row = await self._row(request, message_batch_id)
         if not has_ended(row):
             message = (

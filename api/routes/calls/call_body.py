@@ -1,4 +1,4 @@
-"""Read and check the bodies of single calls."""
+"""Reads and checks the bodies of single calls."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping

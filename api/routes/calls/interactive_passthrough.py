@@ -325,7 +325,9 @@ def _with_usage(fields: Fields) -> bytes:
 
 
 async def _named(body: bytes, model: str) -> bytes:
-    """Return the body of an answer with the name of the fallback model if the body names no model."""
+    """Return the body of an answer. If it names no model, add the name of the fallback model that has
+    answered.
+    """
     if len(body) <= INLINE_REWRITE_BYTES:
         return with_default_model(body, model)
     return await asyncio.to_thread(with_default_model, body, model)

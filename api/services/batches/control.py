@@ -93,7 +93,7 @@ class BatchControl:
         return batch_object(row)
 
     async def pause(self, tenant: str, batch_id: str) -> BatchObject:
-        """Pause a batch.
+        """Pause a batch, so that none of its lines are sent, and return the batch.
 
         Raises:
             ApiError: the batch has ended or is being cancelled (409).

@@ -95,7 +95,7 @@ class BatchCreator:
         """Create a batch and return it.
 
         Raises:
-            ApiError: the purpose of the input file is not `batch`, a quota does not allow the batch, or the
+            ApiError: the purpose of the input file is not `batch`, or a quota does not allow the batch. The
                 URL of the webhook, the input or output location, the priority or the start time is not
                 allowed.
         """
@@ -108,9 +108,9 @@ class BatchCreator:
     ) -> CreatedBatch:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
-        If the first call was interrupted before the batch started, a repeated call starts it. Each call
-        returns the batch with the status `validating`. If the batch already has a database row, the webhook
-        endpoint that was created with it is returned.
+        If the first call was interrupted before the batch started, a repeated call starts the batch. The
+        batch is always returned with the status `validating`. A repeated call also returns the webhook
+        endpoint that the first call has created.
 
         Args:
             key: the idempotency key.

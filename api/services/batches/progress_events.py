@@ -53,7 +53,7 @@ class Event(NamedTuple):
 
 
 def encode_event(batch: BatchObject) -> Event:
-    """Return an event with the current state of a batch. Its data is the complete batch object."""
+    """Return an event with the current state of a batch. The event's data is the complete batch object."""
     content = batch.model_dump_json(exclude=_COUNTDOWNS).encode()
     id = blake2b(content, digest_size=12).hexdigest()
     is_last = batch.status.is_terminal

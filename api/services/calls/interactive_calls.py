@@ -123,15 +123,15 @@ class InteractiveCalls:
         The call is then sent to the model's next backend. When a backend has begun to process a call, the
         call is never sent again. If the `with` block ends early, the connection to the backend is closed.
 
-        A backend whose circuit breaker is open gets no calls except trials. If the circuit breakers of all
-        backends of the model are open, the call is sent to a fallback model, unless a backend has refused it
-        with 401 or 403.
+        A backend whose circuit breaker is open gets no calls except trials, which test whether it works
+        again. If the circuit breakers of all backends of the model are open, the call is sent to a fallback
+        model. After a refusal with 401 or 403, no fallback model gets the call.
 
         Raises:
             ApiError: as in `InteractiveAdmission.admit`. A limit per minute is used up (429). A hook of the
                 operator refuses the call (403) or fails (500). The circuit breakers of all backends are open
                 (503). No backend can be reached (502, 503, 504).
-            DatabaseUnavailable: the permissions cannot be read.
+            DatabaseUnavailable: the permissions or holds cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
         router = await self._admission.admit(call, model)
@@ -173,6 +173,8 @@ class InteractiveCalls:
 
         Raises:
             _NotSent: no backend may get the call, or none has answered.
+            ApiError: holds or limits do not allow the first request.
+            DatabaseUnavailable: the holds cannot be read.
         """
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
@@ -321,8 +323,10 @@ def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
 
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:
-    """Return the dispatch to the next backend; None if no backend is left, or if the tenant must wait before
-    it may send a trial.
+    """Return the dispatch to the next backend; None if no backend is left.
+
+    Also return None if the circuit breakers of all backends are open and the tenant may not send a trial yet.
+    A trial is a request that shows whether a backend has recovered.
     """
     if router.wait_seconds(tenant, exclude=tried):
         return None

@@ -38,7 +38,7 @@ class _Use:
 
 
 class InteractiveLoad:
-    """Counts the interactive calls in flight of this process, by backend."""
+    """Counts how many interactive calls of this process are in flight at each backend."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._gauge = clock, metrics.interactive_in_flight

@@ -230,7 +230,7 @@ def priority(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Change the priority of a live batch within its tenant."""
+    """Change the priority of a live batch relative to other batches of its tenant."""
     with operator_client(url, tenant) as client:
         _print(client.prioritize_batch(batch_id, value), json)
 

@@ -1,4 +1,7 @@
-"""`batchwright rollout`: shows and changes which build of the workers gets new batches."""
+"""`batchwright rollout`: shows and changes which build of the workers gets new batches.
+
+A build is a version of the workers, identified by their BATCHWRIGHT_BUILD_ID.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, TypeVar

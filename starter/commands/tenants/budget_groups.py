@@ -207,8 +207,8 @@ def limit(
 def add(kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, json: JsonLine = False) -> None:
     """Add tenants to an organization, or keys to a team or user.
 
-    What they have used today counts at once. A tenant can be in only one organization. A key leaves the team
-    or user to which it belonged before.
+    What they have already used today counts towards the group's budgets at once. A tenant can be in only one
+    organization. A key leaves the team or user to which it belonged before.
     """
     group = _group(kind, tenant, name)
     if kind is GroupKind.ORGANIZATION:

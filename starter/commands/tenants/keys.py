@@ -195,8 +195,8 @@ def limit(
 ) -> None:
     """Set or remove the budgets or the cap of a key.
 
-    The cap limits the requests in flight of its lines. Changes take effect within seconds. If a budget is
-    used up, lines fail with `policy_rejected`. Lines beyond the cap wait.
+    The cap is the maximum number of requests in flight for lines of the key's batches. Lines beyond the cap
+    wait. If a budget is used up, lines fail with `policy_rejected`. Changes take effect within seconds.
     """
     if tokens_per_day is None and cost_per_day is None and max_in_flight is None:
         stop("There is nothing to change: give --tokens-per-day, --cost-per-day or --max-in-flight.")
