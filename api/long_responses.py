@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 LIFETIME_SECONDS = 900.0  # then the client connects again, and its API key is checked again
-_LAST_SECONDS = 1.0  # of the drain time, in which clients receive the ends of responses
+_LAST_SECONDS = 1.0  # end of the drain time, kept free to send the ends of responses
 
 
 class StopSignal:

@@ -70,7 +70,7 @@ class AuthenticationMiddleware:
 
         If the caller loses access, the application receives a disconnect message, and ends the response.
         """
-        waiting = set[asyncio.Timeout]()  # of calls that wait for a message of the client
+        waiting = set[asyncio.Timeout]()  # timeouts of calls that wait for a message of the client
 
         async def received() -> Message:
             if not denied.done():

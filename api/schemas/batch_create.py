@@ -40,7 +40,7 @@ MAX_METADATA_VALUE_CHARACTERS = 512
 MAX_RETRY_CODES = 40
 MAX_CODE_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 256
-_MAX_SHOWN_CHARACTERS = 60  # of a value in an error message
+_MAX_SHOWN_CHARACTERS = 60  # maximum characters of a value in an error message
 
 
 _WINDOW = "^[1-9][0-9]{0,8}[smhd]$"

@@ -14,7 +14,7 @@ from batchwright.rules.tenants.quotas import MAX_QUOTA
 MAX_MEMBERS = 1_000
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 TokensPerDay = Annotated[int, Field(ge=0, le=MAX_QUOTA)]
-_MAX_SHOWN_CHARACTERS = 40  # of a wrong value in an error message
+_MAX_SHOWN_CHARACTERS = 40  # maximum characters of a wrong value in an error message
 _LIST = TypeAdapter(list[object])
 
 

@@ -160,7 +160,7 @@ def _batch(value: object, settings: Settings) -> BatchCreate:
         raise invalid_value(f"batch.{EXTENSION}.start_at", message)
     if creation.webhook is not None:
         message = (
-            "The batches of a schedule have no webhook of their own, because nobody would see its secret. "
+            "The batches of a schedule have no webhook of their own: no response would show its secret. "
             "Create a webhook for all batches with POST /v1/x/webhooks."
         )
         raise invalid_value(f"batch.{EXTENSION}.webhook", message)

@@ -38,7 +38,8 @@ from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE, To
 
 logger = logging.getLogger(__name__)
 _SECRET_BYTES = 32
-# Test events and replays of a tenant. A replay is attempted for up to 72 h, maybe at somebody else's URL.
+# Test events and replays of a tenant. A replay is attempted for up to 72 h, and its URL may
+# belong to another person.
 REQUESTED_PER_MINUTE = 60
 DISABLED_BY_USER = "A user disabled it."
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _STATIC = Path(__file__).parent / "static"
 _CACHED = "public, max-age=31536000, immutable"  # the URL changes with the content
-# Such as a sign-in with somebody else's key.
+# Such a form could sign the visitor in with another person's key.
 _OTHER_SITE = "Another site sent this form. Open the page here, and repeat what you did."
 _NO_DATABASE = "The database does not answer. Try again later."
 

@@ -39,7 +39,7 @@ class SessionPages:
             return visit.page("sign_in.html", error.status, title="Sign in", **context)
         await self._sessions.end(visit.token)
         response = RedirectResponse(_own_page(form.get("next", "")), 303)
-        # A new token, so that a token which somebody else has put into this browser is worth nothing.
+        # A new token, so that a token that an attacker has put into this browser is useless.
         set_cookie(response, visit.request, await self._sessions.start(key), SESSION_LIFETIME)
         return response
 

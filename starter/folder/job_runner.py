@@ -14,8 +14,8 @@ from batchwright.starter.folder.job_states import JobFolder, State
 from batchwright.starter.output import count_text, waiting_text
 
 _ROUND_SECONDS = 1.0
-_CALLS_PER_ROUND = 20  # of each kind: so many jobs are started, and so many batches are polled
-_RETRY_SECONDS = 30.0  # of a job that cannot be moved, or at which the API has an error of its own
+_CALLS_PER_ROUND = 20  # maximum jobs to start, and maximum batches to poll
+_RETRY_SECONDS = 30.0  # for a job that cannot be moved, or after an error of the API
 
 
 @dataclass

@@ -47,7 +47,7 @@ class JobFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fds: dict[State | None, int] = {}  # of each directory of a state, and of the folder for None
+        self._fds: dict[State | None, int] = {}  # by state; None is the folder itself
         self._open = ExitStack()
 
     def __enter__(self) -> Self:

@@ -22,7 +22,7 @@ except ModuleNotFoundError:
     raise TableError("Parquet files need pyarrow: pip install 'batchwright[tables]'.") from None
 
 _ROWS_AT_ONCE = 1_000
-_NUMBER_BYTES = 8  # of a value that is no text, such as a number
+_NUMBER_BYTES = 8  # size of a value that is no text, such as a number
 _TEXTS = ("STRING", "ENUM", "NONE")  # logical types of texts and bytes; NONE is for bytes
 
 
@@ -221,7 +221,7 @@ def _schema_of(table: Table) -> pa.Schema:
 
 
 def _schemas(table: Table, columns: list[str]) -> Iterator[pa.Schema]:
-    number = 1  # of the first row of the chunk
+    number = 1  # number of the first row of the chunk
     for chunk in in_chunks(table.rows(), _ROWS_AT_ONCE):
         try:
             yield pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in chunk]).schema

@@ -20,11 +20,11 @@ from batchwright.rules.json_text import RepeatedKey, unique_keys
 from batchwright.starter.tables.errors import TableError
 from batchwright.starter.tables.reading import Row, readable
 
-MAX_ROW_SECONDS = 2.0  # of CPU time
+MAX_ROW_SECONDS = 2.0  # maximum CPU time
 MAX_ROW_MEMORY = 1024 * 1024 * 1024  # bytes that the rendering of a row may allocate
 _MEMORY = Path("/proc/self/statm")
 _ROWS_PER_MEASUREMENT = 256
-MAX_CHARACTERS = InputLimits().max_line_bytes  # of a rendered string, and of a value inside an expression
+MAX_CHARACTERS = InputLimits().max_line_bytes  # in a rendered string or a value of an expression
 _JINJA = re.compile(r"\{\{|\{%|\{#")
 _UNDEFINED = re.compile(r"'(.+)' is undefined")
 _Variables = Mapping[str, object]

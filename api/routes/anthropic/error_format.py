@@ -77,7 +77,7 @@ class _TranslatedResponse:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._start: MutableMapping[str, Any] | None = None  # of a held error
+        self._start: MutableMapping[str, Any] | None = None  # start of an error response that is held back
         self._body = bytearray()
 
     async def send(self, message: Message) -> None:

@@ -30,7 +30,7 @@ _FIELDS = ("custom_id", "params")
 _BREAKS = b"\r\n"
 _SPACE = b" \t\r\n"
 _MAX_OUTSIDE_BYTES = 4096  # limit for the text before the first request
-_KEPT_BYTES = 1024  # of the beginning and of the end of a request over the limit
+_KEPT_BYTES = 1024  # kept at the beginning and at the end of a request that is too large
 _WRITE_BYTES = 256 * 1024  # lines are written in pieces of about this size
 
 _BEGIN = re.compile(rb'[ \t\r\n]*+\{[ \t\r\n]*+"requests"[ \t\r\n]*+:[ \t\r\n]*+\[')

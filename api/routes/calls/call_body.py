@@ -22,7 +22,7 @@ from batchwright.settings import Settings
 Fields = dict[str, msgspec.Raw]
 _OBJECT = msgspec.json.Decoder(Fields)
 _TRUE, _ABSENT = b"true", (b"false", b"null")
-MAX_HELD_BYTES = 256 * 1024 * 1024  # of the calls that this process holds, and as much of their answers
+MAX_HELD_BYTES = 256 * 1024 * 1024  # for calls in this process, and again for answers
 MAX_HELD_BYTES_PER_TENANT = 128 * 1024 * 1024
 
 

@@ -46,7 +46,7 @@ _REPORTS_USAGE_IF_ASKED = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
 _EVENTS = "text/event-stream"
 _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
 _MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
-_PIECE_BYTES = 64 * 1024  # of a whole answer; the next piece is sent when the client has room for it
+_PIECE_BYTES = 64 * 1024  # a whole answer is sent in such pieces, each when the client has room
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _REFUSED = (
     "The backend refuses this request, although it has accepted others. Change the request, or try again in "

@@ -27,11 +27,11 @@ from batchwright.rules.ids import call_group, derived_file_id, new_call_id
 from batchwright.temporal.errors import TemporalUnavailable
 
 OPEN_SECONDS = 0.5  # how long a rolling batch takes calls
-MAX_OPEN_CALLS = 50_000  # of a tenant without a quota of lines
+MAX_OPEN_CALLS = 50_000  # limit for a tenant without a quota of lines
 # Rolling batches of a tenant that have not ended. They do not count for its quota of live batches, and what
 # its requests have in common decides how many there are.
 MAX_ROLLING_BATCHES = 1_000
-_MAX_TRIES = 20  # to store a call: each time, another process may have opened or closed the batch
+_MAX_TRIES = 20  # to store a call; other processes may open or close the batch between two tries
 _REMEMBERED_STARTS = 1_000
 
 
@@ -44,8 +44,8 @@ class CallWindow(NamedTuple):
     length: timedelta
 
 
-LATER = CallWindow("24h", timedelta(hours=24))  # of calls whose answer nobody waits for
-HELD = CallWindow("15m", timedelta(minutes=15))  # of calls whose client waits
+LATER = CallWindow("24h", timedelta(hours=24))  # for calls whose client retrieves the answer later
+HELD = CallWindow("15m", timedelta(minutes=15))  # for calls whose client waits on an open connection
 
 
 class CallRequest(NamedTuple):

@@ -23,8 +23,8 @@ from batchwright.inference.upstream import Upstream
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Budget
 from batchwright.rules.results.token_usage import Tokens
 
-_BYTES_PER_TOKEN = 4  # of a request, to estimate its prompt tokens
-_MAX_KEPT_BYTES = 4 * 1024  # of an error whose report waits for a probe
+_BYTES_PER_TOKEN = 4  # bytes of a request for each prompt token, for the estimate
+_MAX_KEPT_BYTES = 4 * 1024  # larger error bodies are dropped while a report waits for a probe
 
 
 class InteractiveCall(NamedTuple):

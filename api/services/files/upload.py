@@ -82,8 +82,8 @@ class FileUpload:
         self._purpose: Purpose | None = None
         self._filename: str | None = None
         self._content: ExpandedContent | None = None
-        self._received = 0  # bytes of the file, as it is sent
-        self._bytes = 0  # that are stored
+        self._received = 0  # bytes of the file as they were sent
+        self._bytes = 0  # bytes of the file as they are stored
         self._admission: QuotaChecks | None = None
         self._quota = StorageQuota(0, 0)
         self._digest = sha256()
