@@ -67,7 +67,7 @@ def limits_of(settings: Settings) -> RequestLimits:
 class OversizedRequest(NamedTuple):
     """A request that is too large. Its `params` were dropped.
 
-    `custom_id` is the JSON string of the request, including its quotation marks.
+    `custom_id` is the value of the request's field `custom_id`, as JSON text with quotation marks.
     """
 
     custom_id: bytes

@@ -47,7 +47,7 @@ class InteractiveAdmission:
     They are read from the database at most once a second.
 
     Attributes:
-        rates: counts the requests and tokens that the calls use of limits per minute.
+        rates: counts the requests and tokens of these calls, for the limits per minute.
     """
 
     def __init__(

@@ -164,16 +164,16 @@ class InteractiveCalls:
 
     @asynccontextmanager
     async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
-        """Context manager that sends the call to the model's backends in turn, and yields the first usable
+        """Context manager that sends the call to one backend after another, and yields the first usable
         answer.
 
-        Each backend that gets the call counts as one request towards the limits per minute. Holds and limits
-        are checked before the call is sent to the next backend. If they do not allow this, the answer of the
-        last backend is yielded, even if it is a refusal.
+        Each backend that gets the call counts as one request towards the limits per minute. Before the call
+        is sent to the next backend, holds and limits are checked. If they forbid another request, the last
+        answer is yielded, even if it is a refusal.
 
         Raises:
             _NotSent: no backend may get the call, or none has answered.
-            ApiError: holds or limits do not allow the first request.
+            ApiError: holds or limits forbid the first request.
             DatabaseUnavailable: the holds cannot be read.
         """
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)

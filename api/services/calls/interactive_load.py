@@ -105,7 +105,7 @@ class _RateUse:
 
 
 class InteractiveRates:
-    """Counts what the interactive calls of this process use of limits per minute, in requests and tokens."""
+    """Counts the requests and tokens of interactive calls in this process, for the limits per minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -68,10 +68,10 @@ def _filters(
 
 
 def _with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that gives a command the options of `_filters`.
+    """Decorator that adds the options of `_filters` to a command.
 
-    The decorated function gets one parameter `query` instead, with the options as query parameters of the
-    API.
+    The decorated function has a parameter `query`, which gets these options as a dict of the API's query
+    parameters.
     """
     options = signature(_filters).parameters
     own = [each for each in signature(command).parameters.values() if each.name != "query"]
