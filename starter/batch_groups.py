@@ -116,9 +116,9 @@ def for_each(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batches of a group by the number of their part of the input, in ascending order.
+    """Return the batches of a group in ascending order, by the number of the input part that they run.
 
-    For a batch that was resumed, return the newest batch that resumes it instead.
+    If a batch was resumed, the newest batch that resumes it is returned instead.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):

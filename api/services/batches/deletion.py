@@ -42,8 +42,8 @@ class BatchDeletion:
 
         Raises:
             ApiError: the tenant has no such batch (404). The batch has not ended, or its files or their
-                copies at its output location are not completely written (409). Another batch that resumes it
-                still reads its results (409).
+                copies at its output location are not completely written (409). A batch that resumes this
+                batch is still reading its results (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:

@@ -125,7 +125,8 @@ class InteractiveRates:
             use.tokens += its_tokens
 
     def report(self) -> list[InteractiveRate]:
-        """Return the use of all limits that are not idle.
+        """Return the use of the limits per minute of each tenant and model that had calls in the last
+        seconds.
 
         Call this regularly, because it also updates the averages.
         """

@@ -70,8 +70,8 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
     """Return a hash (16 hex digits) of the version and of the settings that must be equal in all processes.
 
-    Secrets are not hashed. Of a payload key, the id and the check value are hashed. Of any other secret, only
-    the fact that it is set is hashed.
+    The hash contains no secrets. For a payload key, it contains the key's id and check value. For any other
+    secret, it contains only whether the secret is set.
 
     Args:
         values: all settings by name, with secrets hidden.
