@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from batchwright.starter.tables.errors import RowError, TableError
-from batchwright.starter.tables.reading import MAX_ROW_BYTES, Row, Table, in_chunks, readable
+from batchwright.starter.tables.reading import MAX_ROW_BYTES, Row, Table, readable
 
 try:
     import pyarrow as pa
@@ -22,6 +22,7 @@ except ModuleNotFoundError:
     raise TableError("Parquet files need pyarrow: pip install 'batchwright[tables]'.") from None
 
 _ROWS_AT_ONCE = 1_000
+_BYTES_AT_ONCE = 64 * 1024 * 1024  # of rows that are converted together
 _NUMBER_BYTES = 8  # size of a value that is no text, such as a number
 _TEXTS = ("STRING", "ENUM", "NONE")  # logical types of texts and bytes; NONE is for bytes
 
@@ -161,6 +162,30 @@ def _sizes_of(column: pa.Array) -> pa.Array:
     return sizes.fill_null(0)
 
 
+class _Chunk:
+    """Rows that are converted to Arrow together. The conversion copies a text for each row that has it."""
+
+    def __init__(self) -> None:
+        self.rows, self._bytes = list[Row](), 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= _ROWS_AT_ONCE or self._bytes >= _BYTES_AT_ONCE
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        self._bytes += _size_of(row)
+
+
+def _size_of(value: object) -> int:
+    """Return about how many bytes a value has in Arrow."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size_of, value.values()))
+    return sum(map(_size_of, value)) if isinstance(value, list | tuple) else _NUMBER_BYTES
+
+
 class ParquetWriter:
     """Writes rows to a Parquet file. It is a context manager.
 
@@ -173,7 +198,7 @@ class ParquetWriter:
     """
 
     def __init__(self, path: Path, table: Table, added: Sequence[tuple[str, type]]) -> None:
-        self._path, self._rows = path, list[Row]()
+        self._path, self._chunk = path, _Chunk()
         fields = [pa.field(name, pa.int64() if kind is int else pa.string()) for name, kind in added]
         self._schema = pa.schema([*_schema_of(table), *fields])
         self._writer = pq.ParquetWriter(path, self._schema)
@@ -191,14 +216,14 @@ class ParquetWriter:
             self._writer.close()
 
     def write(self, row: Row) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= _ROWS_AT_ONCE:
+        self._chunk.add(row)
+        if self._chunk.is_full:
             self._flush()
 
     def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
-        self._rows.clear()
+        if self._chunk.rows:
+            self._writer.write_table(pa.Table.from_pylist(self._chunk.rows, schema=self._schema))
+        self._chunk = _Chunk()
 
 
 def _schema_of(table: Table) -> pa.Schema:
@@ -222,13 +247,24 @@ def _schema_of(table: Table) -> pa.Schema:
 
 def _schemas(table: Table, columns: list[str]) -> Iterator[pa.Schema]:
     number = 1  # number of the first row of the chunk
-    for chunk in in_chunks(table.rows(), _ROWS_AT_ONCE):
+    for chunk in _chunks(table.rows()):
         try:
             yield pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in chunk]).schema
         except OverflowError:
             _check_integers(table, number, chunk)
             raise
         number += len(chunk)
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    chunk = _Chunk()
+    for row in rows:
+        chunk.add(row)
+        if chunk.is_full:
+            yield chunk.rows
+            chunk = _Chunk()
+    if chunk.rows:
+        yield chunk.rows
 
 
 def _check_integers(table: Table, number: int, rows: Sequence[Row]) -> None:

@@ -50,7 +50,7 @@ _PIECE_BYTES = 64 * 1024  # a whole answer is sent in such pieces, each when the
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _REFUSED = (
     "The backend refuses this request, although it has accepted others. Change the request, or try again in "
-    "a moment: if the backend now refuses all requests, other backends get them."
+    "a moment: the backend may now refuse all requests."
 )
 _NO_ANSWER = "The backend's stream contains an error or no answer."
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend

@@ -311,7 +311,7 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
     answer.sent.report(from_status(status, answer.response.headers, b""))
     refusal = {"backend": upstream.backend.url, "status": status}
     logger.warning("a backend has refused an interactive call", extra=refusal)
-    return not answer.sent.is_at_fault
+    return True
 
 
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:

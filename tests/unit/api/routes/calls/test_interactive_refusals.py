@@ -48,7 +48,7 @@ def answer_with(api: Fixture, handle: Callable[[httpx.Request], Awaitable[httpx.
 
 
 @pytest.mark.parametrize("code", [401, 403])
-async def test_a_prompt_that_a_backend_refuses_stops_nobody_and_is_not_passed_on(
+async def test_a_prompt_that_all_backends_refuse_stops_nobody_and_goes_to_no_fallback_model(
     api: Fixture, code: int
 ) -> None:
     assert api.router is not None
@@ -65,9 +65,24 @@ async def test_a_prompt_that_a_backend_refuses_stops_nobody_and_is_not_passed_on
         assert (refused.status_code, error_of(refused).type) == (403, "invalid_request_error")
         assert "sk-of-the-operator" not in refused.text
         await api.calls.reports.ended()
-    assert [calls_to(api, A) + calls_to(api, B), calls_to(api, C)] == [3, 0]
+    assert [calls_to(api, A) + calls_to(api, B), calls_to(api, C)] == [6, 0]
     assert not any(each.circuit.is_open for each in api.router.upstreams)
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_the_first_call_after_a_key_was_revoked_is_answered_by_another_backend(
+    api: Fixture, code: int
+) -> None:
+    api.register(BackendConfig(url=A), BackendConfig(url=B))
+    api.handlers |= {A: answered, B: answered}
+    while not calls_to(api, A):  # the backend has accepted the API key
+        assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    api.handlers[A] = status(code)
+    before = calls_to(api, A)
+    while calls_to(api, A) == before:
+        assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    await api.calls.reports.ended()
 
 
 async def test_a_call_that_is_refused_because_of_the_key_is_not_sent_to_fallback_models(api: Fixture) -> None:
