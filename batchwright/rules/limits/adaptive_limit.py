@@ -28,7 +28,10 @@ from batchwright.rules.limits.limit_trial import (
 )
 from batchwright.rules.limits.response_meter import MeasurementWindow, ResponseMeter
 
-_BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a single window is enough proof
+_BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a window with few responses is slow
+_HICCUP_SECONDS = (
+    1.5  # a shorter slowdown may come from a busy CPU of the worker, and does not lower the limit
+)
 _TIMEOUT_FACTOR = 0.5
 _MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
 _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown is still growing
@@ -64,7 +67,9 @@ class AdaptiveLimit:
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
-        self._suspected = False  # True if the last window was slow, and the next one has to confirm it
+        self._slow_since = (
+            math.inf
+        )  # start of the last windows, if they were slow; the next has to confirm it
         self._lowered_at = -math.inf
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
@@ -235,7 +240,7 @@ class AdaptiveLimit:
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
             enough = trial.responses_needed(meter)
-        elif self._suspected or (meter.noise is not None and meter.baseline.baseline is None):
+        elif self._slow_since < math.inf or (meter.noise is not None and meter.baseline.baseline is None):
             enough = meter.responses_to_see(DECREASE_EFFECT)
         else:
             enough = meter.responses_to_tell(math.log(self.bounds.tolerance), self._limit)
@@ -247,7 +252,6 @@ class AdaptiveLimit:
         if trial is not None:
             return self._judge_trial(trial, now)
         meter.baseline.end_window(window.level, meter.error)
-        self._suspected = False
         change = self._try_decrease(now) or self._try_increase(now)
         if change is None:
             meter.add_to_history()
@@ -256,14 +260,16 @@ class AdaptiveLimit:
 
     def _try_decrease(self, now: float) -> LimitChange | None:
         meter, window = self._meter, self._meter.window
+        slow_since, self._slow_since = min(self._slow_since, window.since), math.inf
         if meter.response_seconds < NEVER_SLOW_SECONDS or window.peak < _MIN_PROBED_IN_FLIGHT:
             return None
         slower = meter.baseline.slowdown(window.level)
         if slower > self.bounds.tolerance:
             excess = window.level - (meter.baseline.baseline or 0.0)
             is_certain = excess > _BEYOND_CHANCE * meter.error
-            if window.responses < meter.responses_to_see(DECREASE_EFFECT) and not is_certain:
-                self._suspected = True  # the next window will have enough responses for a comparison
+            is_enough = is_certain or window.responses >= meter.responses_to_see(DECREASE_EFFECT)
+            if not is_enough or now - slow_since < _HICCUP_SECONDS:
+                self._slow_since = slow_since  # the next window will have enough responses for a comparison
                 return None
             return self._start_trial(self._used() * slow_factor(slower), window.level, now, LimitChange.SLOW)
         if not self._schedule.may_decrease(meter, now):

@@ -10,7 +10,7 @@ from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
 from batchwright.rules.limits.backend_load import LoadSignal
 from batchwright.rules.limits.limit_trial import LimitChange
 from batchwright.rules.limits.response_meter import LatencyBaseline
-from bench.limits.backend import BackendModel, BackendSimulation, Clock
+from bench.limits.backend import BackendModel, BackendSimulation, Clock, Disturbance
 from bench.limits.simulation import BatchTraffic
 
 
@@ -43,6 +43,26 @@ class Backend:
         )
         if change is not None:
             self.changes.append(change)
+
+
+@dataclass
+class Recorded:
+    """Adaptive limit that records its changes."""
+
+    limit: AdaptiveLimit
+    changes: list[LimitChange | None]
+
+    @property
+    def current(self) -> int:
+        return self.limit.current
+
+    def on_complete(
+        self, signal: LoadSignal, *, sent_at: float, now: float, in_flight: int, in_flight_when_sent: int
+    ) -> None:
+        change = self.limit.on_complete(
+            signal, sent_at=sent_at, now=now, in_flight=in_flight, in_flight_when_sent=in_flight_when_sent
+        )
+        self.changes.append(change)
 
 
 def limit(ceiling: int = 100, floor: int = 1) -> AdaptiveLimit:
@@ -199,6 +219,39 @@ def test_a_backend_that_becomes_slow_without_a_queue_keeps_its_requests() -> Non
     slow = backend.changes.index(LimitChange.SLOW)
     assert LimitChange.PROBE_REVERTED in backend.changes[slow:]
     assert backend.limits[-10:].count(60) >= 5  # less is still tried now and then
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0])
+@pytest.mark.parametrize("slow_seconds", [0.3, 1.0])
+def test_responses_that_a_busy_worker_delays_for_a_moment_do_not_lower_the_limit(
+    slow_seconds: float, spread: float
+) -> None:
+    hiccups = tuple(Disturbance(at, at + slow_seconds, 256, 3.0) for at in (9.0, 14.0, 19.0))
+    clock = Clock()
+    engine = BackendSimulation(
+        BackendModel(slots=256, seconds=0.165, spread=spread, trouble=hiccups), clock, Random(2)
+    )
+    changes: list[LimitChange | None] = []
+    batch = BatchTraffic(clock, engine, Recorded(limit(64), changes), timeout=60.0)
+    clock.at(0.0, batch.send)
+    clock.run(24.0)
+    assert LimitChange.SLOW not in changes
+
+
+@pytest.mark.parametrize("seconds", [0.165, 1.0])
+def test_responses_that_stay_slow_lower_the_limit_within_a_few_seconds(seconds: float) -> None:
+    clock = Clock()
+    trouble = (Disturbance(30.0, 60.0, 16),)
+    engine = BackendSimulation(
+        BackendModel(slots=64, seconds=seconds, spread=0.2, trouble=trouble), clock, Random(2)
+    )
+    held = limit(64)
+    batch = BatchTraffic(clock, engine, held, timeout=60.0)
+    clock.at(0.0, batch.send)
+    clock.run(30.0)
+    assert held.current > 50
+    clock.run(42.0)
+    assert held.current <= 32
 
 
 def test_a_backend_that_lost_capacity_without_refusals_gets_less() -> None:
