@@ -29,9 +29,8 @@ from batchwright.rules.limits.limit_trial import (
 from batchwright.rules.limits.response_meter import MeasurementWindow, ResponseMeter
 
 _BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a window with few responses is slow
-_HICCUP_SECONDS = (
-    1.5  # a shorter slowdown may come from a busy CPU of the worker, and does not lower the limit
-)
+# A slowdown that lasts for less time may come from a busy CPU of the worker, and does not lower the limit.
+_HICCUP_SECONDS = 1.5
 _TIMEOUT_FACTOR = 0.5
 _MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
 _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown is still growing
@@ -67,9 +66,8 @@ class AdaptiveLimit:
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
-        self._slow_since = (
-            math.inf
-        )  # start of the last windows, if they were slow; the next has to confirm it
+        # Start of the last windows, if they were slow. The next window has to confirm that.
+        self._slow_since = math.inf
         self._lowered_at = -math.inf
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
