@@ -22,7 +22,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.webhooks.submitted_url_check import UrlChecker
 
 
-class ServedModels(Protocol):
+class ListedModels(Protocol):
     async def served(self) -> frozenset[str]:
         """Return the names of the models that at least one backend serves."""
         ...
@@ -76,7 +76,7 @@ class ApiDependencies:
     database: Database
     storage: Storage
     temporal: TemporalGateway
-    models: ServedModels
+    models: ListedModels
     metrics: Metrics
     sdk_metrics: SdkMetricsClient = field(default_factory=SdkMetricsClient)
     background: BackgroundTasks = field(default_factory=BackgroundTasks)

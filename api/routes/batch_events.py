@@ -21,7 +21,7 @@ _MEDIA_TYPE = "text/event-stream"
 _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """Response that sends the events of a batch, until the batch ends or the connection closes."""
 
     media_type = _MEDIA_TYPE
@@ -84,7 +84,7 @@ class BatchEventRoutes:
             return Response(status_code=204)  # after this status, browsers do not connect again
         if is_head(request):
             return Response(media_type=_MEDIA_TYPE, headers=_UNBUFFERED)
-        return EventStream(lambda: self._events.listener(topic, known))
+        return EventStreamResponse(lambda: self._events.listener(topic, known))
 
 
 def _last_event_id(request: Request) -> str | None:

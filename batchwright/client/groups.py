@@ -45,7 +45,7 @@ def rejection_of(error: APIStatusError) -> APIStatusError:
     return error
 
 
-class BatchPage(BaseModel):
+class GroupPage(BaseModel):
     data: list[Batch]
     has_more: bool
 

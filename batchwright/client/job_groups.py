@@ -11,7 +11,7 @@ from openai.types import Batch
 
 from batchwright.client.connection import ENDED
 from batchwright.client.groups import (
-    BatchPage,
+    GroupPage,
     PartsFailed,
     check_all_ended,
     group_query,
@@ -190,7 +190,7 @@ def group_batches(client: OpenAI, group: str) -> list[Batch]:
     found = list[Batch]()
     while True:
         query = group_query(group, found[-1].id if found else None)
-        page = client.get("/batches", cast_to=BatchPage, options={"params": query})
+        page = client.get("/batches", cast_to=GroupPage, options={"params": query})
         found += page.data
         if not page.has_more:
             return found

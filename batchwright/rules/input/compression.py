@@ -65,7 +65,7 @@ class Expander:
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
-        self._member: _Member | None = None  # the gzip member or zstd frame that is being expanded
+        self._member: _CompressedPart | None = None  # the gzip member or zstd frame that is being expanded
         self._members = self._received = self._expanded = self._lines = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -111,7 +111,7 @@ class Expander:
                 if self._member.is_complete:
                     self._member = None
 
-    def _next_member(self) -> "_Member":
+    def _next_member(self) -> "_CompressedPart":
         self._members += 1
         if self._members > _FREE_MEMBERS + self._expanded // _LEAST_MEMBER_BYTES:
             raise self._damaged(
@@ -140,7 +140,7 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
         yield b"".join(found)
 
 
-class _Member(Protocol):
+class _CompressedPart(Protocol):
     """Decompresses one gzip member or one zstd frame. A file may contain several of them."""
 
     def expand(self, data: bytes) -> Iterator[bytes]:
@@ -156,7 +156,7 @@ class _Member(Protocol):
         ...
 
 
-class _GzipMember(_Member):
+class _GzipMember(_CompressedPart):
     def __init__(self) -> None:
         self._expander = zlib.decompressobj(_GZIP_WBITS)
 
@@ -174,7 +174,7 @@ class _GzipMember(_Member):
         return self._expander.unused_data
 
 
-class _ZstdFrame(_Member):
+class _ZstdFrame(_CompressedPart):
     def __init__(self) -> None:
         options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
         self._expander = zstd.ZstdDecompressor(options=options)
