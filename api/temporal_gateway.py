@@ -22,11 +22,11 @@ from batchwright.contracts.temporal_payloads.ingestion import IngestionActivitie
 from batchwright.settings import Settings
 from batchwright.temporal import TemporalUnavailable
 from batchwright.temporal.batch_schedules import BatchSchedules, TemporalBatchSchedules
-from batchwright.temporal.batch_start import start_batch
 from batchwright.temporal.codec import PayloadDecryptionError
 from batchwright.temporal.errors import translated_errors
 from batchwright.temporal.namespace import Namespace
 from batchwright.temporal.pending_activities import PendingActivity, pending_activities
+from batchwright.temporal.workflow_starts import start_batch
 
 logger = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ from batchwright.temporal.batch_schedules import TemporalBatchSchedules
 from batchwright.temporal.codec import load_keys
 from batchwright.temporal.stored_secrets import StoredSecrets
 from batchwright.temporal.task_queues import describe_queue
-from batchwright.temporal.webhook_start import start_delivery
+from batchwright.temporal.workflow_starts import start_delivery
 from batchwright.webhooks.sender import WebhookSender
 from batchwright.worker.control_tasks.budget_metrics import BudgetCollector
 from batchwright.worker.control_tasks.fleet_metrics import (

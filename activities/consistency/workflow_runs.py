@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts import search_attributes
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
-from batchwright.temporal.batch_start import start_batch
+from batchwright.temporal.workflow_starts import start_batch
 
 _BATCHES = "WorkflowType = 'BatchWorkflow'"
 

@@ -17,7 +17,7 @@ from batchwright.contracts.temporal_payloads.batch import (
     WindowFit,
 )
 from batchwright.contracts.terms import BatchStatus
-from batchwright.temporal.batch_start import start_batch
+from batchwright.temporal.workflow_starts import start_batch
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import WorkflowFixture, state_of
 from tests.workflows.stub_activities import finishes, ingested, share, until_cancelled

@@ -6,7 +6,7 @@ from temporalio.worker import Worker
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
-from batchwright.temporal.batch_start import start_batch
+from batchwright.temporal.workflow_starts import start_batch
 from batchwright.workflows.batch import BatchWorkflow
 from tests.timing.fair_turns import fair_fixture, measure
 from tests.timing.scene import until

@@ -1,4 +1,4 @@
-"""Starts the workflow of a batch."""
+"""Start the workflows of batches and of webhook deliveries. A repeated start has no effect."""
 
 from datetime import UTC, timedelta
 
@@ -14,6 +14,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from batchwright.contracts import search_attributes, temporal_names
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.webhooks import WORKFLOW, DeliveryOrder
 from batchwright.contracts.terms import BatchStatus
 
 _RPC_TIMEOUT = timedelta(seconds=10)
@@ -43,6 +44,32 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
     except WorkflowAlreadyStartedError:
         return False
     return True
+
+
+async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> None:
+    """Start the workflow of a webhook delivery. If the workflow was started before, nothing happens, even if
+    it has ended.
+
+    Args:
+        replays: number of times that a client has requested to send the delivery again. Each time has a
+            workflow of its own.
+
+    Raises:
+        RPCError: Temporal did not answer. The call can be repeated.
+    """
+    try:
+        await client.start_workflow(
+            WORKFLOW,
+            order,
+            id=temporal_names.webhook_delivery_id(order.delivery_id, replays),
+            task_queue=temporal_names.CONTROL_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            priority=Priority(fairness_key=order.tenant),
+            rpc_timeout=_RPC_TIMEOUT,
+        )
+    except WorkflowAlreadyStartedError:
+        return
 
 
 def _search_attributes(order: BatchOrder) -> TypedSearchAttributes:
