@@ -16,7 +16,8 @@ from batchwright.settings.unknown_variables import warn_about_unknown_variables
 from batchwright.storage.base import StorageError
 from batchwright.telemetry.logging import configure_logging
 from batchwright.worker.process import STARTUP_ERRORS, serve
-from batchwright.worker.wiring import Role, deployment_config, parse_roles
+from batchwright.worker.roles import Role, parse_roles
+from batchwright.worker.wiring import deployment_config
 
 logger = logging.getLogger(__name__)
 

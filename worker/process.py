@@ -54,11 +54,11 @@ from batchwright.worker.health import HealthServer
 from batchwright.worker.interceptors import register_slot_gauges
 from batchwright.worker.limit_share_updater import LimitShareUpdater
 from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
+from batchwright.worker.roles import Role, count_slots
 from batchwright.worker.shutdown import ShutdownSignal
 from batchwright.worker.task_queue_rate_limits import SYNC_SECONDS, RateLimitSync, TemporalRateLimits
 from batchwright.worker.wiring import (
     InferenceWorkers,
-    Role,
     WorkerResources,
     build_control_worker,
     build_fleet_metrics,
@@ -67,7 +67,6 @@ from batchwright.worker.wiring import (
     build_waiting_reason_monitor,
     build_webhook_dispatcher,
     build_webhook_worker,
-    count_slots,
     worker_id,
 )
 

@@ -5,10 +5,9 @@ No other module creates the real dependencies.
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import partial
 
 from temporalio.client import Client
@@ -34,7 +33,6 @@ from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.holds_caps_and_weights import StoredShares
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
-from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons, temporal_reason_signal
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
@@ -94,27 +92,6 @@ WORKFLOWS = (
 )
 _WEBHOOK_SLOTS = 50  # deliveries mostly wait for endpoints
 _OUTPUT_COPY_SLOTS = 4  # each holds up to three parts of a file, of 8 MiB or more
-
-
-class Role(StrEnum):
-    CONTROL = "control"  # workflows, ends of batches without files, batches of schedules, and webhooks
-    IO = "io"  # ingestion, finalization, retention, checks
-    INFERENCE = "inference"  # slices
-
-
-def parse_roles(text: str) -> Sequence[Role]:
-    """Parse a list of roles such as `control,io,inference`. Return the roles without duplicates.
-
-    Raises:
-        ValueError: a name is not a role, or the text names no role. The message lists all roles.
-    """
-    chosen = [part.strip() for part in text.split(",") if part.strip()]
-    for name in chosen:
-        if name not in list(Role):
-            raise ValueError(f"--roles: {name!r} is not a role; choose from {', '.join(Role)}")
-    if not chosen:
-        raise ValueError(f"--roles names no role; choose from {', '.join(Role)}")
-    return [Role(name) for name in dict.fromkeys(chosen)]
 
 
 @dataclass(frozen=True)
@@ -355,19 +332,6 @@ def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMon
         resources.rates,
         temporal_reason_signal(resources.temporal),
     )
-
-
-def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
-    """Return the maximum number of activities that this process runs at a time.
-
-    Activities of three kinds are counted: they read inputs, send lines, or write outputs.
-
-    Args:
-        settings: settings with the number of slots of the role `io`.
-        roles: roles of the process.
-        queues: task queues for lines of models that the process polls now.
-    """
-    return (settings.io_slots if Role.IO in roles else 0) + MAX_SLICES * len(queues)
 
 
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:

@@ -11,8 +11,9 @@ from temporalio.worker import WorkerDeploymentConfig
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.worker.main import main, parse_options
+from batchwright.worker.roles import Role, parse_roles
 from batchwright.worker.shutdown import ShutdownSignal
-from batchwright.worker.wiring import Role, deployment_config, parse_roles
+from batchwright.worker.wiring import deployment_config
 
 
 @pytest.fixture(autouse=True)
