@@ -16,12 +16,11 @@ from batchwright.api.openapi import CUSTOM_ID_SCHEMA, TIME_SCHEMA, enum_schema, 
 from batchwright.api.schemas.batch_create import (
     EstimateBody,
     MaxCostBody,
-    RerunBody,
-    RetryBody,
     batch_body_spec,
     parse_batch_create,
     parse_max_cost,
 )
+from batchwright.api.schemas.batch_rerun import RerunBody, RetryBody
 from batchwright.api.schemas.json_body import (
     json_body_spec,
     optional_body_spec,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -37,16 +37,13 @@ BATCH_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "o
 EXTENSION = "x_batchwright"  # this field exists only in profile relaxed
 MAX_METADATA_KEY_CHARACTERS = 64
 MAX_METADATA_VALUE_CHARACTERS = 512
-MAX_RETRY_CODES = 40
-MAX_CODE_CHARACTERS = 64
 _MAX_ID_CHARACTERS = 256
 _MAX_SHOWN_CHARACTERS = 60  # maximum characters of a value in an error message
 
 
-_WINDOW = "^[1-9][0-9]{0,8}[smhd]$"
+WINDOW_PATTERN = "^[1-9][0-9]{0,8}[smhd]$"
 NO_NUL = r"^[^\x00]*$"
 _MetadataKey = Annotated[str, Field(max_length=MAX_METADATA_KEY_CHARACTERS, pattern=NO_NUL)]
-_Code = Annotated[str, Field(min_length=1, max_length=MAX_CODE_CHARACTERS, pattern=NO_NUL)]
 _MetadataValue = Annotated[str, Field(max_length=MAX_METADATA_VALUE_CHARACTERS, pattern=NO_NUL)]
 
 
@@ -100,7 +97,7 @@ class _RelaxedBody(_BatchBody):
     )
     completion_window: str | None = Field(
         DEFAULT_WINDOW,
-        pattern=_WINDOW,
+        pattern=WINDOW_PATTERN,
         description="24h, or another whole number of s, m, h or d within the operator's bounds",
     )
     x_batchwright: ExtensionBody | None = None
@@ -114,19 +111,6 @@ class _StrictBody(_BatchBody):
     completion_window: Literal["24h"]
 
 
-class RerunBody(BaseModel):
-    """Schema of the optional body of a request to retry or resume a batch, which creates a new batch."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    completion_window: str | None = Field(
-        None, pattern=_WINDOW, description="of the new batch; by default that of the original"
-    )
-    max_cost: DecimalText | None = Field(
-        None, description="cap on the cost of the new batch; by default that of the original"
-    )
-
-
 class MaxCostBody(BaseModel):
     """Schema of the body that changes the maximum cost of a batch."""
 
@@ -134,17 +118,6 @@ class MaxCostBody(BaseModel):
 
     max_cost: DecimalText | None = Field(
         description="above 0 in the currency of the prices; null removes the cap"
-    )
-
-
-class RetryBody(RerunBody):
-    """Schema of the optional body of a request to retry the failed lines of a batch."""
-
-    codes: list[_Code] | None = Field(
-        None,
-        min_length=1,
-        max_length=MAX_RETRY_CODES,
-        description="retry only lines that failed with one of these codes of `errors_summary`",
     )
 
 
@@ -384,30 +357,6 @@ def parse_max_cost(value: object, param: str) -> str | None:
     if amount == "0":
         raise invalid_value(param, f"Invalid value for '{param}': it must be more than 0.")
     return amount
-
-
-def parse_codes(fields: Mapping[str, object]) -> list[str]:
-    """Return the error codes in the field `codes` of a retry, sorted and without duplicates.
-
-    A retry sends only lines that failed with one of these codes. If the field is missing or null, return an
-    empty list: all failed lines are sent.
-
-    Raises:
-        ApiError: the field is not a list of 1 to `MAX_RETRY_CODES` codes.
-    """
-    value = fields.get("codes")
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise wrong_type("codes", "an array", value)
-    items = cast("list[object]", value)
-    if not 1 <= len(items) <= MAX_RETRY_CODES:
-        message = f"Invalid 'codes': it must have 1 to {MAX_RETRY_CODES} error codes, but has {len(items)}."
-        raise invalid_value("codes", message)
-    codes = {check_text(item, f"codes[{number}]") for number, item in enumerate(items)}
-    if not all(1 <= len(code) <= MAX_CODE_CHARACTERS for code in codes):
-        raise invalid_value("codes", f"Invalid 'codes': a code has 1 to {MAX_CODE_CHARACTERS} characters.")
-    return sorted(codes)
 
 
 def _metadata(value: object) -> dict[str, str] | None:

@@ -12,7 +12,8 @@ from batchwright.api.audit_log.targets import DeadLettersTarget, DeadLetterTarge
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses, limit_schema, pattern_schema
-from batchwright.api.schemas.batch_create import NO_NUL, RerunBody, parse_window
+from batchwright.api.schemas.batch_create import NO_NUL, parse_window
+from batchwright.api.schemas.batch_rerun import RerunBody
 from batchwright.api.schemas.json_body import (
     check_text,
     optional_body_spec,

@@ -10,14 +10,8 @@ from typing import TypeVar
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict
-from batchwright.api.schemas.batch_create import (
-    BatchCreate,
-    RerunBody,
-    RetryBody,
-    parse_codes,
-    parse_max_cost,
-    parse_window,
-)
+from batchwright.api.schemas.batch_create import BatchCreate, parse_max_cost, parse_window
+from batchwright.api.schemas.batch_rerun import RerunBody, RetryBody, parse_codes
 from batchwright.api.schemas.json_body import reject_unknown
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.failed_lines import (
