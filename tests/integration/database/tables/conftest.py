@@ -1,0 +1,102 @@
+"""One PostgreSQL database for all tests of tables. It is emptied after each test.
+
+A copy of the template for each test, as other tests have, takes several times as long as these tests do.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import NamedTuple, cast
+
+import pytest
+
+from batchwright.database.driver import DatabaseConnection, connect
+
+_NAME = "batchwright_tables"
+_FILLED = """
+SELECT string_agg(oid::regclass::text, ', ')
+FROM pg_class
+WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace AND pg_relation_size(oid) > 0
+"""
+# A change of a column, an index, a constraint, a trigger, a function or a right changes the result.
+_SCHEMA = """
+SELECT md5(string_agg(part, ',' ORDER BY part))
+FROM (
+    SELECT concat_ws(' ', attrelid, attnum, xmin) FROM pg_attribute WHERE attrelid >= 16384
+    UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_constraint WHERE oid >= 16384
+    UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_trigger
+    UNION ALL SELECT concat_ws(' ', oid, xmin) FROM pg_proc WHERE oid >= 16384
+    UNION ALL SELECT concat_ws(' ', oid, relacl) FROM pg_class WHERE relkind IN ('r', 'v', 'S')
+) parts(part)
+"""
+_OTHERS = """
+SELECT pg_terminate_backend(pid, 10000)
+FROM pg_stat_activity
+WHERE datname = current_database() AND pid != pg_backend_pid()
+"""
+
+
+class TablesDatabase(NamedTuple):
+    """The database of the tests, with what it was when no test had used it yet."""
+
+    url: str
+    rows: dict[str, str]  # the rows that the migration inserts, as JSON, by table
+    schema: str
+
+    async def empty(self) -> None:
+        """End all other connections, and bring all rows and identities back to those of a new database.
+
+        Raises:
+            AssertionError: the test changed the tables themselves.
+        """
+        async with _connected(self.url) as connection:
+            await connection.execute(_OTHERS)
+            changed = "a test changed the tables that all tests of this folder share"
+            assert await _value(connection, _SCHEMA) == self.schema, changed
+            async with connection.transaction():
+                # Without triggers: they refuse to truncate the audit log.
+                await connection.execute("SET LOCAL session_replication_role = replica")
+                await connection.execute(
+                    f"TRUNCATE {await _value(connection, _FILLED)} RESTART IDENTITY CASCADE"
+                )
+                for table, rows in self.rows.items():
+                    record = f"json_populate_recordset(NULL::{table}, $1::json)"
+                    await connection.execute(f"INSERT INTO {table} SELECT * FROM {record}", rows)
+
+
+@pytest.fixture(scope="session")
+def tables_database(_server: str, postgres_url: str) -> TablesDatabase:
+    async def create() -> TablesDatabase:
+        url = f"{_server.rpartition('/')[0]}/{_NAME}"
+        async with _connected(_server) as connection:
+            await connection.execute(f"CREATE DATABASE {_NAME} TEMPLATE {postgres_url.rpartition('/')[2]}")
+        async with _connected(url) as connection:
+            filled = (await _value(connection, _FILLED)).split(", ")
+            rows = {
+                table: await _value(connection, f"SELECT json_agg(t)::text FROM {table} t")
+                for table in filled
+            }
+            return TablesDatabase(url, rows, await _value(connection, _SCHEMA))
+
+    return asyncio.run(create())
+
+
+@pytest.fixture
+async def database_url(tables_database: TablesDatabase) -> AsyncGenerator[str]:
+    yield tables_database.url
+    await tables_database.empty()
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncGenerator[DatabaseConnection]:
+    connection = await connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def _value(connection: DatabaseConnection, query: str) -> str:
+    row = await connection.fetchrow(query)
+    assert row is not None
+    return cast(str, row[0])
