@@ -148,7 +148,7 @@ def framed(*lines: bytes, body: bytes = b"{}", status: bytes = b"HTTP/1.1 200 OK
 _TINY = b"2\r\nab\r\n"
 _LENGTH = b"content-length: 2"
 _BOMB = gzip.compress(b"1" * 100 * LIMIT)
-_BOMBS = gzip.compress(gzip.compress(b"1" * 1000 * LIMIT))
+_BOMBS = gzip.compress(_BOMB)
 
 
 def _packed(body: bytes, encoding: bytes) -> bytes:
