@@ -1,11 +1,11 @@
 """Reads CSV, JSONL and Parquet files row by row, with a limited amount of memory."""
 
 import csv
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ Row = dict[str, object]
 FORMATS = ".csv, .jsonl or .parquet"
 _SAMPLED_ROWS = 10_000
 MAX_ROW_BYTES = 64 * 1024 * 1024
-_Item = TypeVar("_Item")
 
 
 class Table(Protocol):
@@ -160,15 +159,3 @@ def most_repeated_first(table: Table) -> list[str]:
         for name, value in row.items():
             values.setdefault(name, set()).add(hash(value if isinstance(value, str) else repr(value)))
     return sorted(values, key=lambda name: len(values[name]))
-
-
-def in_chunks(items: Iterator[_Item], size: int) -> Iterator[list[_Item]]:
-    """Yield the items in lists of `size`. The last list may be shorter."""
-    chunk = list[_Item]()
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk

@@ -3,13 +3,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 # pyarrow's stubs leave parts of most types unknown.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 Rows = list[dict[str, object]]
+_POOLS = list[pa.MemoryPool]()  # kept, because memory of a pool may be freed after its test
 _TEXT_TYPES = {"large_string": pa.large_string(), "binary": pa.binary(), "large_binary": pa.large_binary()}
 
 
@@ -63,3 +65,16 @@ def write_nested(path: Path, text: str, times: int, rows: int) -> None:
 def write_fixed_lists(path: Path, lists: Sequence[list[str | None] | None]) -> None:
     """Write a file with one list of two texts in each row of the column `l`."""
     pq.write_table(pa.table({"l": pa.array(lists, pa.list_(pa.string(), 2))}), path)
+
+
+@contextmanager
+def arrow_memory() -> Generator[Callable[[], int]]:
+    """Context manager that yields a function. It returns the most bytes that pyarrow has used at a time."""
+    pool = pa.proxy_memory_pool(pa.system_memory_pool())
+    _POOLS.append(pool)
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        yield lambda: pool.max_memory() or 0
+    finally:
+        pa.set_memory_pool(before)

@@ -11,9 +11,18 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import error_line, result_line
+from batchwright.starter.tables.reading import open_table
 from batchwright.starter.tables.results import answer_text
+from batchwright.starter.tables.writing import table_writer
 from tests.unit.starter.cli import Cli, served
-from tests.unit.starter.parquet_files import Rows, read_parquet, type_of, write_parquet
+from tests.unit.starter.parquet_files import (
+    Rows,
+    arrow_memory,
+    read_parquet,
+    type_of,
+    write_parquet,
+    write_repeated,
+)
 
 ADDED = ["answer", "status_code", "error_code", "error_message", "input_tokens", "output_tokens"]
 
@@ -109,6 +118,21 @@ def test_rows_of_a_jsonl_table_may_have_different_columns(cli: Cli, tmp_path: Pa
         output = tmp_path / f"out{suffix}"
         assert cli.run("collect", batch_id, str(tmp_path / "in.jsonl"), "-o", str(output)).exit_code == 0
         assert [row["b"] for row in read(output)] == expected
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_long_texts_are_written_as_parquet_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
+    text, rows, path = "x" * 1_000_000, 250, tmp_path / f"in{suffix}"
+    if suffix == ".parquet":
+        write_repeated(path, text, rows)
+    else:
+        path.write_text(f'{{"a": "{text}"}}\n' * rows)
+    output = tmp_path / "out.parquet"
+    with arrow_memory() as peak, table_writer(output, open_table(path), []) as writer:
+        for row in open_table(path).rows():
+            writer.write(row)
+    assert len(read_parquet(output)) == rows
+    assert peak() < 200_000_000
 
 
 @pytest.mark.parametrize("value", ["18446744073709551616", '{"b": [-9223372036854775809]}'])
