@@ -301,7 +301,8 @@ def error_of(outcome: Outcome) -> ApiError:
 def _refused(answer: BackendAnswer | Outcome) -> bool:
     """Return True if a backend has not processed the call, so that another backend may get it.
 
-    Return False if the backend has refused the call because of its content, or has accepted it.
+    This is so if the call could not be sent, or if the status is one of `_REFUSALS`. A refusal is also
+    reported to the backend's circuit breaker.
     """
     if isinstance(answer, Outcome):
         return answer.verdict is NOT_SENT
