@@ -1,4 +1,4 @@
-"""Check of data in place with the official Python client: an input and files of a batch in a bucket."""
+"""Checks of data in place with the official Python client: inputs and files of batches in a bucket."""
 
 import asyncio
 import gzip
@@ -7,16 +7,17 @@ import httpx
 import pytest
 from botocore.config import Config
 from botocore.session import get_session
-from openai import NotFoundError, PermissionDeniedError
+from openai import ConflictError, NotFoundError, PermissionDeniedError
 from openai.types import Batch
 
 from batchwright.contracts.api_objects.openai import BatchObject, EstimateObject, OutputLocation
+from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Api, Table
 from tests.conformance.operation import exactly
 from tests.conformance.places import DATA, S3_PORT
 from tests.conformance.requests import jsonl
-from tests.e2e.batches import CHAT, chat_lines, until
+from tests.e2e.batches import CHAT, chat_lines, ended, until
 from tests.e2e.stack import MODELS
 from tests.fakes.s3 import S3Server, moto_server
 
@@ -89,3 +90,53 @@ async def in_place(api: Api) -> None:
         assert (done.status, done.x_batchwright.input_location) == ("completed", f"{DATA}in.jsonl.gz")
         output = await api.client.files.content(done.output_file_id or "")
         assert await asyncio.to_thread(bucket.get, f"out/{batch.id}_output.jsonl") == output.content
+
+
+@TABLE.row(
+    "Operation",
+    "the input of a schedule may be an object that the tenant may read, and each of its batches reads the "
+    "object again; other locations are 403",
+    Profile.RELAXED,
+)
+async def scheduled_in_place(api: Api) -> None:
+    with moto_server(S3_PORT) as server:
+        await server.make_bucket()
+        bucket = await asyncio.to_thread(_Bucket, server)
+        elsewhere = {"input_file_id": "s3://batchwright-test/other/in.jsonl", "endpoint": CHAT}
+        wrong = {"cron": "30 2 1 7 *", "batch": elsewhere}
+        with pytest.raises(PermissionDeniedError) as refused:
+            await api.client.post("/x/schedules", cast_to=httpx.Response, body=wrong)
+        assert (refused.value.code, refused.value.param) == ("location_not_allowed", "batch.input_file_id")
+        body = {**wrong, "batch": {**elsewhere, "input_file_id": f"{DATA}daily.jsonl"}}
+        made = await api.client.post("/x/schedules", cast_to=httpx.Response, body=body)
+        path = f"/x/schedules/{exactly(ScheduleObject, made).id}"
+
+        for runs, each in ((1, 1), (2, 2)):
+            await asyncio.to_thread(bucket.put, "daily.jsonl", jsonl(chat_lines(MODELS, each=each)))
+            batch = await ended(api.client, await _run_of(api, path, runs))
+            assert batch.status == "completed"
+            assert batch.request_counts is not None
+            assert batch.request_counts.completed == each * len(MODELS)
+        await api.client.delete(path, cast_to=httpx.Response)
+
+
+async def _run_of(api: Api, path: str, runs: int) -> str:
+    """Trigger a schedule, wait until it has this number of runs, and return the id of the last batch."""
+    found: list[ScheduleObject] = []
+
+    async def is_triggered() -> bool:
+        try:
+            await api.client.post(f"{path}/trigger", cast_to=httpx.Response)
+        except ConflictError:  # its last run has not ended
+            return False
+        return True
+
+    async def has_run() -> bool:
+        found.append(exactly(ScheduleObject, await api.client.get(path, cast_to=httpx.Response)))
+        return len(found[-1].runs) == runs
+
+    await until(is_triggered)
+    await until(has_run)
+    batch_id = found[-1].runs[0].batch_id
+    assert batch_id is not None
+    return batch_id

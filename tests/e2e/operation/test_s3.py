@@ -3,9 +3,12 @@
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Literal
 
+import httpx
 import pytest
 
+from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.rules import ids
 from batchwright.rules.results.segment_format import RecordKind, read_index
 from batchwright.rules.stored_objects import object_keys
@@ -15,6 +18,7 @@ from batchwright.storage.base import Storage
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
+from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
@@ -117,3 +121,52 @@ async def test_a_batch_reads_an_object_and_its_files_arrive_in_a_bucket_although
             output = await client.files.content(batch.output_file_id)
             assert await bucket.get(f"out/{batch.id}_output.jsonl") == output.content
             await bucket.delete_prefix("")
+
+
+async def test_each_batch_of_a_schedule_reads_its_object_again_although_processes_are_killed(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix, data = fresh_prefix(), fresh_prefix()
+    for name, value in s3.settings(data).items():
+        monkeypatch.setenv(name, value)
+    location = f"s3://{s3.bucket}/{data}/"
+    locations = {"default": {"read": [location], "write": [location]}}
+    with dev_on(s3, prefix, BATCHWRIGHT_DATA_LOCATIONS=json.dumps(locations)) as stack:
+        async with (
+            stack.client() as client,
+            http_client(base_url=f"{stack.now.api}/v1/x") as http,
+            open_storage(load(), Metrics(), StorageComponent.WORKER) as bucket,
+        ):
+            batch = {"input_file_id": f"{location}daily.jsonl", "endpoint": CHAT, "completion_window": "1h"}
+            made = await http.post("/schedules", json={"cron": "30 2 1 7 *", "batch": batch})
+            schedule = ScheduleObject.model_validate_json(made.raise_for_status().content)
+            runs: tuple[tuple[int, Literal["worker", "api"]], ...] = ((5, "worker"), (8, "api"))
+            for run, (each, killed) in enumerate(runs, 1):
+                lines = chat_lines(MODELS, each=each)
+                await bucket.put("daily.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+                batch_id = await run_of(http, schedule.id, run)
+                stack.kill(killed)
+                await until(lambda: is_reachable(stack.now.api + "/readyz"))
+                done = await ended(client, batch_id)
+                assert done.status == "completed"
+                await check_conservation(client, done, lines)
+            await bucket.delete_prefix("")
+
+
+async def run_of(http: httpx.AsyncClient, id: str, runs: int) -> str:
+    """Trigger a schedule, wait until it has this number of runs, and return the id of the last batch."""
+    found: list[ScheduleObject] = []
+
+    async def is_triggered() -> bool:
+        """A trigger is refused while the last run has not ended."""
+        return (await http.post(f"/schedules/{id}/trigger")).is_success
+
+    async def has_run() -> bool:
+        found.append(ScheduleObject.model_validate_json((await http.get(f"/schedules/{id}")).content))
+        return len(found[-1].runs) == runs
+
+    await until(is_triggered)
+    await until(has_run)
+    batch_id = found[-1].runs[0].batch_id
+    assert batch_id is not None
+    return batch_id
