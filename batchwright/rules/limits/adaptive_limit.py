@@ -28,9 +28,7 @@ from batchwright.rules.limits.limit_trial import (
 )
 from batchwright.rules.limits.response_meter import MeasurementWindow, ResponseMeter
 
-_BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a window with few responses is slow
-# A slowdown that lasts for less time may come from a busy CPU of the worker, and does not lower the limit.
-_HICCUP_SECONDS = 1.5
+_HICCUP_SECONDS = 1.5  # a slowdown of less time may come from the worker's own busy CPU
 _TIMEOUT_FACTOR = 0.5
 _MAX_FAILED_DECREASES = 2  # after so many the backend counts as slow, not crowded
 _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown is still growing
@@ -66,8 +64,7 @@ class AdaptiveLimit:
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
-        # Start of the last windows, if they were slow. The next window has to confirm that.
-        self._slow_since = math.inf
+        self._slow_since = math.inf  # start of the last windows if they were slow, but not enough proof
         self._lowered_at = -math.inf
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
@@ -263,10 +260,7 @@ class AdaptiveLimit:
             return None
         slower = meter.baseline.slowdown(window.level)
         if slower > self.bounds.tolerance:
-            excess = window.level - (meter.baseline.baseline or 0.0)
-            is_certain = excess > _BEYOND_CHANCE * meter.error
-            is_enough = is_certain or window.responses >= meter.responses_to_see(DECREASE_EFFECT)
-            if not is_enough or now - slow_since < _HICCUP_SECONDS:
+            if now - slow_since < _HICCUP_SECONDS or not meter.is_enough_to_see(DECREASE_EFFECT):
                 self._slow_since = slow_since  # the next window will have enough responses for a comparison
                 return None
             return self._start_trial(self._used() * slow_factor(slower), window.level, now, LimitChange.SLOW)

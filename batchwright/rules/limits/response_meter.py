@@ -12,6 +12,7 @@ from dataclasses import dataclass
 # Minimum number of responses for comparing a level with the baseline, and two levels with each other.
 _WINDOW_RESPONSES, _TRIAL_RESPONSES = 8, 24
 _CERTAINTY = 2.0  # standard errors by which two levels must differ
+_BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a window with few responses is slow
 _MAX_KINDS = 512
 _LEARNING_RATE = 0.05  # by which fraction one response moves the usual offset of its kind
 _FALL, _DRIFT, _RISE = 0.5, 0.1, 0.02  # steps of the baseline towards a lower or higher level, per window
@@ -240,6 +241,15 @@ class ResponseMeter:
         `effect` is the smallest difference between the two levels that must be noticed.
         """
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
+
+    def is_enough_to_see(self, effect: float) -> bool:
+        """Return True if a slow current window is enough proof to start a trial with the given effect.
+
+        It is if it has as many responses as `responses_to_see` returns, or if its level is so far above the
+        baseline that chance does not explain it.
+        """
+        excess = self.window.level - (self.baseline.baseline or 0.0)
+        return excess > _BEYOND_CHANCE * self.error or self.window.responses >= self.responses_to_see(effect)
 
     def update_noise(self) -> float | None:
         """Update `noise`, the variance of a single response's latency level, from the current window.
