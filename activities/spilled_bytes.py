@@ -1,9 +1,12 @@
 """Growing bytes of one activity, which are on the local disk as soon as they take too much memory."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from batchwright.activities.scratch_file import ScratchFile
 from batchwright.rules.growing_bytes import GrowingBytes
@@ -11,6 +14,12 @@ from batchwright.storage.base import StorageFull, StorageUnavailable
 
 _MEMORY_BYTES = 64 * 1024 * 1024  # the rows of a million lines, with which ingestion sorts them
 _CHUNK_BYTES = 256 * 1024
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SpoolStopped(Exception):
+    """Raised in a thread that uses the local disk, to stop the thread after its caller was cancelled."""
 
 
 class SpillSpace:
@@ -23,19 +32,12 @@ class SpillSpace:
     Args:
         directory: where the files are created; None for the system's temporary directory.
         purpose: what the files are for, such as "Ingestion". Error messages begin with it.
-        check_stopped: is called before each read. It raises an exception to stop the thread that reads.
         memory_bytes: limit of memory; None for 64 MiB.
     """
 
-    def __init__(
-        self,
-        directory: Path | None,
-        purpose: str,
-        check_stopped: Callable[[], None],
-        memory_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:
         self._directory, self._purpose = directory, purpose
-        self.check_stopped = check_stopped
+        self._stopped = False
         self._lock = threading.Lock()  # protects `_left`
         self._left = _MEMORY_BYTES if memory_bytes is None else memory_bytes
         self._files: list[ScratchFile] = []
@@ -46,6 +48,31 @@ class SpillSpace:
     def close(self) -> None:
         for file in self._files:
             file.file.close()
+
+    async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that uses this space in a thread, and return its result.
+
+        If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
+        the files.
+        """
+        thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            self._stopped = True
+            while not thread.done():
+                with suppress(asyncio.CancelledError):  # a second cancel
+                    await asyncio.wait([thread])
+            if not thread.cancelled():
+                thread.exception()  # retrieved, so that asyncio does not log it
+            raise
+        finally:
+            del thread  # its exception holds this frame, and so the data of all callers
+
+    def check_stopped(self) -> None:
+        """Raise SpoolStopped if a call of `off_loop` was cancelled."""
+        if self._stopped:
+            raise SpoolStopped
 
     def take(self, size: int) -> bool:
         """Reserve memory. Return False if not enough is left."""

@@ -22,7 +22,7 @@ Made = Callable[[], GrowingBytes]
 def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[SpillSpace]:
     monkeypatch.setattr(spilled_bytes, "_MEMORY_BYTES", 4_000)
     monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
-    space = SpillSpace(tmp_path, "Ingestion", lambda: None)
+    space = SpillSpace(tmp_path, "Ingestion")
     yield space
     space.close()
 
@@ -103,7 +103,7 @@ def test_a_disk_with_too_little_space_is_named_before_each_write(
 
 def test_a_directory_that_cannot_be_used_is_named(space: SpillSpace, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    unusable = SpillSpace(tmp_path / "file", "Ingestion", lambda: None)
+    unusable = SpillSpace(tmp_path / "file", "Ingestion")
     with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
         filled(unusable.new_bytes)
 

@@ -86,7 +86,7 @@ class EstimateRunner:
             max_embedding_inputs=settings.max_embedding_inputs,
             one_model=settings.one_model_per_batch,
         )
-        with closing(SpillSpace(settings.spool_dir, "An estimate", lambda: None)) as space:
+        with closing(SpillSpace(settings.spool_dir, "An estimate")) as space:
             validator = InputValidator(request.endpoint, settings.profile, limits, space.new_bytes)
             estimator = InputEstimator(
                 request.endpoint, validator, self._canonical, settings.max_models_per_batch

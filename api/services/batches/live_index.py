@@ -1,22 +1,24 @@
 """Index of a running batch's results. It shows which lines are settled, and where each result is stored.
 
 A line is settled if it has a final result. Results are stored in segments: objects with many results each.
-The index reads only the end of each segment, which lists its records. A line takes 42 bytes of memory. Lines
-are identified by their number, counted from 0 in input order.
+The index reads only the end of each segment, which lists its records. A line takes 38 bytes: in memory, or on
+the local disk if the batches that are read have more than 1.7 million lines together. Lines are identified by
+their number, counted from 0 in input order.
 """
 
 import asyncio
 import time
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import NamedTuple
 
+from batchwright.api.services.batches.batch_lines import BatchLines, LineCollector
+from batchwright.api.services.batches.columns import ColumnSpace
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.rules.ids import RequestIds
-from batchwright.rules.planning.duplicate_lines import copy_result, decode_duplicates
-from batchwright.rules.planning.plan_format import walk_entries
+from batchwright.rules.planning.duplicate_lines import copy_result
+from batchwright.rules.planning.plan_format import ENTRY_BYTES
 from batchwright.rules.results.segment_format import (
     HEAD_BYTES,
     TRAILER_BYTES,
@@ -32,7 +34,7 @@ from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
 _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
 _READS_AT_ONCE = 8
 _MAX_GAP = 16 * 1024  # maximum bytes between two results that are read with one request
-_NONE = -1
+_ADDED_PER_RELEASE = 65_536
 
 
 class _Place(NamedTuple):
@@ -55,31 +57,6 @@ class _Span(NamedTuple):
     places: list[_Place]
 
 
-class _Lines(NamedTuple):
-    """The lines of a batch in input order.
-
-    Attributes:
-        offsets: for each line, its byte offset in the input file.
-        originals: for each line, the number of the line whose result it gets. A duplicate line repeats an
-            earlier line (the original), and gets its result. All other lines have their own number here.
-        texts: for each duplicate line, the byte offset of its entry in `duplicates`; -1 for all other lines.
-        duplicates: the list of duplicate lines, as ingestion has encoded and stored it.
-        copied, copies: numbers of lines, sorted. Line `copies[n]` is a duplicate of line `copied[n]`.
-    """
-
-    offsets: "array[int]"
-    originals: "array[int]"
-    texts: "array[int]"
-    duplicates: bytes
-    copied: "array[int]"
-    copies: "array[int]"
-
-    def sharing_result(self, line: int) -> "array[int]":
-        """Return the numbers of all lines that get the result of this line: itself and its duplicates."""
-        first, end = bisect_left(self.copied, line), bisect_right(self.copied, line)
-        return array("I", [line]) + self.copies[first:end]
-
-
 class Settlement(NamedTuple):
     """A line that has got a result, and whether the result is a success or a failure."""
 
@@ -93,22 +70,38 @@ class LiveIndex:
     Results are in segments: objects that workers write while the batch runs.
     """
 
-    def __init__(self, storage: Storage, order: BatchOrder, lines: _Lines, refresh_seconds: float) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        order: BatchOrder,
+        lines: BatchLines,
+        space: ColumnSpace,
+        refresh_seconds: float,
+    ) -> None:
         """Create an index without results. Do not call this: use `open_index`.
 
         Args:
             refresh_seconds: minimum time between two listings of the segments.
+
+        Raises:
+            StorageFull, StorageUnavailable: the index needs the local disk, and it is full or cannot be used.
         """
         self._storage, self._order, self._lines = storage, order, lines
+        self.new_columns = space.new_columns
         self._root = object_keys.results_root(order.tenant, order.batch_id)
         count = len(lines.offsets)
-        self._segment = array("i", [_NONE]) * count
-        self._position, self._length = array("Q", [0]) * count, array("I", [0]) * count
-        self._success = bytearray(count)
-        self._settlements = array("I")  # each is twice the number of the line, plus 1 for a success
-        self._known = bytearray(count)  # for each line, bits of its settlements: 1 a failure, 2 a success
-        self._keys: list[str] = []  # keys of segments, by number; empty if a segment no longer exists
+        self._columns = space.new_columns(
+            ("I", count), ("Q", count), ("I", count), ("B", count), ("B", count), ("I", 2 * count)
+        )
+        # `_known` has bits of each line's settlements: 1 a failure, 2 a success. A settlement is twice the
+        # number of the line, plus 1 for a success. A line has at most two.
+        self._segment, self._position, self._length, self._success, self._known, self._settlements = (
+            self._columns.views
+        )
+        self._settled = 0  # number of settlements
+        self._keys = [""]  # keys of segments, by number; empty if there is none, or no longer
         self._numbers: dict[str, int] = {}
+        self._added = 0  # results added since pages of the columns were released
         self._refresh_seconds, self._refreshed_at = refresh_seconds, -refresh_seconds
         self._refreshing = asyncio.Lock()
 
@@ -116,14 +109,14 @@ class LiveIndex:
         return len(self._lines.offsets)
 
     def is_settled(self, line: int) -> bool:
-        return self._segment[self._lines.originals[line]] != _NONE
+        return self._keys[self._segment[self._lines.original(line)]] != ""
 
     def is_success(self, line: int) -> bool:
-        return bool(self._success[self._lines.originals[line]])
+        return bool(self._success[self._lines.original(line)])
 
     def size(self, line: int) -> int:
         """Return the size of a line's result in bytes. A duplicate line has the size of its original."""
-        return self._length[self._lines.originals[line]]
+        return self._length[self._lines.original(line)]
 
     def find(self, request_id: str) -> int | None:
         """Return the number of the line with this id (`batch_req_...`); None if there is no such line.
@@ -139,7 +132,8 @@ class LiveIndex:
         but the index of another process may have another order. A line has at most one success and one
         failure. It has both if its success was found after its failure.
         """
-        return (Settlement(entry >> 1, bool(entry & 1)) for entry in self._settlements[start:end])
+        found = self._settlements[start : min(end, self._settled)]
+        return (Settlement(entry >> 1, bool(entry & 1)) for entry in found)
 
     def ids(self) -> Iterator[str]:
         """Yield the id (`batch_req_...`) of each line, in input order."""
@@ -170,14 +164,14 @@ class LiveIndex:
                 `refresh` and try again. That refresh does not wait for `refresh_seconds`.
             SegmentDamaged: a result is damaged.
         """
-        originals = self._lines.originals
+        original = self._lines.original
         found: dict[int, bytes] = {}
-        spans = self._spans({originals[line] for line in lines})
+        spans = self._spans({original(line) for line in lines})
         for start in range(0, len(spans), _READS_AT_ONCE):
             some = spans[start : start + _READS_AT_ONCE]
             for span, data in zip(some, await asyncio.gather(*map(self._read_span, some)), strict=True):
                 found.update(_payloads(span, data))
-        return [self._result(line, found[originals[line]]) for line in lines]
+        return [self._result(line, found[original(line)]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
         """Return the byte ranges to read for the results of these lines. None of the lines may be a
@@ -200,7 +194,7 @@ class LiveIndex:
         return spans
 
     async def _read_span(self, span: _Span) -> bytes:
-        key = self._keys[span.segment] if span.segment != _NONE else ""
+        key = self._keys[span.segment]
         try:
             if not key:
                 raise ObjectMissing(f"A segment of {self._order.batch_id} no longer exists.")
@@ -210,11 +204,9 @@ class LiveIndex:
             raise
 
     def _result(self, line: int, payload: bytes) -> bytes:
-        at = self._lines.texts[line]
-        if at == _NONE:
+        duplicate = self._lines.duplicate(line)
+        if duplicate is None:
             return payload
-        text = self._lines.duplicates
-        [duplicate] = decode_duplicates([text[at : text.index(b"\n", at)]])
         id = RequestIds(self._order.batch_id).of(duplicate.offset)
         return copy_result(payload, id, duplicate.custom_id)
 
@@ -231,10 +223,6 @@ class LiveIndex:
             if key not in self._numbers or key.rpartition("/")[0] in merged
         ]
         await self.add_segments(wanted)
-        if gone:
-            for line, segment in enumerate(self._segment):
-                if segment != _NONE and not self._keys[segment]:
-                    self._segment[line] = _NONE
         for key in gone:  # last, so that after an interruption the next refresh repeats this
             del self._numbers[key]
 
@@ -257,21 +245,24 @@ class LiveIndex:
         number = self._numbers.setdefault(key, len(self._keys))
         if number == len(self._keys):
             self._keys.append(key)
-        offsets = self._lines.offsets
         for kind, success, offset, length, position in entries:
-            line = bisect_left(offsets, offset)
-            if kind is not RecordKind.SETTLED or line == len(offsets) or offsets[line] != offset:
-                continue
-            if self._counts(line, success, key):
+            line = self._lines.number(offset) if kind is RecordKind.SETTLED else None
+            if line is not None and self._counts(line, success, key):
                 self._segment[line], self._position[line] = number, position
                 self._length[line], self._success[line] = length, success
                 self._record_settlement(line, success)
+                self._added += 1
+        if self._added >= _ADDED_PER_RELEASE:
+            self._columns.release_pages()
+            self._added = 0
 
     def _record_settlement(self, line: int, success: bool) -> None:
         kind = 2 if success else 1
         if not self._known[line] & kind:
             self._known[line] |= kind
-            self._settlements.extend(each << 1 | success for each in self._lines.sharing_result(line))
+            for each in self._lines.sharing_result(line):
+                self._settlements[self._settled] = each << 1 | success
+                self._settled += 1
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
         """Return True if this result must replace the result of the line in the index, or if the index has
@@ -283,8 +274,7 @@ class LiveIndex:
         Args:
             key: storage key of the segment that contains this result.
         """
-        segment = self._segment[line]
-        known = self._keys[segment] if segment != _NONE else ""
+        known = self._keys[self._segment[line]]
         return not known or (not success, key) < (not self._success[line], known)
 
 
@@ -297,34 +287,66 @@ def _payloads(span: _Span, data: bytes) -> dict[int, bytes]:
 
 
 async def open_index(
-    storage: Storage, order: BatchOrder, ingested: IngestResult, refresh_seconds: float
+    storage: Storage,
+    order: BatchOrder,
+    ingested: IngestResult,
+    space: ColumnSpace,
+    refresh_seconds: float,
 ) -> LiveIndex:
     """Create the index of a running batch. It contains the results that ingestion itself has stored.
 
     Args:
         ingested: result of ingestion, the step that read the input. It contains where the plans (lists of
             lines) are stored.
+        space: creates the columns of the index.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
         ObjectMissing: the plans no longer exist, because the batch has ended.
         PlanDamaged, SegmentDamaged: a stored object is damaged.
+        StorageFull, StorageUnavailable: the index needs the local disk, and it is full or cannot be used.
     """
-    prefix = ingested.ingest_prefix
-    offsets, duplicates = array("q"), bytearray()
-    for share in ingested.models:
-        plan = await storage.get(object_keys.plan(prefix, share.safe_model))
-        offsets.extend(await asyncio.to_thread(_plan_offsets, plan))
-        if share.duplicates:
-            duplicates += await storage.get(object_keys.duplicates(prefix, share.safe_model))
     segments = [info async for info in _ingested_segments(storage, ingested)]
-    for info in segments:
-        entries = await read_entries(storage, info) or []
-        offsets.extend([entry.offset for entry in entries if entry.kind is RecordKind.SETTLED])
-    lines = await asyncio.to_thread(_lines, offsets, bytes(duplicates))
-    index = LiveIndex(storage, order, lines, refresh_seconds)
+    with closing(space.new_spill_space()) as spilled:
+        collector = LineCollector(spilled)
+        for share in ingested.models:
+            plan = object_keys.plan(ingested.ingest_prefix, share.safe_model)
+            async for entries in _whole_entries(storage.read(plan)):
+                await spilled.off_loop(collector.add_plan, entries)
+            if share.duplicates:
+                listed = object_keys.duplicates(ingested.ingest_prefix, share.safe_model)
+                async for texts in _whole_lines(storage.read(listed)):
+                    await spilled.off_loop(collector.add_duplicates, texts)
+        for info in segments:
+            results = await read_entries(storage, info) or []
+            offsets = [entry.offset for entry in results if entry.kind is RecordKind.SETTLED]
+            await spilled.off_loop(collector.add_offsets, offsets)
+        lines = await spilled.off_loop(collector.lines, space)
+    index = LiveIndex(storage, order, lines, space, refresh_seconds)
     await index.add_segments(segments)
     return index
+
+
+async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Divide a plan, given in pieces, between two of its entries."""
+    rest = b""
+    async for piece in pieces:
+        data = rest + piece
+        end = len(data) - len(data) % ENTRY_BYTES
+        yield data[:end]
+        rest = data[end:]
+    if rest:
+        yield rest
+
+
+async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """Divide bytes, given in pieces, into lines without newlines."""
+    rest = b""
+    async for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield lines
+    if rest:
+        yield [rest]
 
 
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
@@ -351,32 +373,3 @@ async def _ingested_segments(storage: Storage, ingested: IngestResult) -> AsyncI
     if ingested.resumed:
         async for info in storage.list(object_keys.resumed_root(ingested.ingest_prefix)):
             yield info
-
-
-def _plan_offsets(plan: bytes) -> "array[int]":
-    return array("q", [offset for offset, _, _ in walk_entries(plan)])
-
-
-def _lines(sent: "array[int]", duplicates: bytes) -> _Lines:
-    """Return all lines of a batch in input order, including duplicates.
-
-    Args:
-        sent: byte offsets in the input file of all lines that are not duplicates, in any order.
-        duplicates: the list of duplicates, encoded as ingestion stored it.
-    """
-    starts, firsts, at = dict[int, int](), dict[int, int](), 0
-    for text in duplicates.splitlines(keepends=True):
-        for duplicate in decode_duplicates([text]):
-            starts[duplicate.offset], firsts[duplicate.offset] = at, duplicate.first
-        at += len(text)
-    offsets = array("q", sorted([*sent, *starts]))
-    originals = array("I", range(len(offsets)))
-    texts = array("q", [_NONE]) * len(offsets)
-    pairs: list[tuple[int, int]] = []
-    for offset, start in starts.items():
-        line = bisect_left(offsets, offset)
-        originals[line], texts[line] = bisect_left(offsets, firsts[offset]), start
-        pairs.append((originals[line], line))
-    pairs.sort()
-    copied, copies = (array("I", [pair[n] for pair in pairs]) for n in range(2))
-    return _Lines(offsets, originals, texts, duplicates, copied, copies)

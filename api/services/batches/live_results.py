@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
 from batchwright.api.long_responses import LIFETIME_SECONDS
+from batchwright.api.services.batches.columns import ColumnSpace
 from batchwright.api.services.batches.live_index import LiveIndex, open_index
 from batchwright.api.services.batches.result_lines import (
     LineFilter,
@@ -76,6 +77,7 @@ class LiveResults:
         self._readers = Counter[str]()
         self._indexes = WeakValueDictionary[str, LiveIndex]()  # indexes that readers hold, and recent indexes
         self._recent = OrderedDict[str, LiveIndex]()
+        self._space = ColumnSpace(deps.settings.spool_dir, "Reading results")
         self._opening: dict[str, asyncio.Task[LiveIndex | None]] = {}
 
     async def response(
@@ -144,7 +146,8 @@ class LiveResults:
         ingested = await self._deps.temporal.ingested(row.order.batch_id)
         if ingested is None or not ingested.ingest_prefix:
             return None
-        return await open_index(self._deps.storage, row.order, ingested, self._deps.recent_seconds)
+        seconds = self._deps.recent_seconds
+        return await open_index(self._deps.storage, row.order, ingested, self._space, seconds)
 
     def _opened(self, batch_id: str, opening: "asyncio.Task[LiveIndex | None]") -> None:
         del self._opening[batch_id]

@@ -112,7 +112,7 @@ def follow_results(
         StorageUnavailable: the ids of the lines do not fit into memory, and the local disk is full or cannot
             be used.
     """
-    with closing(SpillSpace(spool_dir, "Following results", lambda: None)) as space:
+    with closing(SpillSpace(spool_dir, "Following results")) as space:
         seen = None if in_input_order else SeenLines(space.new_bytes)
         yield from _follow(client, batch_id, failed, seen, retry_seconds)
 

@@ -37,7 +37,7 @@ def divided_input(
             directory.
     """
     try:
-        with closing(SpillSpace(spool_dir, "The division", lambda: None)) as space:
+        with closing(SpillSpace(spool_dir, "The division")) as space:
             parts = divide(file, client.part_limits(), space.new_bytes)
         if len(parts) > 1 and max_cost is not None:
             stop(f"{path} needs {len(parts):,} batches, and --max-cost is the cap of one: divide the file.")

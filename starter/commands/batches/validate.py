@@ -63,7 +63,7 @@ def validate(
     try:
         with (
             closing(_object_pieces(file, settings) if is_object else _pieces(Path(file))) as pieces,
-            closing(SpillSpace(settings.spool_dir, "The check", lambda: None)) as space,
+            closing(SpillSpace(settings.spool_dir, "The check")) as space,
         ):
             if estimate:
                 validator = InputValidator(endpoint, profile, limits, space.new_bytes)

@@ -180,7 +180,7 @@ def test_io_pods_request_ephemeral_storage_unless_the_values_set_it() -> None:
         for name, pod in rendered.items()
     }
     assert requested == {
-        "api": "512Mi",
+        "api": "2Gi",
         "setup": "64Mi",
         "worker-io": "8Gi",
         "worker-rest": "64Mi",

@@ -77,7 +77,7 @@ def test_a_custom_id_that_occurs_in_two_parts_is_an_error() -> None:
 
 def test_a_repeated_custom_id_is_named_if_the_ids_are_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     files = small_memory(monkeypatch)
-    space = SpillSpace(None, "A test", lambda: None)
+    space = SpillSpace(None, "A test")
     content = lines(350) + lines(1)
     with pytest.raises(DuplicateCustomId, match="Line 351 has"):
         divide(io.BytesIO(content), PartLimits(100, 1_000_000), space.new_bytes)

@@ -18,7 +18,7 @@ def test_lines_of_earlier_responses_are_seen_and_no_others(received: list[set[st
     with pytest.MonkeyPatch.context() as environment:
         rows_on_disk(environment)
         environment.setattr(seen_lines, "_BLOCK_ROWS", 3)
-        space = SpillSpace(None, "A test", lambda: None)
+        space = SpillSpace(None, "A test")
         seen, expected = SeenLines(space.new_bytes if on_disk else GrowingBytes), set[str]()
         for ids in received:
             seen.sort()
@@ -30,7 +30,7 @@ def test_lines_of_earlier_responses_are_seen_and_no_others(received: list[set[st
 
 def test_ids_beyond_the_memory_are_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     files = small_memory(monkeypatch)
-    space = SpillSpace(tmp_path, "A test", lambda: None)
+    space = SpillSpace(tmp_path, "A test")
     seen = SeenLines(space.new_bytes)
     seen.add(b"%d" % n for n in range(1_000))
     seen.sort()

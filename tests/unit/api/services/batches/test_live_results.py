@@ -10,11 +10,13 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
+from batchwright.activities import spilled_bytes
+from batchwright.activities.scratch_file import ScratchFile
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.long_responses import LIFETIME_SECONDS
-from batchwright.api.services.batches import live_results, result_order
+from batchwright.api.services.batches import columns, live_index, live_results, result_order
 from batchwright.api.services.batches.live_results import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.errors import LineCode
@@ -23,7 +25,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates
 from batchwright.rules.results.segment_format import SegmentRecord
 from batchwright.rules.stored_objects import object_keys
-from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, a_batch
@@ -103,9 +105,14 @@ def _bytes(piece: str | bytes | memoryview) -> bytes:
     return piece
 
 
-@pytest.fixture(params=["memory", "local"])
-async def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveBatch:
+@pytest.fixture(params=["memory", "local", "index on disk"])
+async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveBatch:
     """A batch of eight lines. Ingestion has settled line 5 with an error."""
+    if request.param == "index on disk":
+        monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+        monkeypatch.setattr(columns, "_SPILL_BYTES", 0)
+        monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1)
+        monkeypatch.setattr(live_index, "_ADDED_PER_RELEASE", 1)
     storage = LocalStorage(tmp_path) if request.param == "local" else None
     return LiveBatch(await a_batch(lines=8, unserved=[5], storage=storage))
 
@@ -571,3 +578,20 @@ async def test_a_response_with_large_results_comes_in_pieces_of_about_a_mebibyte
     pieces = [_bytes(piece) async for piece in response.body_iterator]
     assert b"".join(pieces) == lines_of(*records)
     assert max(map(len, pieces)) < 1024 * 1024 + 401_000
+
+
+async def test_a_full_disk_refuses_the_results_of_a_large_batch_until_it_has_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = LiveBatch(await a_batch(lines=3))
+    await live.settle(live.batch.success(0))
+    monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+    with monkeypatch.context() as full:
+
+        def refuse(_: ScratchFile, needed_bytes: int) -> None:
+            raise StorageFull(f"{needed_bytes} bytes do not fit")
+
+        full.setattr(ScratchFile, "require", refuse)
+        refused = await live.get()
+    assert (refused.status_code, error_of(refused).message) == (503, "The storage is full. Try again later.")
+    assert (await live.get()).content == lines_of(live.batch.success(0))

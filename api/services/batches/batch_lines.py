@@ -1,0 +1,146 @@
+"""The lines of a running batch in input order, including duplicates: where each is in the input.
+
+A line takes 12 bytes, and a duplicate 20 bytes and its entry in the list of duplicates. They are in columns,
+which are on the local disk if the batch is large.
+"""
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from batchwright.activities.spilled_bytes import SpillSpace
+from batchwright.api.services.batches.columns import ColumnSpace
+from batchwright.rules.growing_bytes import sorted_rows
+from batchwright.rules.planning.duplicate_lines import Duplicate, decode_duplicates
+from batchwright.rules.planning.plan_format import PlanDamaged, walk_entries
+
+_ROWS_AT_ONCE = 4096
+_OFFSET_BYTES = 8
+# Offset of the earlier line, offset of the duplicate, and place and length of its entry in the list.
+_DUPLICATE = struct.Struct(">QQQI")
+
+
+class BatchLines(NamedTuple):
+    """The lines of a batch. A line is identified by its number, counted from 0 in input order.
+
+    Attributes:
+        offsets: for each line, its byte offset in the input file.
+        distances: for each line that repeats an earlier line (the original), how many lines before it the
+            original is; 0 for all others.
+        originals, duplicates: numbers of lines, sorted. Line `duplicates[n]` repeats line `originals[n]`.
+        entries, lengths: first byte and number of bytes of the entry of line `duplicates[n]` in `texts`.
+        texts: the entries of all duplicates, encoded as ingestion stored them.
+    """
+
+    offsets: memoryview
+    distances: memoryview
+    originals: memoryview
+    duplicates: memoryview
+    entries: memoryview
+    lengths: memoryview
+    texts: memoryview
+
+    def original(self, line: int) -> int:
+        """Return the number of the line whose result this line gets. Most lines get their own."""
+        return line - self.distances[line]
+
+    def number(self, offset: int) -> int | None:
+        """Return the number of the line that begins at this byte of the input; None if none begins there."""
+        line = bisect_left(self.offsets, offset)
+        return line if line < len(self.offsets) and self.offsets[line] == offset else None
+
+    def sharing_result(self, line: int) -> Sequence[int]:
+        """Return the numbers of all lines that get the result of this line: itself and its duplicates."""
+        first = bisect_left(self.originals, line)
+        if first == len(self.originals) or self.originals[first] != line:
+            return (line,)
+        return [line, *self.duplicates[first : bisect_right(self.originals, line)]]
+
+    def duplicate(self, line: int) -> Duplicate | None:
+        """Return how a line repeats an earlier one; None if it does not."""
+        if not self.distances[line]:
+            return None
+        original = self.original(line)
+        first, end = bisect_left(self.originals, original), bisect_right(self.originals, original)
+        place = bisect_left(self.duplicates, line, first, end)
+        at = self.entries[place]
+        [duplicate] = decode_duplicates([bytes(self.texts[at : at + self.lengths[place]])])
+        return duplicate
+
+
+class LineCollector:
+    """Collects the lines of a batch from several lists, in any order. `lines` then returns all of them.
+
+    Raises, from all methods:
+        StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
+    """
+
+    def __init__(self, space: SpillSpace) -> None:
+        self._offsets, self._duplicates, self._texts = (space.new_bytes() for _ in range(3))
+
+    def add_plan(self, entries: bytes) -> None:
+        """Add the lines of a part of a plan (list of a model's lines in dispatch order).
+
+        Raises:
+            PlanDamaged: `entries` does not consist of whole entries.
+        """
+        self.add_offsets([offset for offset, _, _ in walk_entries(entries)])
+
+    def add_offsets(self, offsets: Sequence[int]) -> None:
+        """Add lines by their byte offsets in the input.
+
+        Raises:
+            PlanDamaged: an offset is negative.
+        """
+        try:
+            self._offsets.append(struct.pack(f">{len(offsets)}Q", *offsets))
+        except struct.error as error:
+            raise PlanDamaged(f"A line begins before the input: {error}.") from error
+
+    def add_duplicates(self, texts: Sequence[bytes]) -> None:
+        """Add duplicates by their entries, without newlines."""
+        rows, at = list[bytes](), len(self._texts)
+        for text, (offset, first, _) in zip(texts, decode_duplicates(texts), strict=True):
+            rows.append(_DUPLICATE.pack(first, offset, at, len(text)))
+            at += len(text)
+        self._duplicates.append(b"".join(rows))
+        self._texts.append(b"".join(texts))
+        self.add_offsets([offset for _, offset, _, _ in map(_DUPLICATE.unpack, rows)])
+
+    def lines(self, space: ColumnSpace) -> BatchLines:
+        """Return all lines in input order. This takes about 2 microseconds for each line."""
+        lines, duplicates = len(self._offsets) // _OFFSET_BYTES, len(self._duplicates) // _DUPLICATE.size
+        columns = space.new_columns(
+            ("Q", lines),
+            ("i", lines),
+            ("I", duplicates),
+            ("I", duplicates),
+            ("Q", duplicates),
+            ("I", duplicates),
+            ("B", len(self._texts)),
+        )
+        found = BatchLines(*columns.views)
+        at = 0
+        for rows in _groups(sorted_rows(self._offsets, _OFFSET_BYTES)):
+            found.offsets[at : at + len(rows)] = array("Q", struct.unpack(f">{len(rows)}Q", b"".join(rows)))
+            at += len(rows)
+        rows = map(_DUPLICATE.unpack, sorted_rows(self._duplicates, _DUPLICATE.size))
+        for n, (first, offset, entry, length) in enumerate(rows):
+            original, line = bisect_left(found.offsets, first), bisect_left(found.offsets, offset)
+            found.originals[n], found.duplicates[n], found.distances[line] = original, line, line - original
+            found.entries[n], found.lengths[n] = entry, length
+        at = 0
+        for piece in self._texts.pieces(1024 * 1024):
+            found.texts[at : at + len(piece)] = piece
+            at += len(piece)
+        columns.release_pages()
+        return found
+
+
+def _groups(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
+    left = iter(rows)
+    while group := list(islice(left, _ROWS_AT_ONCE)):
+        yield group

@@ -1,0 +1,93 @@
+"""Columns of numbers, in memory or, if they are too large together, in a file on the local disk."""
+
+import mmap
+from array import array
+from pathlib import Path
+from typing import Literal
+from weakref import WeakSet
+
+from batchwright.activities.scratch_file import ScratchFile
+from batchwright.activities.spilled_bytes import SpillSpace
+
+_MEMORY_BYTES = 64 * 1024 * 1024  # more than the columns of a batch of a million lines
+_SPILL_BYTES = 8 * 1024 * 1024  # the offsets of a million lines
+_WRITE_BYTES = 1024 * 1024
+_ALIGNMENT = 8
+_NumberType = Literal["B", "i", "I", "Q"]  # as in the module `array`
+
+
+class Columns:
+    """Columns that were created together. Each has a fixed number of numbers, all 0 at first.
+
+    Attributes:
+        views: the columns. The numbers can be read and replaced. A view keeps the memory or the file of all
+            columns in use.
+    """
+
+    def __init__(self, mapping: mmap.mmap, views: list[memoryview], *, is_file: bool) -> None:
+        self._mapping, self.views, self._is_file = mapping, views, is_file
+
+    def release_pages(self) -> None:
+        """Let the system decide how much of the file is in memory. Nothing is lost.
+
+        Without this, the process counts all pages of the file that it has read or changed as its own memory.
+        """
+        if self._is_file:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class ColumnSpace:
+    """Creates columns of numbers.
+
+    All columns that are in use at the same time take at most 64 MiB of memory together. Columns that do not
+    fit are in a file without a name. The memory, or the file, is free as soon as no column is in use.
+
+    Args:
+        directory: where the files are created; None for the system's temporary directory.
+        purpose: what the files are for, such as "Ingestion". Error messages begin with it.
+    """
+
+    def __init__(self, directory: Path | None, purpose: str) -> None:
+        self._directory, self._purpose = directory, purpose
+        self._in_memory = WeakSet[mmap.mmap]()
+
+    def new_columns(self, *columns: tuple[_NumberType, int]) -> Columns:
+        """Create several columns, which are freed together.
+
+        Args:
+            columns: type and count of the numbers of each column.
+
+        Raises:
+            StorageFull: the columns need a file, and the disk has too little free space.
+            StorageUnavailable: the file cannot be created.
+        """
+        sizes = [array(type).itemsize * count for type, count in columns]
+        starts = [0]
+        for size in sizes:
+            starts.append(-(-(starts[-1] + size) // _ALIGNMENT) * _ALIGNMENT)
+        total = max(starts[-1], _ALIGNMENT)
+        is_file = sum(map(len, self._in_memory)) + total > _MEMORY_BYTES
+        if is_file:
+            mapping = self._map_file(total)
+        else:
+            mapping = mmap.mmap(-1, total)
+            self._in_memory.add(mapping)
+        whole = memoryview(mapping)
+        views = [
+            whole[start : start + size].cast(type)
+            for (type, _), start, size in zip(columns, starts, sizes, strict=False)
+        ]
+        return Columns(mapping, views, is_file=is_file)
+
+    def new_spill_space(self) -> SpillSpace:
+        """Create a space for the data from which columns are made. The caller must close it."""
+        return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
+
+    def _map_file(self, size: int) -> mmap.mmap:
+        with ScratchFile(self._directory, self._purpose) as file:
+            file.require(size)
+            # The disk must accept all bytes now: if it refused a page of the mapping later, the process
+            # would be killed.
+            for start in range(0, size, _WRITE_BYTES):
+                file.write(bytes(min(_WRITE_BYTES, size - start)))
+            return mmap.mmap(file.file.fileno(), size)
