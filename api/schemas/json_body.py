@@ -19,7 +19,7 @@ from batchwright.api.errors import (
     missing_parameter,
     unknown_parameter,
 )
-from batchwright.rules.json_text import RepeatedKey, check_unique_keys
+from batchwright.rules.json_text import RepeatedKey, check_nesting, check_unique_keys
 
 _OBJECT = TypeAdapter(dict[str, object])
 _LIST = TypeAdapter(list[object])
@@ -71,6 +71,7 @@ async def read_raw_object(
     """
     body = await _read(request, most, count)
     try:
+        check_nesting(body)
         return _RAW_OBJECT.decode(body)
     except msgspec.ValidationError:
         message = "The JSON body of your request must be an object."
@@ -85,6 +86,7 @@ def _is_admin_request(request: Request) -> bool:
 
 def _parse_object(body: bytes, *, unique: bool) -> Mapping[str, object]:
     try:
+        check_nesting(body)
         value: object = orjson.loads(body)
         if unique:
             check_unique_keys(body)

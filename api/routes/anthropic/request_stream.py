@@ -16,8 +16,8 @@ from batchwright.api.errors import ApiError, invalid_value, payload_too_large
 from batchwright.api.services.files.multipart_form import FormField, FormFile, FormPiece
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.digest_set import DigestSet
-from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields_with_margin
-from batchwright.rules.json_text import member_name, object_members, replace_lone_surrogates
+from batchwright.rules.input.line_parser import DECODE_ERRORS, read_new_fields
+from batchwright.rules.json_text import check_nesting, member_name, object_members, replace_lone_surrogates
 from batchwright.settings import Settings
 
 BODY = "body"  # name of the whole body in errors
@@ -150,7 +150,7 @@ class RequestStream:
         if len(line) - 1 > self._limits.max_line_bytes:
             return _BODILESS_LINE % custom_id
         try:  # ingestion reads the line with the same function
-            read_fields_with_margin(line)
+            read_new_fields(line)
         except DECODE_ERRORS:
             raise ApiError(
                 400, f"{place}.params: it is nested too deeply.", param=f"{place}.params"
@@ -329,6 +329,7 @@ def _read_request(request: bytes, place: str) -> dict[str, bytes]:
         ApiError: the request is not JSON, or it has an unknown field.
     """
     try:
+        check_nesting(request)
         if not request.isascii():
             request.decode()
         try:

@@ -70,7 +70,7 @@ class ColumnSpace:
         if is_file:
             mapping = self._map_file(total)
         else:
-            mapping = mmap.mmap(-1, total)
+            mapping = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._in_memory.add(mapping)
         whole = memoryview(mapping)
         views = [

@@ -8,7 +8,13 @@ from urllib.parse import quote
 import msgspec
 
 from batchwright.contracts.model_registry.job_config import JobConfig
-from batchwright.rules.json_text import is_json, member_name, object_members, replace_lone_surrogates
+from batchwright.rules.json_text import (
+    check_nesting,
+    is_json,
+    member_name,
+    object_members,
+    replace_lone_surrogates,
+)
 
 DONE_STATUSES = frozenset({"success", "succeeded", "completed", "done"})
 FAILED_STATUSES = frozenset({"failed", "error", "cancelled", "canceled", "expired"})
@@ -138,6 +144,7 @@ def _value_at(fields: _Fields, path: str) -> msgspec.Raw | None:
 
 def _fields_of(body: bytes) -> _Fields | None:
     try:
+        check_nesting(body)
         return _decode_fields(body)
     except msgspec.ValidationError:
         return None

@@ -19,8 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.json_text import (
-    call_deep_down,
-    decode_with_margin,
+    check_nesting,
     member_name,
     object_members,
     replace_lone_surrogates,
@@ -102,7 +101,7 @@ _TEXT = msgspec.json.Decoder(str)
 _COUNT = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)])
 _LIST = msgspec.json.Decoder(list[Raw])
 _REPLACEMENT = rb"\ufffd"  # `replace_lone_surrogates` writes it
-# Errors of msgspec for bytes that are not JSON, or that are nested beyond the interpreter's limit.
+# Errors for bytes that are not JSON, or that are nested too deeply.
 DECODE_ERRORS = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
@@ -144,16 +143,17 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
     return fields
 
 
-def read_fields_with_margin(line: bytes) -> LineFields:
+def read_new_fields(line: bytes) -> LineFields:
     """Return the top-level fields of a line that was not accepted yet.
 
-    A line that is nested almost too deeply is rejected, so that later readers can parse every accepted line.
+    Every line that is accepted can be parsed by all later readers, because its nesting is checked.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
         DECODE_ERRORS: the line is not JSON, or is nested too deeply.
     """
-    return decode_with_margin(read_fields, line)
+    check_nesting(line)
+    return read_fields(line)
 
 
 def read_body(body: Raw) -> RequestBody:
@@ -321,10 +321,6 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
     """Parse many lines at once. A result is None if its line needs the slower, strict readers."""
-    return call_deep_down(_fast_parse_lines, lines)
-
-
-def _fast_parse_lines(lines: Sequence[InputLine]) -> list[FastLine | None]:
     return [_fast_parse_line(line.data) for line in lines]
 
 
@@ -332,6 +328,7 @@ def _fast_parse_line(line: bytes | None) -> FastLine | None:
     if line is None:
         return None
     try:
+        check_nesting(line)
         if not line.isascii():
             line.decode()
         return _FAST_LINE.decode(line)

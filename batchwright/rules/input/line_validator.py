@@ -28,7 +28,7 @@ from batchwright.rules.input.line_parser import (
     RequestBody,
     has_json_syntax,
     read_body,
-    read_fields_with_margin,
+    read_new_fields,
     read_text,
 )
 from batchwright.rules.input.line_splitter import InputLine
@@ -169,7 +169,7 @@ class LineValidator:
             self.errors.add(ValidationCode.LINE_TOO_LONG, message, line=line.number)
             return None
         try:
-            return read_fields_with_margin(line.data)
+            return read_new_fields(line.data)
         except msgspec.ValidationError:
             if has_json_syntax(line.data):
                 self.errors.add(

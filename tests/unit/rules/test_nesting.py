@@ -1,0 +1,53 @@
+"""How deeply JSON is nested is limited by a number of ours, and not by the version of Python."""
+
+from collections.abc import Callable
+
+import pytest
+
+from batchwright.rules.input.line_parser import FastLine, fast_parse, read_new_fields
+from batchwright.rules.input.line_splitter import InputLine
+from batchwright.rules.json_text import MAX_NESTING, NestedTooDeeply, check_nesting, is_json
+
+
+def arrays(levels: int, inside: bytes = b"1") -> bytes:
+    return b"[" * levels + inside + b"]" * levels
+
+
+def objects(levels: int) -> bytes:
+    return b'{"key":' * levels + b"1" + b"}" * levels
+
+
+@pytest.mark.parametrize("nested", [arrays, objects])
+def test_json_may_be_nested_500_levels_deep_and_no_more(nested: Callable[[int], bytes]) -> None:
+    assert is_json(nested(MAX_NESTING))
+    assert not is_json(nested(MAX_NESTING + 1))
+    assert not is_json(b'{"%b":%b}' % (b"a" * 20_000, nested(MAX_NESTING)))
+
+
+def test_a_line_is_refused_by_both_parsers_if_it_is_nested_too_deeply() -> None:
+    def line(levels: int) -> bytes:
+        return b'{"custom_id":"a","body":{"model":"m","x":%b}}' % arrays(levels - 2)
+
+    def read(data: bytes) -> FastLine | None:
+        return fast_parse([InputLine(1, 0, len(data) + 1, data)])[0]
+
+    assert read(line(MAX_NESTING)) is not None
+    assert read_new_fields(line(MAX_NESTING)).custom_id is not None
+    assert read(line(MAX_NESTING + 1)) is None
+    with pytest.raises(NestedTooDeeply, match="more than 500 levels deep"):
+        read_new_fields(line(MAX_NESTING + 1))
+
+
+def test_brackets_in_strings_and_side_by_side_are_not_levels() -> None:
+    text = rb'"a \" [[[{{{ \\"'
+    check_nesting(b"[" + b",".join([text, b"[]", b"{}"] * 1_000) + b"]")
+    check_nesting(arrays(MAX_NESTING, inside=b",".join([text] * 1_000)))
+    with pytest.raises(NestedTooDeeply):
+        check_nesting(arrays(MAX_NESTING + 1, inside=text))
+
+
+def test_an_unfinished_text_is_left_to_its_parser() -> None:
+    check_nesting(b'["' + b"[" * 5_000)
+    assert not is_json(b'["' + b"[" * 5_000)
+    with pytest.raises(NestedTooDeeply):
+        check_nesting(b"[" * 5_000)
