@@ -106,9 +106,14 @@ class QuotaChecks:
         finally:
             await self.release(id)
 
-    async def storage_quota(self) -> StorageQuota:
+    async def storage_quota(self, besides: str = "") -> StorageQuota:
+        """Return the tenant's storage quota.
+
+        Args:
+            besides: id of an upload that does not count; empty to count all.
+        """
         limit = (await self.limits()).stored_bytes
-        return StorageQuota(limit, await self._quotas.stored(self._tenant) if limit else 0)
+        return StorageQuota(limit, await self._quotas.stored(self._tenant, besides) if limit else 0)
 
     def check_storage(self, quota: StorageQuota, size: int) -> None:
         """Check that the tenant may store `size` more bytes, according to the usage in `quota`.

@@ -24,7 +24,7 @@ from batchwright.api.services.files.multipart_form import FormFile, FormPiece, r
 from batchwright.api.services.files.upload import FirstLineCheck, discard_object, store_pieces
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile
-from batchwright.database.errors import OutcomeUnknown
+from batchwright.database.errors import OutcomeUnknown, UploadFull
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.rules.ids import new_file_id, new_part_id
 from batchwright.rules.input.compression import expanded_name
@@ -184,7 +184,8 @@ async def store_part(
     After an error, the new object is deleted at once, or later together with the upload.
 
     Raises:
-        ApiError: the request is not valid.
+        ApiError: the request is not valid. Or the parts would have more bytes than were announced, and the
+            tenant's storage quota does not allow so many (429).
         UnknownUpload: the upload no longer exists.
         UploadClosed: the upload was completed or cancelled, or has expired.
         UploadFull: the upload would have too many parts or bytes.
@@ -202,14 +203,30 @@ async def store_part(
         id=part_id, tenant=upload.tenant, upload_id=upload.id, bytes=size, storage_key=key, created_at=now
     )
     try:
-        max_bytes = deps.settings.max_upload_bytes
-        await deps.database.uploads.add_part(part, at=now, most_bytes=max_bytes, most_parts=MAX_PARTS)
+        await _add_part(part, upload, deps)
     except OutcomeUnknown:  # the row may exist; if it does not, the object is deleted with the upload
         raise
     except Exception:
         await discard_object(key, deps)
         raise
     return part
+
+
+async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> None:
+    """Insert the row of a part. Raises the same errors as `store_part`.
+
+    The announced bytes count towards the storage quota since the upload was created. Clients may send more,
+    for example if they repeat a part, as far as the quota allows.
+    """
+    most, admission = deps.settings.max_upload_bytes, QuotaChecks(deps, upload.tenant)
+    quota = await admission.storage_quota(besides=upload.id)
+    if quota.limit:
+        most = min(most, max(quota.limit - quota.used, upload.bytes))
+    try:
+        await deps.database.uploads.add_part(part, at=part.created_at, most_bytes=most, most_parts=MAX_PARTS)
+    except UploadFull:
+        admission.check_storage(await admission.storage_quota(), part.bytes)
+        raise
 
 
 class _PartData:

@@ -113,11 +113,11 @@ WHERE b.tenant = $1 AND b.status = 'validating' AND b.requested_lines IS NOT NUL
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' FOR NO KEY UPDATE
 
 -- name: stored
--- Bytes of known files, announced bytes of pending uploads, bytes that ingestion wrote for live batches, and bytes of
--- the rows of single calls.
+-- Bytes of known files, bytes of pending uploads as announced or, if that is more, as sent, bytes that ingestion wrote
+-- for live batches, and bytes of the rows of single calls. The upload $2 does not count.
 SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
-      + (SELECT coalesce(sum(bytes), 0) FROM uploads
-         WHERE tenant = $1 AND status = 'pending' AND expires_at > now())
+      + (SELECT coalesce(sum(greatest(bytes, part_bytes)), 0) FROM uploads
+         WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
       + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
       + (SELECT coalesce(sum(bytes), 0) FROM calls WHERE tenant = $1))::bigint AS bytes
 
@@ -154,7 +154,7 @@ RETURNING id
 INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
 SELECT $1, $2, 'stored_bytes', $3::bigint, clock_timestamp()
 WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id <> $2)
-    + (SELECT coalesce(sum(bytes), 0) FROM uploads
+    + (SELECT coalesce(sum(greatest(bytes, part_bytes)), 0) FROM uploads
        WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
     + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
     + (SELECT coalesce(sum(bytes), 0) FROM calls WHERE tenant = $1)

@@ -21,6 +21,12 @@ INSERT INTO upload_parts (tenant, upload_id, id, bytes, storage_key, created_at)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (tenant, upload_id, id) DO NOTHING
 
+-- name: count_parts
+-- Storage quotas count these bytes if they are more than the announced ones.
+UPDATE uploads SET part_bytes = (
+    SELECT coalesce(sum(bytes), 0) FROM upload_parts WHERE tenant = $1 AND upload_id = $2)
+WHERE tenant = $1 AND id = $2
+
 -- name: parts
 SELECT * FROM upload_parts WHERE tenant = $1 AND upload_id = $2 AND id = ANY($3::text[])
 

@@ -83,6 +83,7 @@ class UploadQueries:
     lock: str
     held: str
     insert_part: str
+    count_parts: str
     parts: str
     complete: str
     cancel: str
@@ -143,6 +144,7 @@ class PostgresUploads(UploadsTable):
                 part.storage_key,
                 part.created_at,
             )
+            await session.execute(self._sql.count_parts, part.tenant, part.upload_id)
 
     async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
         storable_ids = [part_id for part_id in ids if part_id.isprintable()]

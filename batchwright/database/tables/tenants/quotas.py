@@ -76,11 +76,15 @@ class QuotasTable(Protocol):
 
     async def used(self, tenant: str) -> QuotaUsage: ...
 
-    async def stored(self, tenant: str) -> int:
+    async def stored(self, tenant: str, besides: str = "") -> int:
         """Return how many bytes of a tenant count towards its storage quota.
 
-        The sum includes the tenant's files, its pending uploads (with their announced sizes), its single
-        calls, and the objects that were written when the input of its live batches was read.
+        The sum includes the tenant's files, its pending uploads, its single calls, and the objects that were
+        written when the input of its live batches was read. An upload counts with its announced size, or with
+        the size of its parts if that is larger.
+
+        Args:
+            besides: id of an upload that is left out; empty to leave out none.
         """
         ...
 
@@ -283,8 +287,8 @@ class PostgresQuotas(QuotasTable):
             webhooks=0 if webhooks is None else webhooks["count"],
         )
 
-    async def stored(self, tenant: str) -> int:
-        record = await self._connections.fetchrow(self._sql.stored, tenant)
+    async def stored(self, tenant: str, besides: str = "") -> int:
+        record = await self._connections.fetchrow(self._sql.stored, tenant, besides)
         return 0 if record is None else record["bytes"]
 
     async def reserve(

@@ -104,8 +104,8 @@ class MemoryQuotas(QuotasTable):
             ),
         )
 
-    async def stored(self, tenant: str) -> int:
-        return self._stored(tenant)
+    async def stored(self, tenant: str, besides: str = "") -> int:
+        return self._stored(tenant, but=besides)
 
     def _stored(self, tenant: str, but: str = "") -> int:
         rows, now = self._rows.enter(), datetime.now(UTC)
@@ -115,7 +115,11 @@ class MemoryQuotas(QuotasTable):
         written = sum(size for (owner, _, _), size in rows.attempts.items() if owner == tenant)
         calls = [row.call for (of, _), row in rows.calls.items() if of == tenant]
         in_calls = sum(len(call.request) + len(call.echoed) + len(call.answer or b"") for call in calls)
-        pending = sum(row.bytes for row in uploads if row.status_at(now) == "pending")
+        pending = sum(
+            max(row.bytes, sum(part.bytes for key, part in rows.parts.items() if key[:2] == (tenant, row.id)))
+            for row in uploads
+            if row.status_at(now) == "pending"
+        )
         return known + written + pending + in_calls
 
     async def reserve(

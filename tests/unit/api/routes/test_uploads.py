@@ -215,6 +215,19 @@ async def test_parts_together_are_bounded() -> None:
         assert len(api.storage.objects) == 2
 
 
+async def test_parts_beyond_the_announced_size_count_towards_the_storage_quota() -> None:
+    async with open_api(max_stored_bytes=5 * len(LINE)) as api:
+        small, whole = await created(api, bytes=1), await created(api, bytes=3 * len(LINE))
+        answers = [
+            await api.http.post(f"/v1/uploads/{small.id}/parts", files={"data": ("b", LINE)})
+            for _ in range(3)
+        ]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert error_of(answers[-1]).code == "rate_limit_exceeded"
+        ids = [await part(api, whole) for _ in range(3)]
+        assert await complete(api, whole, ids) == (200, None)
+
+
 @pytest.mark.parametrize("form", [{}, {"file": ("a", b"x")}, {"data": ("a", b"x"), "file": ("b", b"y")}])
 async def test_a_part_is_one_file_named_data(api: ApiFixture, form: dict[str, tuple[str, bytes]]) -> None:
     upload = await created(api)

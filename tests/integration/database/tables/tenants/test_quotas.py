@@ -10,7 +10,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller
 from batchwright.contracts.terms import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
-from batchwright.database.records import ApiKeyRow, UploadRow
+from batchwright.database.records import ApiKeyRow, PartRow, UploadRow
 from batchwright.database.tables.tenants.quota_records import (
     DailyUsage,
     KeyBudget,
@@ -313,7 +313,9 @@ async def test_used_returns_the_usage_of_one_tenant_by_quota(any_database: Datab
     assert await any_database.quotas.used("t") == QuotaUsage(1, 100, 5, 50, 1, 9, 7, 1)
 
 
-async def test_a_pending_upload_counts_as_it_was_announced(any_database: Database) -> None:
+async def test_a_pending_upload_counts_as_it_was_announced_or_with_its_larger_parts(
+    any_database: Database,
+) -> None:
     upload = UploadRow(
         tenant="t",
         id="upload_1",
@@ -328,6 +330,12 @@ async def test_a_pending_upload_counts_as_it_was_announced(any_database: Databas
     await any_database.uploads.insert(upload)
     await any_database.uploads.insert(upload.model_copy(update={"id": "upload_2", "expires_at": LONG_AGO}))
     assert await any_database.quotas.stored("t") == 500
+    part = PartRow(
+        id="part_1", tenant="t", upload_id="upload_1", bytes=501, storage_key="k", created_at=START
+    )
+    await any_database.uploads.add_part(part, at=START, most_bytes=1000, most_parts=2)
+    assert await any_database.quotas.stored("t") == 501
+    assert await any_database.quotas.stored("t", besides="upload_1") == 0
     await any_database.uploads.cancel("t", "upload_1", START)
     assert await any_database.quotas.stored("t") == 0
 
