@@ -99,7 +99,11 @@ class _FormParser:
 def _boundary(content_type: str) -> str:
     header = Message()
     header["Content-Type"] = content_type
-    boundary = header.get_boundary("")
+    try:
+        boundary = header.get_boundary("")
+        boundary.encode()
+    except UnicodeError:  # RFC 2231 lets clients name a character set, and not each can decode each value
+        boundary = ""
     if header.get_content_type() != "multipart/form-data" or not 1 <= len(boundary) <= 256:
         raise ApiError(400, "The body of this request must be multipart/form-data with a boundary.")
     return boundary

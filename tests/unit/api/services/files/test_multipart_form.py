@@ -53,7 +53,15 @@ async def test_a_truncated_body_is_refused_and_leaves_nothing(api: ApiFixture, f
 
 
 @pytest.mark.parametrize(
-    "content_type", ["", "application/json", "multipart/form-data", "multipart/form-data; boundary="]
+    "content_type",
+    [
+        "",
+        "application/json",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/form-data; boundary*=idna''%ff",
+        "multipart/form-data; boundary*=unicode_escape''%5Cud800",
+    ],
 )
 async def test_a_body_that_is_no_form_is_refused(api: ApiFixture, content_type: str) -> None:
     assert (await send(api, [PURPOSE + FILE % LINE + END], content_type))[0] == 400
