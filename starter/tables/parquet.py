@@ -45,7 +45,8 @@ class ParquetTable:
         with self._opened() as file, self._explained():
             names, number = file.schema_arrow.names, 0
             for batch in self._batches(file):
-                values = zip(*map(_values_of, batch.columns), strict=True)
+                columns = zip(names, batch.columns, strict=True)
+                values = zip(*(self._convertible(*column) for column in columns), strict=True)
                 for size in _sizes_of_rows(batch):
                     number += 1
                     if size > MAX_ROW_BYTES:
@@ -71,6 +72,22 @@ class ParquetTable:
                 with pq.ParquetFile(self.path) as expanded:
                     rows = expanded.iter_batches(batch_size=1, row_groups=[group])
                     yield from islice(rows, done, None)
+
+    def _convertible(self, name: str, column: pa.Array) -> Generator[object]:
+        """Yield the values of a column as Python objects.
+
+        Raises:
+            TableError: Python has no such value, for example a time with nanoseconds or after the year 9999.
+        """
+        try:
+            yield from _values_of(column)
+        except pa.ArrowException:
+            raise
+        except (ValueError, OverflowError) as error:
+            raise TableError(
+                f"{self.path}: column {name!r} ({column.type}) has a value that cannot be read: "
+                f"{str(error).split('. ')[0]}. Write the column as text, or times in microseconds."
+            ) from None
 
     def schema(self) -> pa.Schema:
         """Return the types of the columns.

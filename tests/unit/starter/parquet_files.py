@@ -6,6 +6,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,11 @@ _TEXT_TYPES = {"large_string": pa.large_string(), "binary": pa.binary(), "large_
 
 def write_parquet(path: Path, rows: Sequence[dict[str, object]], rows_in_group: int = 1_000) -> None:
     pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=rows_in_group)
+
+
+def write_times(path: Path, unit: Literal["s", "ns"], values: Sequence[int]) -> None:
+    """Write a file with a column `at` of times. They are given in this unit, such as `ns`, since 1970."""
+    pq.write_table(pa.table({"at": pa.array(values, pa.timestamp(unit))}), path)
 
 
 def read_parquet(path: Path) -> Rows:

@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from decimal import Decimal
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from tests.unit.starter.parquet_files import (
     write_parquet,
     write_repeated,
     write_repeated_as,
+    write_times,
 )
 
 ROWS: Rows = [{"id": "p", "city": "Paris", "n": "1"}, {"id": "r", "city": 'The "Rome"', "n": "007"}]
@@ -311,6 +313,17 @@ def test_lists_of_a_fixed_size_are_read_from_parquet(tmp_path: Path) -> None:
     write_fixed_lists(tmp_path / "table.parquet", [["a", "b"], None, ["c", None]])
     rows = list(open_table(tmp_path / "table.parquet").rows())
     assert rows == [{"l": ["a", "b"]}, {"l": None}, {"l": ["c", None]}]
+
+
+@pytest.mark.parametrize(("unit", "value"), [("ns", 1), ("s", 400_000_000_000)])
+def test_a_time_of_parquet_that_python_cannot_represent_is_named(
+    tmp_path: Path, unit: Literal["s", "ns"], value: int
+) -> None:
+    write_times(tmp_path / "table.parquet", unit, [0, value])
+    rendered = render(tmp_path, {"n": "{{ at }}"}, "table.parquet")
+    assert rendered.exit_code == 3
+    assert "table.parquet: column 'at' (timestamp[" in rendered.stderr
+    assert "Write the column as text, or times in microseconds." in rendered.stderr
 
 
 def test_a_row_of_parquet_that_is_too_large_once_it_is_expanded_is_named(
