@@ -1,6 +1,7 @@
 """Writes tables as CSV, JSONL or Parquet."""
 
 import csv
+import math
 import os
 import sys
 from collections.abc import Generator, Sequence
@@ -121,7 +122,8 @@ class _JsonlWriter:
 class _CsvWriter:
     """Writes rows to a CSV file.
 
-    Text is written unchanged, null as an empty field, and other values as JSON without quotes around them.
+    Text is written unchanged, null as an empty field, and NaN and infinity as `nan` and `inf`. Other values
+    are JSON without quotes around them.
     """
 
     def __init__(self, file: "Writer", columns: list[str]) -> None:
@@ -135,4 +137,6 @@ class _CsvWriter:
 def _csv_text(value: object) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has only `null` for it
+        return str(value)
     return "" if value is None else msgspec.json.encode(value).decode().strip('"')

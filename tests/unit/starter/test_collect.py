@@ -111,6 +111,15 @@ def test_types_of_parquet_columns_stay(cli: Cli, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_nan_and_infinity_of_parquet_stay_numbers_in_csv(cli: Cli, tmp_path: Path) -> None:
+    write_parquet(
+        tmp_path / "in.parquet", [{"n": 1.5}, {"n": float("nan")}, {"n": float("-inf")}, {"n": None}]
+    )
+    batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
+    cli.run("collect", batch_id, str(tmp_path / "in.parquet"), "-o", str(tmp_path / "out.csv"))
+    assert [row["n"] for row in read(tmp_path / "out.csv")] == ["1.5", "nan", "-inf", ""]
+
+
 def test_rows_of_a_jsonl_table_may_have_different_columns(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"a": 1}\n{"b": {"c": [1]}, "a": 2.5}\n')
     batch_id = ended(cli, tmp_path, chat("row-1", "one") + chat("row-2", "two"), None)
