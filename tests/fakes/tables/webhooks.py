@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from hashlib import md5
 from uuid import uuid4
 
-from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, EventType
 from batchwright.contracts.api_objects.webhooks import DeliveryStatus
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.webhooks.webhook_deliveries import (
@@ -177,6 +177,8 @@ class MemoryWebhookDeliveries(WebhookDeliveriesTable):
         self._put(row, attempts=number, status=status, body=row.body if status == "pending" else _kept(row))
         attempts = self._rows.webhook_attempts.setdefault((row.tenant, row.id), [])
         attempts.append(attempt.model_copy(update={"number": number}))
+        if attempt.reason and delivery.batch_id == TEST_BATCH:
+            return False
         since = (endpoint.failing_since or attempt.at) if attempt.reason else None
         update: dict[str, object] = {"failing_since": since}
         disables = endpoint.disabled_at is None and since is not None and since <= attempt.at - disable_after

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import Field, TypeAdapter
 
-from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, EventType
 from batchwright.contracts.api_objects.webhooks import DeliveryStatus
 from batchwright.contracts.message import Message
 from batchwright.database.driver import Row
@@ -127,6 +127,7 @@ class WebhookDeliveriesTable(Protocol):
         Args:
             is_last: True if no other attempt follows. If this attempt failed, the whole delivery has failed.
             disable_after: the endpoint is disabled if all attempts to reach it have failed for this time.
+                Failed test events do not count, because they are retried for minutes only.
         """
         ...
 
@@ -245,6 +246,8 @@ class PostgresWebhookDeliveries(WebhookDeliveriesTable):
             await session.execute(self._sql.record_attempt, tenant, delivery.id, status, *result)
             if not attempt.reason:
                 await session.execute(self._sql.record_success, tenant, endpoint)
+                return False
+            if delivery.batch_id == TEST_BATCH:
                 return False
             since, reason = attempt.at - disable_after, disabled_reason(disable_after)
             found = await session.fetchrow(

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.contracts.api_objects.webhook_events import EventType
+from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, EventType
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
@@ -222,6 +222,17 @@ async def test_an_endpoint_that_fails_for_72_hours_is_disabled_and_begins_anew_w
     row = await change(any_database, EndpointChanges(enabled=True))
     assert row is not None
     assert (row.disabled_at, row.failing_since, row.disabled_reason) == (None, None, "")
+
+
+async def test_a_failed_test_event_does_not_count_towards_disabling_the_endpoint(
+    any_database: Database,
+) -> None:
+    delivery, hours = await a_delivery(any_database), 3600
+    test = delivery.model_copy(update={"id": "wh_test", "event_id": "evt_test", "batch_id": TEST_BATCH})
+    await any_database.webhook_deliveries.insert_test(test)
+    assert not await attempted(any_database, test, attempt(0), is_last=True)
+    assert not await attempted(any_database, delivery, attempt(72 * hours))
+    assert (await endpoint_of(any_database)).failing_since == after(72 * hours)
 
 
 async def test_a_delivery_that_has_ended_is_replayed_and_a_pending_one_is_not(any_database: Database) -> None:
