@@ -4,6 +4,7 @@ Field values have the type `object` until a function of this module has checked 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 import msgspec
 import orjson
@@ -171,7 +172,7 @@ def required_integer(fields: Mapping[str, object], name: str, prefix: str = "") 
 
 def json_body_spec(model: type[BaseModel]) -> dict[str, object]:
     """Return the OpenAPI description of a required JSON body with the schema `model`."""
-    described = model.model_json_schema()
+    described = _schema_of(model)
     schema = _inlined(described, as_object(described.get("$defs")) or {})
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
@@ -180,6 +181,15 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
     """Return the OpenAPI description of an optional JSON body with the schema `model`."""
     described = as_object(json_body_spec(model)["requestBody"]) or {}
     return {"requestBody": {**described, "required": False}}
+
+
+@cache
+def _schema_of(model: type[BaseModel]) -> Mapping[str, object]:
+    """Return the JSON schema of `model`. The caller does not change it.
+
+    It is kept, because routes with the same body, and each application that a test builds, ask for it again.
+    """
+    return model.model_json_schema()
 
 
 def _inlined(node: object, definitions: Mapping[str, object]) -> object:
