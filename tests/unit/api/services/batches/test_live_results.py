@@ -3,10 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncIterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
@@ -55,7 +57,10 @@ class LiveBatch:
         self.deps = ApiDependencies(
             load(), batch.tables, batch.storage, self.gateway, Served(), Metrics(), recent_seconds=0
         )
-        self.app = build_app(self.deps, BatchEvents(self.deps))
+
+    @cached_property
+    def app(self) -> FastAPI:
+        return build_app(self.deps, BatchEvents(self.deps))
 
     async def settle(self, *records: SegmentRecord) -> str:
         """Store the results as one segment, and return its key."""
