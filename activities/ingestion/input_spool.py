@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 
-from batchwright.activities.spool import Spool
 from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.spill.spool import Spool
 
 _NO_LINE = (-1, 0)  # a position that is adjacent to no line
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchwright.activities.spool import Spool
 from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.spill.spool import Spool
 
 _MEMORY_BYTES = 32 * 1024 * 1024  # more than the rows of a million results, which take 24 bytes each
 

@@ -10,7 +10,7 @@ from batchwright.api.errors import invalid_value, one_of
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import ResponseSpecs, enum_schema, error_responses, pattern_schema
 from batchwright.api.services.batches.control import BatchControl
-from batchwright.api.services.batches.live_results import JSONL, LiveResults, ResultQuery
+from batchwright.api.services.live_results.result_stream import JSONL, LiveResults, ResultQuery
 
 _LINES: ResponseSpecs = {
     200: {"description": "The results, one per line", "content": {JSONL: {"schema": {"type": "string"}}}}

@@ -1,7 +1,7 @@
 """A growing sequence of bytes, and sorting of rows of a fixed size in it.
 
-For a large input, `activities/spilled_bytes.py` keeps the bytes on the local disk. So the memory of a worker
-does not grow with the number of lines.
+For a large input, `batchwright/storage/spill/spilled_bytes.py` keeps the bytes on the local disk. So the
+memory of a worker does not grow with the number of lines.
 """
 
 import heapq

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.activities import spilled_bytes
 from batchwright.activities.results import input_order_index, result_spool
-from batchwright.activities.scratch_file import ScratchFile
 from batchwright.rules import growing_bytes
 from batchwright.rules.input import custom_id_uniqueness
+from batchwright.storage.spill import spilled_bytes
+from batchwright.storage.spill.scratch_file import ScratchFile
 
 
 def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:

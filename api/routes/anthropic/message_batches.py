@@ -39,11 +39,11 @@ from batchwright.api.schemas.openai_objects import batch_object, json_response
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion
-from batchwright.api.services.batches.live_results import JSONL
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
 from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
+from batchwright.api.services.live_results.result_stream import JSONL
 from batchwright.contracts.api_objects.anthropic import (
     ANTHROPIC_VERSION_HEADER,
     DEFAULT_ANTHROPIC_VERSION,

@@ -1,1 +1,1 @@
-"""Services for batches: create, control, follow, rerun and delete them, and read results while they run."""
+"""Services for batches: create, control, follow, rerun and delete them."""

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, closing
 from functools import partial
 
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     ApiError,
@@ -29,6 +28,7 @@ from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_ob
 from batchwright.storage.base import ObjectMissing
 from batchwright.storage.files import run_in_thread
 from batchwright.storage.referenced_input import InputRefused, ReferencedInput, StoredBytes
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _AT_ONCE = 4  # an estimate takes about a second of CPU time for 50,000 lines
 # Beyond so many lines, an estimate takes up to 64 MiB of memory more, and then disk. One at a time may do so.

@@ -10,7 +10,6 @@ from typing import Annotated, BinaryIO, NoReturn, Protocol
 
 import typer
 
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.results.seen_lines import SeenLines
 from batchwright.starter.batch_groups import batches_exit_code, batches_of
@@ -18,6 +17,7 @@ from batchwright.starter.client import Client, ClientError
 from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client, settings_or_stop
 from batchwright.starter.output import ExitCode, discard_stdout, exit_code, stderr, stop
 from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _OUTAGE_SECONDS = 60.0
 _ID = slice(len('{"id":"'), len('{"id":"batch_req_') + 32)  # position of the id in a result line

@@ -6,7 +6,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.input.oversized_input import (
     DuplicateCustomId,
@@ -19,6 +18,7 @@ from batchwright.starter.batch_groups import parts_of
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.output import program_name, stderr, stop
 from batchwright.storage.base import StorageUnavailable
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 # `Client.create` with the arguments that the command line gives.
 CreateBatch = Callable[..., BatchObject]

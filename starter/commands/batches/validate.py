@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.contracts.api_objects.openai import EstimateObject
 from batchwright.contracts.model_registry.registry_config import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
@@ -24,6 +23,7 @@ from batchwright.starter.options import settings_or_stop
 from batchwright.starter.output import ExitCode, estimate_table, stderr, stdout, stop
 from batchwright.storage.base import StorageError
 from batchwright.storage.referenced_input import InputObjects, InputRefused, ReferencedInput, StoredBytes
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _PIECE_BYTES = 1024 * 1024
 

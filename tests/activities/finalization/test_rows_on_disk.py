@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities import spilled_bytes
 from batchwright.activities.results.record_rows import RecordRows
-from batchwright.activities.scratch_file import ScratchFile
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.rules.results.segment_format import SegmentRecord
 from batchwright.storage.base import StorageFull
+from batchwright.storage.spill import spilled_bytes
+from batchwright.storage.spill.scratch_file import ScratchFile
 from tests.activities.finalization.settled_batch import (
     BATCH_ID,
     INPUT_KEY,

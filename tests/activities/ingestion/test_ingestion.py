@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities import spilled_bytes
 from batchwright.activities.ingestion import publisher
 from batchwright.activities.ingestion.scanner import line_limits
 from batchwright.contracts.errors import Failure, LineCode
@@ -32,6 +31,7 @@ from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.settings import load
 from batchwright.storage.base import ObjectWriter
+from batchwright.storage.spill import spilled_bytes
 from tests.activities.ingestion.fresh_batch import (
     BATCH_ID,
     FILE_ID,

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.activities import spilled_bytes
 from batchwright.activities.results import result_spool
 from batchwright.activities.results.input_order_index import ResultIndex
 from batchwright.activities.results.result_spool import ResultSpool
@@ -16,6 +15,7 @@ from batchwright.contracts.terms import Usage
 from batchwright.rules import growing_bytes
 from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged, SegmentRecord, SegmentWriter
 from batchwright.rules.results.token_usage import Tokens
+from batchwright.storage.spill import spilled_bytes
 
 LINES = 20_000
 few = st.integers(0, 5)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import typer
 
-from batchwright.activities.scratch_file import ScratchFile
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
@@ -24,6 +23,7 @@ from batchwright.starter.client import ClientError
 from batchwright.starter.commands.batches.results import follow_results
 from batchwright.starter.diagnostics.connections import run_or_stop
 from batchwright.storage.base import StorageFull
+from batchwright.storage.spill.scratch_file import ScratchFile
 from tests.fakes.small_memory import small_memory
 from tests.unit.starter.cli import LATER, LINE, Cli, run_now, served
 from tests.unit.starter.test_demo_batch import a_batch

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.activities.scratch_file import ScratchFile
 from batchwright.settings import load
 from batchwright.storage.base import ObjectMissing, StorageError, StorageUnavailable
 from batchwright.storage.factory import open_storage
 from batchwright.storage.local import LocalStorage
 from batchwright.storage.observed import StorageComponent
+from batchwright.storage.spill.scratch_file import ScratchFile
 from batchwright.telemetry.metrics import Metrics
 
 

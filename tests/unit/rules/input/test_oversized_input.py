@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.rules.input.oversized_input import (
     DuplicateCustomId,
     FoundBatch,
@@ -19,6 +18,7 @@ from batchwright.rules.input.oversized_input import (
     part_number,
     whole_input_ids,
 )
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 from tests.fakes.small_memory import small_memory
 
 WIDE = PartLimits(lines=1_000, file_bytes=1_000_000)

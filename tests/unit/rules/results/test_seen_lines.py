@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.results import seen_lines
 from batchwright.rules.results.seen_lines import SeenLines
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 from tests.fakes.small_memory import rows_on_disk, small_memory
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from types import TracebackType
 
-from batchwright.activities.scratch_file import ScratchFile
-from batchwright.activities.spilled_bytes import SpillSpace
+from batchwright.storage.spill.scratch_file import ScratchFile
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 
 class Spool(ScratchFile):

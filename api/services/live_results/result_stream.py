@@ -16,22 +16,22 @@ from starlette.types import Receive, Scope, Send
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
 from batchwright.api.long_responses import LIFETIME_SECONDS
-from batchwright.api.services.batches.columns import ColumnSpace
-from batchwright.api.services.batches.live_index import LiveIndex, open_index
-from batchwright.api.services.batches.result_lines import (
+from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
+from batchwright.api.services.live_results.line_selection import (
     LineFilter,
     NotInFile,
     SentLines,
     joined,
     selected_lines,
 )
-from batchwright.api.services.batches.result_order import NextWindow, next_in_input_order, next_settled
-from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
+from batchwright.api.services.live_results.reading_order import NextWindow, next_in_input_order, next_settled
+from batchwright.api.services.live_results.settled_line_index import LiveIndex, open_index
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.compression import Compression
 from batchwright.rules.results.output_lines import line_id
 from batchwright.storage.base import ObjectMissing
+from batchwright.storage.spill.columns import ColumnSpace
 
 JSONL = "application/jsonl"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer the lines

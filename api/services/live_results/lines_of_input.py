@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from batchwright.activities.spilled_bytes import SpillSpace
-from batchwright.api.services.batches.columns import ColumnSpace
 from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.rules.planning.duplicate_lines import Duplicate, decode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged, walk_entries
+from batchwright.storage.spill.columns import ColumnSpace
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _ROWS_AT_ONCE = 4096
 _OFFSET_BYTES = 8

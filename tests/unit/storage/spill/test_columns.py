@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from batchwright.activities import scratch_file
-from batchwright.api.services.batches import columns
-from batchwright.api.services.batches.columns import ColumnSpace
 from batchwright.storage.base import StorageFull, StorageUnavailable
+from batchwright.storage.spill import columns, scratch_file
+from batchwright.storage.spill.columns import ColumnSpace
 
 
 @pytest.fixture

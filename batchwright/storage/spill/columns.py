@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 from weakref import WeakSet
 
-from batchwright.activities.scratch_file import ScratchFile
-from batchwright.activities.spilled_bytes import SpillSpace
+from batchwright.storage.spill.scratch_file import ScratchFile
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _MEMORY_BYTES = 64 * 1024 * 1024  # more than the columns of a batch of a million lines
 _SPILL_BYTES = 8 * 1024 * 1024  # the offsets of a million lines

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
-from batchwright.api.services.batches.live_index import LiveIndex
+from batchwright.api.services.live_results.settled_line_index import LiveIndex
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.results.output_lines import HEAD_BYTES, line_id
 

@@ -6,7 +6,7 @@ A line settles when its final result is stored.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from batchwright.api.services.batches.live_index import LiveIndex
+from batchwright.api.services.live_results.settled_line_index import LiveIndex
 
 _WINDOW_LINES, _WINDOW_BYTES = 1024, 1024 * 1024  # a reader holds about three times as many bytes
 _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.api.services.batches import columns
-from batchwright.api.services.batches.columns import ColumnSpace
-from batchwright.api.services.batches.live_index import LiveIndex, Settlement, open_index
+from batchwright.api.services.live_results.settled_line_index import LiveIndex, Settlement, open_index
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged, pack_entry
@@ -16,6 +14,8 @@ from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo
 from batchwright.storage.local import LocalStorage
+from batchwright.storage.spill import columns
+from batchwright.storage.spill.columns import ColumnSpace
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, a_segment, an_order
 
 MIB = 1024 * 1024

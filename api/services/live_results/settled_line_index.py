@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from batchwright.api.services.batches.batch_lines import BatchLines, LineCollector
-from batchwright.api.services.batches.columns import ColumnSpace
+from batchwright.api.services.live_results.lines_of_input import BatchLines, LineCollector
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.rules.ids import RequestIds
@@ -30,6 +29,7 @@ from batchwright.rules.results.segment_format import (
 )
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
+from batchwright.storage.spill.columns import ColumnSpace
 
 _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
 _READS_AT_ONCE = 8

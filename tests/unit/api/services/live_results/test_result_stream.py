@@ -12,15 +12,13 @@ from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
-from batchwright.activities import spilled_bytes
-from batchwright.activities.scratch_file import ScratchFile
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.long_responses import LIFETIME_SECONDS
-from batchwright.api.services.batches import columns, live_index, live_results, result_order
-from batchwright.api.services.batches.live_results import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.api.services.batches.progress_events import BatchEvents
+from batchwright.api.services.live_results import reading_order, result_stream, settled_line_index
+from batchwright.api.services.live_results.result_stream import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
@@ -29,6 +27,8 @@ from batchwright.rules.results.segment_format import SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
+from batchwright.storage.spill import columns, spilled_bytes
+from batchwright.storage.spill.scratch_file import ScratchFile
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, a_batch
 from tests.clocks import skip_time
@@ -117,7 +117,7 @@ async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
         monkeypatch.setattr(columns, "_SPILL_BYTES", 0)
         monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1)
-        monkeypatch.setattr(live_index, "_ADDED_PER_RELEASE", 1)
+        monkeypatch.setattr(settled_line_index, "_ADDED_PER_RELEASE", 1)
     storage = LocalStorage(tmp_path) if request.param == "local" else None
     return LiveBatch(await a_batch(lines=8, unserved=[5], storage=storage))
 
@@ -464,7 +464,7 @@ async def test_a_reader_keeps_its_index_though_others_were_used_since(
         opened += 1
 
     live.gateway.on_ingested = count
-    monkeypatch.setattr(live_results, "_MAX_INDEXES", 0)
+    monkeypatch.setattr(result_stream, "_MAX_INDEXES", 0)
     results, query = LiveResults(live.deps), ResultQuery(follow=True)
     followers = [await live.follow(results, query) for _ in range(2)]
     for n in range(4):
@@ -561,7 +561,7 @@ async def test_other_requests_run_while_a_reader_passes_lines_that_it_does_not_s
             turns += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(result_order, "_LOOKED_AT_ONCE", 1)
+    monkeypatch.setattr(reading_order, "_LOOKED_AT_ONCE", 1)
     await live.settle(*(batch.success(n) for n in range(5)))
     follower = await live.follow(LiveResults(live.deps), ResultQuery(success=False, follow=True))
     async with asyncio.TaskGroup() as tasks:

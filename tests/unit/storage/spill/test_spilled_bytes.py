@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from batchwright.activities import scratch_file, spilled_bytes
-from batchwright.activities.spilled_bytes import SpillSpace
 from batchwright.rules import growing_bytes
 from batchwright.rules.growing_bytes import GrowingBytes, rows_of, sorted_rows
 from batchwright.storage.base import StorageFull, StorageUnavailable
+from batchwright.storage.spill import scratch_file, spilled_bytes
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 ROWS = [random.Random(seed).randbytes(8) for seed in range(2_000)]
 Made = Callable[[], GrowingBytes]

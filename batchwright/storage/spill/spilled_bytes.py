@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from batchwright.activities.scratch_file import ScratchFile
 from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.storage.base import StorageFull, StorageUnavailable
+from batchwright.storage.spill.scratch_file import ScratchFile
 
 _MEMORY_BYTES = 64 * 1024 * 1024  # the rows of a million lines, with which ingestion sorts them
 _CHUNK_BYTES = 256 * 1024
