@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.dispatch.fair_queue import FairShare
-from batchwright.rules.forecast.live_batches import Forecaster
+from batchwright.rules.forecast.finish_times import Forecaster
 from batchwright.rules.forecast.model_queue import ModelSpeed, RemainingTime
 from batchwright.rules.forecast.new_batch import StartTime, start_time
 from batchwright.rules.forecast.work_ahead import FOR_OTHERS, UnsettledWork
