@@ -11,8 +11,18 @@ from batchwright.telemetry.redaction import REDACTED
 logger = logging.getLogger(__name__)
 
 _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-_TOKEN_PREFIX = CALLBACK_PATH.encode()
 _MAX_PATH_CHARACTERS = 256
+
+
+def path_for_logs(scope: Scope) -> str:
+    """Return the path of a request for a log message, without its query string and the token of a callback.
+
+    The path stays percent-encoded, because decoded text could contain line breaks.
+    """
+    if CALLBACK_PATH in scope["path"]:  # decoded, as the router reads it: the token may follow %2F
+        return f"{CALLBACK_PATH}{REDACTED}"
+    raw: bytes = scope.get("raw_path") or b""
+    return raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace")
 
 
 class AccessLogMiddleware:
@@ -54,18 +64,12 @@ class _AccessLogEntry:
 
     def log(self) -> None:
         level = logging.DEBUG if self._scope["path"] in _PROBES else logging.INFO
-        # The path is logged undecoded, because decoded text could contain line breaks. The query string, and
-        # the token in the path of a callback, are left out.
-        raw: bytes = self._scope.get("raw_path") or b""
-        path = raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace")
-        if raw.startswith(_TOKEN_PREFIX):
-            path = f"{CALLBACK_PATH}{REDACTED}"
         logger.log(
             level,
             "request",
             extra={
                 "method": self._scope["method"],
-                "path": path,
+                "path": path_for_logs(self._scope),
                 "status": self._status,
                 "seconds": round(time.monotonic() - self._began, 4),
                 "received_bytes": self._received,

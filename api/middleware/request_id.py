@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.errors import internal_error_response
+from batchwright.api.middleware.access_log import path_for_logs
 from batchwright.telemetry import tracing
 from batchwright.telemetry.context import add_fields, bind_fields
 from batchwright.telemetry.metrics import Metrics
@@ -41,7 +42,7 @@ class RequestIdMiddleware:
                 await self._app(scope, receive, response.send)
             except Exception as error:  # the details are logged, and the client does not get them
                 tracing.record_error(error)
-                logger.exception("a request failed", extra={"path": scope["path"]})
+                logger.exception("a request failed", extra={"path": path_for_logs(scope)})
                 if response.started:
                     raise  # a broken connection shows the client that the rest is missing
                 await internal_error_response()(scope, receive, response.send)

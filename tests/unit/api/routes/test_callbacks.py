@@ -1,5 +1,6 @@
 """POST /tasks/callback/{token}: only the first call with a valid token counts."""
 
+import logging
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
@@ -110,3 +111,19 @@ async def test_the_kind_of_a_model_and_its_jobs_are_shown() -> None:
         answer = await api.http.put("/admin/models/m", json={**body, "jobs": {}})
         assert answer.status_code == 400
         assert "jobs.poll_endpoint_template" in error_of(answer).message
+
+
+@pytest.mark.parametrize("prefix", ["/tasks/callback/", "/tasks%2Fcallback/", "/%74asks/callback%2f"])
+async def test_no_log_shows_the_token_of_a_callback(
+    api: ApiFixture, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    async def break_down(*_: object) -> bool:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(api.database.callbacks, "accept", break_down)
+    secret = token()
+    with caplog.at_level(logging.INFO, "batchwright.api.middleware"):
+        assert (await api.http.post(f"{prefix}{secret}", content=b"{}")).status_code == 500
+    entries = [vars(record) for record in caplog.records if "path" in vars(record)]
+    assert [entry["message"] for entry in entries] == ["request", "a request failed"]
+    assert {entry["path"] for entry in entries} == {"/tasks/callback/***"}
