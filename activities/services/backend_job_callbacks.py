@@ -72,6 +72,7 @@ class CallbackWatch(CallbackSubscriptions):
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
         self._table = table
+        self._max_bytes = settings.byte_budget // 4  # per query; other responses need memory, too
         self._secret, self._base = settings.callback_secret, settings.callback_url.rstrip("/")
         self._subscribed: dict[str, CallbackFuture] = {}
 
@@ -106,9 +107,10 @@ class CallbackWatch(CallbackSubscriptions):
                 group.create_task(self._delete_expired())
 
     async def poll(self) -> None:
-        """Read the callbacks that have arrived, and pass them to the waiting jobs.
+        """Read callbacks that have arrived, and pass them to the waiting jobs.
 
-        If no job waits, no query is sent.
+        If no job waits, no query is sent. One query reads at most a quarter of the worker's memory budget, or
+        one larger callback. The next poll reads the rest.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -116,7 +118,7 @@ class CallbackWatch(CallbackSubscriptions):
         waiting = [id for id, call in self._subscribed.items() if not call.done()]
         if not waiting:
             return
-        for received in await self._table.get(waiting):
+        for received in await self._table.get(waiting, self._max_bytes):
             call = self._subscribed.get(received.id)
             if call is not None and not call.done():
                 call.set_result(received)

@@ -5,7 +5,17 @@ ON CONFLICT (id) DO NOTHING
 RETURNING id
 
 -- name: get
-SELECT id, size, body FROM callbacks WHERE id = ANY($1) AND NOT emptied
+-- As many bodies as fit $2 bytes together, but at least one callback. The others are not read from disk.
+SELECT id, size, body
+FROM (
+    SELECT
+        id, size, body,
+        row_number() OVER (ORDER BY id) AS place,
+        sum(coalesce(octet_length(body), 0)) OVER (ORDER BY id) AS total
+    FROM callbacks
+    WHERE id = ANY($1) AND NOT emptied
+) AS received
+WHERE total <= $2 OR place = 1
 
 -- name: clear_bodies
 UPDATE callbacks SET body = NULL, emptied = true WHERE id = ANY($1)

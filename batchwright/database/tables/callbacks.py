@@ -35,8 +35,13 @@ class CallbacksTable(Protocol):
         """
         ...
 
-    async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
-        """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out."""
+    async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
+        """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out.
+
+        Args:
+            max_bytes: maximum size of all returned bodies together. If there are more, the rest is left out,
+                in the order of the ids. The first callback is always returned, even if its body is larger.
+        """
         ...
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:
@@ -68,8 +73,8 @@ class PostgresCallbacks(CallbacksTable):
         record = await self._connections.fetchrow(self._sql.accept, id, size, body, expires_at)
         return record is not None
 
-    async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
-        records = await self._connections.fetch(self._sql.get, list(ids))
+    async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
+        records = await self._connections.fetch(self._sql.get, list(ids), max_bytes)
         return [ReceivedCallback(record["id"], record["size"], record["body"]) for record in records]
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:

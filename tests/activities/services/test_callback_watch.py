@@ -29,8 +29,8 @@ class WatchFixture:
         for id in [f"job-{number}" for number in range(count)]:
             self.calls[id] = self.watch.subscribe(id)
 
-    async def accept(self, id: str = "job-0") -> None:
-        assert await self.table.accept(id, b"{}", 2, datetime.now(UTC) + timedelta(days=9))
+    async def accept(self, id: str = "job-0", body: bytes = b"{}") -> None:
+        assert await self.table.accept(id, body, len(body), datetime.now(UTC) + timedelta(days=9))
 
     async def received(self, id: str = "job-0") -> ReceivedCallback:
         return await asyncio.wait_for(self.calls[id], 600)
@@ -72,6 +72,18 @@ async def test_callbacks_that_arrive_together_are_read_together_and_only_once() 
         assert len(fixture.table.reads) == 1
         await asyncio.sleep(1.5)
         assert fixture.table.reads[1:] == [["job-499"]]
+
+
+async def test_large_callbacks_are_read_a_quarter_of_the_memory_budget_at_a_time() -> None:
+    fixture = WatchFixture()
+    fixture.subscribe(9)
+    for id in fixture.calls:
+        await fixture.accept(id, b"x" * (5 * 2**20))
+    read: list[int] = []
+    for _ in range(3):
+        await fixture.watch.poll()
+        read.append(sum(call.done() for call in fixture.calls.values()))
+    assert read == [3, 6, 9]
 
 
 async def test_a_callback_that_arrived_before_its_job_waited_is_found() -> None:

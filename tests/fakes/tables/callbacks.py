@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
 
 from batchwright.database.tables.callbacks import CallbacksTable, ReceivedCallback
 from tests.fakes.tables.rows import Rows
@@ -19,11 +20,14 @@ class MemoryCallbacks(CallbacksTable):
         called[id] = (ReceivedCallback(id, size, body), expires_at)
         return True
 
-    async def get(self, ids: Sequence[str]) -> list[ReceivedCallback]:
+    async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
         called = self._rows.enter().callbacks
         self.reads.append(list(ids))
-        found = [called[id][0] for id in ids if id in called]
-        return [callback for callback in found if callback is not None]
+        found = [called[id][0] for id in sorted(ids) if id in called]
+        received = [callback for callback in found if callback is not None]
+        totals = accumulate(len(callback.body or b"") for callback in received)
+        fitting = sum(total <= max_bytes for total in totals)
+        return received[: max(fitting, 1)]
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:
         called = self._rows.enter().callbacks

@@ -240,6 +240,6 @@ async def test_the_poll_for_a_thousand_callbacks_reads_them_by_the_primary_key(
     await connection.execute(MANY_CALLBACKS)
     await connection.execute("ANALYZE")
     waiting = [blake2b(b"%d" % number, digest_size=16).hexdigest() + ".0" for number in range(1000)]
-    seen = await plan(connection, queries(CallbackQueries, "callbacks").get, waiting)
+    seen = await plan(connection, queries(CallbackQueries, "callbacks").get, waiting, 2**24)
     assert "callbacks_pkey" in seen
     assert "Seq Scan" not in seen
