@@ -4,6 +4,7 @@ A job is a request that a backend accepts at once and answers later.
 """
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -14,11 +15,13 @@ from starlette.requests import ClientDisconnect
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses
+from batchwright.api.routes.calls.call_body import HeldBytes
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, verify_token
 from batchwright.rules.json_text import is_json
 
 logger = logging.getLogger(__name__)
+_NO_TENANT = ""  # a token names no tenant: all callbacks share the limit of one
 _Token = Annotated[str, Path(description="token of the callback URL that was sent with the job")]
 _BODY: dict[str, object] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
@@ -34,6 +37,7 @@ class CallbackRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._callbacks = deps.database.callbacks
+        self._held = HeldBytes("callbacks")
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Backends"])
@@ -43,14 +47,15 @@ class CallbackRoutes:
             methods=["POST"],
             response_model=CallbackObject,
             openapi_extra=_BODY,
-            responses=error_responses(401, 410),
+            responses=error_responses(401, 410, 429),
         )
         return router
 
     async def call(self, request: Request, token: _Token) -> Response:
         """Report that a job has ended. Backends call this route.
 
-        Only the first call for a job counts. A repeated call returns 200 and changes nothing.
+        Only the first call for a job counts. A repeated call returns 200 and changes nothing, and its body is
+        not read.
         """
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
@@ -58,16 +63,22 @@ class CallbackRoutes:
             message = "This URL has expired: the job is no longer waited for."
             self._count("expired")
             raise ApiError(410, message, code="callback_expired")
-        body, size = await self._read(request)
-        if body is not None and not is_json(body):
-            self._count("body")
-            raise ApiError(400, "We could not parse the JSON body of your request.")
-        accepted = await self._callbacks.accept(callback.id, body, size, expires_at)
-        logger.info("backend callback received", extra={"callback": callback.id, "accepted": accepted})
+        if await self._callbacks.is_received(callback.id):
+            return self._report(callback, accepted=False)
+        with self._held.counted(_NO_TENANT) as hold:
+            body, size = await self._read(request, hold)
+            if body is not None and not is_json(body):
+                self._count("body")
+                raise ApiError(400, "We could not parse the JSON body of your request.")
+            accepted = await self._callbacks.accept(callback.id, body, size, expires_at)
         if body is None:
             self._count("too_large")
             max_bytes = self._deps.settings.max_response_bytes
             raise ApiError(413, f"The body of this request may hold at most {max_bytes} bytes.")
+        return self._report(callback, accepted=accepted)
+
+    def _report(self, callback: CallbackToken, *, accepted: bool) -> Response:
+        logger.info("backend callback received", extra={"callback": callback.id, "accepted": accepted})
         self._count("accepted" if accepted else "repeated")
         return json_response(CallbackObject(accepted=accepted))
 
@@ -89,13 +100,17 @@ class CallbackRoutes:
             raise ApiError(401, message, code="invalid_callback_token")
         return found
 
-    async def _read(self, request: Request) -> tuple[bytes | None, int]:
+    async def _read(self, request: Request, hold: Callable[[int], None]) -> tuple[bytes | None, int]:
         """Return the request's body and its size in bytes.
 
         If the body is too large, return None and the number of bytes that were read.
 
+        Args:
+            hold: called with the number of bytes of each piece of the body, before the piece is kept.
+
         Raises:
-            ApiError: the client closed the connection too early (400).
+            ApiError: the client closed the connection too early (400), or this process holds too many bytes
+                of callbacks (429).
         """
         max_bytes, body, size = self._deps.settings.max_response_bytes, bytearray(), 0
         try:
@@ -103,6 +118,11 @@ class CallbackRoutes:
                 size += len(piece)
                 if size > max_bytes:
                     return None, size
+                try:
+                    hold(len(piece))
+                except ApiError:
+                    self._count("no_room")
+                    raise
                 body += piece
         except ClientDisconnect:
             raise ApiError(400, "The request ended before its body did.") from None

@@ -4,6 +4,9 @@ INSERT INTO callbacks (id, size, body, expires_at) VALUES ($1, $2, $3, $4)
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 
+-- name: is_received
+SELECT id FROM callbacks WHERE id = $1
+
 -- name: get
 -- As many bodies as fit $2 bytes together, but at least one callback. The others are not read from disk.
 SELECT id, size, body

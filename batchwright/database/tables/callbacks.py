@@ -35,6 +35,10 @@ class CallbacksTable(Protocol):
         """
         ...
 
+    async def is_received(self, id: str) -> bool:
+        """Return True if a callback with this id was accepted, also if its body was cleared since."""
+        ...
+
     async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
         """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out.
 
@@ -59,6 +63,7 @@ class CallbacksTable(Protocol):
 @dataclass(frozen=True)
 class CallbackQueries:
     accept: str
+    is_received: str
     get: str
     clear_bodies: str
     delete_expired: str
@@ -72,6 +77,9 @@ class PostgresCallbacks(CallbacksTable):
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
         record = await self._connections.fetchrow(self._sql.accept, id, size, body, expires_at)
         return record is not None
+
+    async def is_received(self, id: str) -> bool:
+        return await self._connections.fetchrow(self._sql.is_received, id) is not None
 
     async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
         records = await self._connections.fetch(self._sql.get, list(ids), max_bytes)

@@ -213,7 +213,7 @@ class JobMetrics:
         self.callbacks = create.counter(
             "callbacks_total",
             "Callbacks of backends: `accepted`, `repeated`, or refused for their `token`, `expired`, `body`, "
-            "`too_large`",
+            "`too_large`, or because the API has `no_room`",
             ["result"],
         )
 

@@ -20,6 +20,9 @@ class MemoryCallbacks(CallbacksTable):
         called[id] = (ReceivedCallback(id, size, body), expires_at)
         return True
 
+    async def is_received(self, id: str) -> bool:
+        return id in self._rows.enter().callbacks
+
     async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
         called = self._rows.enter().callbacks
         self.reads.append(list(ids))

@@ -10,7 +10,9 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 async def test_the_first_call_of_an_id_counts(any_database: Database) -> None:
     table = any_database.callbacks
+    assert not await table.is_received("first-a")
     assert await table.accept("first-a", b"{}", 2, AT)
+    assert await table.is_received("first-a")
     assert not await table.accept("first-a", b"[]", 2, AT)
     assert await table.accept("first-b", None, 99_000_000_000, AT)
     assert sorted(await table.get(["first-a", "first-b", "first-c"], 2)) == [
@@ -25,6 +27,7 @@ async def test_a_callback_without_its_body_still_refuses_a_second_one(any_databa
     await table.accept("emptied", b"{}", 2, AT)
     await table.clear_bodies(["emptied", "unknown"])
     assert await table.get(["emptied"], 2) == []
+    assert await table.is_received("emptied")
     assert not await table.accept("emptied", b"{}", 2, AT)
 
 

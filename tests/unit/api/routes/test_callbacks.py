@@ -1,12 +1,14 @@
 """POST /tasks/callback/{token}: only the first call with a valid token counts."""
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
+from batchwright.api.routes.calls import call_body
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
 from tests.fakes.api import ApiFixture, error_of, open_api
 
@@ -60,6 +62,42 @@ async def test_a_repeat_of_a_consumed_callback_is_still_recognized(api: ApiFixtu
     await api.database.callbacks.clear_bodies([f"{DIGITS}.0"])
     assert (await call(api, one)).json()["accepted"] is False
     assert await stored_bodies(api) == []
+
+
+async def test_the_body_of_a_repeated_callback_is_not_read(api: ApiFixture) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        read.append(len(read))
+        yield b"{}"
+
+    read: list[int] = []
+    one = token()
+    for accepted in (True, False):
+        answer = await api.http.post(CALLBACK_PATH + one, content=body())
+        assert answer.json()["accepted"] is accepted
+    assert read == [0]
+
+
+async def test_callbacks_that_arrive_together_have_a_limit_of_bytes(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow_body() -> AsyncIterator[bytes]:
+        yield b'"%s"' % (b"x" * 1000)
+        begun.set()
+        await rest.wait()
+        yield b" "
+
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 2000)
+    refusals = api.metrics.callbacks.labels("no_room")
+    begun, rest, before = asyncio.Event(), asyncio.Event(), refusals.value
+    first = asyncio.create_task(api.http.post(CALLBACK_PATH + token(), content=slow_body()))
+    await begun.wait()
+    large = b'"%s"' % (b"y" * 1000)
+    refused = await call(api, token(ordinal=1), large)
+    assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
+    assert refusals.value - before == 1
+    rest.set()
+    assert (await first).json()["accepted"] is True
+    assert (await call(api, token(ordinal=1), large)).json()["accepted"] is True
 
 
 async def test_a_wrong_token_is_refused_and_nothing_is_stored(api: ApiFixture) -> None:
