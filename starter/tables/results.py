@@ -30,8 +30,8 @@ class ResultColumns(NamedTuple):
     """The columns that `collect` adds to each row of a table.
 
     Attributes:
-        answer: text that the model generated. If the response has no text, the whole response as JSON. None
-            if the request failed.
+        answer: text that the model generated, which may be empty. If the response has no text, the whole
+            response as JSON. None if the request failed.
         status_code: HTTP status of the backend's response; None if there was no response.
         error_code: code of the failure, as in the batch's `errors_summary`; None if the request completed.
         error_message: message for the error code.
@@ -106,6 +106,7 @@ def _columns(result: LineResult) -> ResultColumns:
 
 class _Message(msgspec.Struct):
     content: str
+    tool_calls: object = None
 
 
 class _Choice(msgspec.Struct):
@@ -115,10 +116,11 @@ class _Choice(msgspec.Struct):
 
 class _Part(msgspec.Struct):
     type: str
-    text: str = ""
+    text: str | None = None
 
 
 class _Item(msgspec.Struct):
+    type: str = ""
     content: list[_Part] = []
 
 
@@ -140,24 +142,34 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 def answer_text(content: bytes) -> str:
     """Return the text that the model generated, from a response of any endpoint that generates text.
 
-    If the response has no text, return it as JSON. Examples are embeddings and tool calls.
+    If the response has no text, return it as JSON. Examples are embeddings and tool calls. Some backends send
+    an empty text beside tool calls: this is no text, either.
     """
     content = replace_lone_surrogates(content)
     for decoder in _BODIES:
         try:
-            return _text_of(decoder.decode(content)) or content.decode()
+            text = _text_of(decoder.decode(content))
         except (msgspec.MsgspecError, RecursionError):
             continue
+        return content.decode() if text is None else text
     return content.decode()
 
 
 def _text_of(body: _Choices | _Items | _Parts) -> str | None:
     match body:
+        case _Choices(choices=[_Choice(message=_Message(content=text, tool_calls=calls)), *_]):
+            return None if calls and not text else text
         case _Choices(choices=[first, *_]):
-            return first.text if first.message is None else first.message.content
+            return first.text
         case _Items(output=items):
-            return "".join(part.text for item in items for part in item.content)
+            has_calls = any(item.type.endswith("_call") for item in items)
+            return _joined([part for item in items for part in item.content], has_calls=has_calls)
         case _Parts(content=parts):
-            return "".join(part.text for part in parts)
+            return _joined(parts, has_calls=any(part.type.endswith("tool_use") for part in parts))
         case _:
             return None
+
+
+def _joined(parts: list[_Part], *, has_calls: bool) -> str | None:
+    texts = [part.text for part in parts if part.text is not None]
+    return "".join(texts) if any(texts) or (texts and not has_calls) else None

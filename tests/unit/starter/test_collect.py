@@ -211,7 +211,24 @@ def test_a_batch_that_failed_says_why(cli: Cli, table: Path) -> None:
         ({"data": [{"embedding": [0.5]}]}, '{"data": [{"embedding": [0.5]}]}'),
         ({"choices": [{"message": {"content": None}}]}, '{"choices": [{"message": {"content": null}}]}'),
         ({"choices": []}, '{"choices": []}'),
+        ({"choices": [{"message": {"content": "", "tool_calls": None}}]}, ""),
+        ({"choices": [{"text": ""}]}, ""),
+        ({"output": [{"type": "message", "content": [{"type": "output_text", "text": ""}]}]}, ""),
+        ({"content": [{"type": "thinking", "thinking": "a"}, {"type": "text", "text": ""}]}, ""),
     ],
 )
 def test_the_answer_is_the_text_of_any_endpoint(body: object, text: str) -> None:
     assert answer_text(json.dumps(body).encode()) == text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"message": {"content": "", "tool_calls": [{"id": "a"}]}}]},
+        {"output": [{"content": [{"type": "output_text", "text": ""}]}, {"type": "function_call"}]},
+        {"content": [{"type": "text", "text": ""}, {"type": "tool_use", "name": "a"}]},
+        {"content": [{"type": "tool_use", "name": "a"}]},
+    ],
+)
+def test_the_answer_is_the_whole_response_if_it_has_tool_calls_and_no_text(body: object) -> None:
+    assert answer_text(json.dumps(body).encode()) == json.dumps(body)
