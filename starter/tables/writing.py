@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import msgspec
 
@@ -18,6 +18,8 @@ from batchwright.starter.tables.reading import FORMATS, Row, Table
 
 if TYPE_CHECKING:
     from _csv import Writer  # the module `csv` has no name for it
+
+_Container = dict[Any, object] | list[object]
 
 
 class RowWriter(Protocol):
@@ -112,18 +114,20 @@ def table_writer(path: Path, table: Table, added: Sequence[tuple[str, type]]) ->
 
 
 class _JsonlWriter:
+    """Writes each row as a JSON object, with NaN and infinity as `"NaN"`, `"Infinity"` and `"-Infinity"`."""
+
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def write(self, row: Row) -> None:
-        self._file.write(msgspec.json.encode(row) + b"\n")
+        self._file.write(_json(row) + b"\n")
 
 
 class _CsvWriter:
     """Writes rows to a CSV file.
 
     Text is written unchanged, null as an empty field, and NaN and infinity as `nan` and `inf`. Other values
-    are JSON without quotes around them.
+    are JSON without quotes around them. In lists and structs, NaN and infinity are strings, as in JSONL.
     """
 
     def __init__(self, file: "Writer", columns: list[str]) -> None:
@@ -137,6 +141,38 @@ class _CsvWriter:
 def _csv_text(value: object) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has only `null` for it
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return "" if value is None else msgspec.json.encode(value).decode().strip('"')
+    return "" if value is None else _json(value).decode().strip('"')
+
+
+def _json(value: object) -> bytes:
+    """Encode a value as JSON. NaN and infinity, which JSON does not have, become strings, also in lists and
+    dicts. These lists and dicts are changed.
+    """
+    encoded = msgspec.json.encode(value)
+    if b"null" not in encoded:  # msgspec writes such numbers as null
+        return encoded
+    holder = [value]
+    _name_special_floats(holder)
+    return msgspec.json.encode(holder[0])
+
+
+def _name_special_floats(values: list[object]) -> None:
+    """Replace NaN and infinity in `values`, and in all lists and dicts in it, by their names.
+
+    The function is not recursive, because values may be nested deeply.
+    """
+    pending: list[_Container] = [values]
+    while pending:
+        container = pending.pop()
+        members = list(container.items() if isinstance(container, dict) else enumerate(container))
+        for key, value in members:
+            if isinstance(value, float) and not math.isfinite(value):
+                container[key] = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            elif isinstance(value, tuple):  # key and value of a map in Parquet
+                entry = list(cast("tuple[object, ...]", value))
+                container[key] = entry
+                pending.append(entry)
+            elif isinstance(value, dict | list):
+                pending.append(cast("_Container", value))

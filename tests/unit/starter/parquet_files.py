@@ -68,6 +68,12 @@ def write_nested(path: Path, text: str, times: int, rows: int) -> None:
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
 
 
+def write_map(path: Path, entries: Sequence[tuple[str, float]]) -> None:
+    """Write a file with one row, whose column `m` is a map with these entries."""
+    maps = pa.array([list(entries)], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.table({"m": maps}), path)
+
+
 def write_fixed_lists(path: Path, lists: Sequence[list[str | None] | None]) -> None:
     """Write a file with one list of two texts in each row of the column `l`."""
     pq.write_table(pa.table({"l": pa.array(lists, pa.list_(pa.string(), 2))}), path)

@@ -20,6 +20,7 @@ from tests.unit.starter.parquet_files import (
     arrow_memory,
     read_parquet,
     type_of,
+    write_map,
     write_parquet,
     write_repeated,
 )
@@ -118,6 +119,39 @@ def test_nan_and_infinity_of_parquet_stay_numbers_in_csv(cli: Cli, tmp_path: Pat
     batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
     cli.run("collect", batch_id, str(tmp_path / "in.parquet"), "-o", str(tmp_path / "out.csv"))
     assert [row["n"] for row in read(tmp_path / "out.csv")] == ["1.5", "nan", "-inf", ""]
+
+
+def test_nan_and_infinity_of_parquet_are_strings_in_jsonl_and_in_lists_of_csv(
+    cli: Cli, tmp_path: Path
+) -> None:
+    nan, high, low = float("nan"), float("inf"), float("-inf")
+    write_parquet(tmp_path / "in.parquet", [{"n": each, "m": [each, None]} for each in (1.5, nan, high, low)])
+    batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
+    for suffix in (".jsonl", ".csv"):
+        cli.run("collect", batch_id, str(tmp_path / "in.parquet"), "-o", str(tmp_path / f"out{suffix}"))
+    names = ["NaN", "Infinity", "-Infinity"]
+    assert [(row["n"], row["m"]) for row in read(tmp_path / "out.jsonl")] == [
+        (each, [each, None]) for each in (1.5, *names)
+    ]
+    lists = ["[1.5,null]", *(f'["{name}",null]' for name in names)]
+    assert [row["m"] for row in read(tmp_path / "out.csv")] == lists
+
+
+def test_nan_in_maps_of_parquet_is_a_string_in_jsonl(cli: Cli, tmp_path: Path) -> None:
+    write_map(tmp_path / "in.parquet", [("a", float("nan")), ("b", 1.0)])
+    batch_id = ended(cli, tmp_path, chat("row-1", "one"), None)
+    cli.run("collect", batch_id, str(tmp_path / "in.parquet"), "-o", str(tmp_path / "out.jsonl"))
+    assert [row["m"] for row in read(tmp_path / "out.jsonl")] == [[["a", "NaN"], ["b", 1.0]]]
+
+
+def test_deeply_nested_values_with_null_are_written_as_they_are(tmp_path: Path) -> None:
+    deep = "[" * 700 + "null" + "]" * 700
+    (tmp_path / "in.jsonl").write_text(f'{{"a":{deep}}}\n')
+    table = open_table(tmp_path / "in.jsonl")
+    with table_writer(tmp_path / "out.jsonl", table, []) as writer:
+        for row in table.rows():
+            writer.write(row)
+    assert (tmp_path / "out.jsonl").read_text() == (tmp_path / "in.jsonl").read_text()
 
 
 def test_rows_of_a_jsonl_table_may_have_different_columns(cli: Cli, tmp_path: Path) -> None:
