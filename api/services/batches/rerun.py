@@ -80,7 +80,11 @@ class BatchReruns:
 
             async def wanted() -> bytes:
                 nonlocal lines
-                digests = await self._failed_lines(row, error, codes)
+                try:
+                    digests = await self._failed_lines(row, error, codes)
+                except ObjectMissing:
+                    await self._builder.file_of(row, error.id, "retry")  # 409 if it was deleted meanwhile
+                    raise
                 lines = len(digests) // DIGEST_BYTES
                 return digests
 
@@ -283,6 +287,7 @@ class RerunBuilder:
         try:
             return await copy_lines(row, await wanted(), source, self._deps)
         except (ObjectMissing, InputMismatch, ResultDamaged) as problem:
+            await self.file_of(row, source.id, "retry")  # 409 if it was deleted meanwhile
             logger.error("files of a batch cannot be read", extra={"error": str(problem)})
             message = f"The files of batch '{row.order.batch_id}' are lost or damaged."
             raise ApiError(500, message, code="content_missing") from problem

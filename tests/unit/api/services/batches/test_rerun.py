@@ -290,6 +290,29 @@ async def test_missing_files_are_named(api: ApiFixture, kind: RerunKind) -> None
     assert error_file in error.message
 
 
+@pytest.mark.parametrize("kind", ["input", "error"])
+async def test_a_file_that_is_deleted_while_a_retry_copies_lines_is_named(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    first = await ended(api)
+    id = api.order(first).input_file_id if kind == "input" else derived_file_id(first, "error")
+    get, objects = api.database.files.get, set(api.storage.objects)
+
+    async def get_and_delete(tenant: str, file_id: str) -> FileRow | None:
+        found = await get(tenant, file_id)
+        if found is not None and file_id == id:
+            del api.database.rows.files[tenant, id]
+            await api.storage.delete(found.storage_key)
+            objects.remove(found.storage_key)
+        return found
+
+    monkeypatch.setattr(api.database.files, "get", get_and_delete)
+    error = error_of(answer := await ask(api, first, "retry"))
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+    assert error.message.endswith(f"its file '{id}' was deleted or expired.")
+    assert set(api.storage.objects) == objects
+
+
 @pytest.mark.parametrize("kind", RerunKind)
 async def test_a_batch_of_another_tenant_cannot_be_rerun(api: ApiFixture, kind: RerunKind) -> None:
     first = await ended(api)
