@@ -220,9 +220,15 @@ class BatchCreator:
         keys = IdempotencyKeys(self._deps, tenant, "batches")
         stored = await keys.find(key, fingerprint)
         if stored is None:
-            order = await self._admitted_order(creation, tenant)
-            stored = await keys.claim(key, fingerprint, order.model_dump_json())
-            if stored is None:
-                return order
-            await QuotaChecks(self._deps, tenant).release(order.batch_id)
+            try:
+                order = await self._admitted_order(creation, tenant)
+            except ApiError:  # a concurrent request with this key may have taken the quota's last place
+                stored = await keys.find(key, fingerprint)
+                if stored is None:
+                    raise
+            else:
+                stored = await keys.claim(key, fingerprint, order.model_dump_json())
+                if stored is None:
+                    return order
+                await QuotaChecks(self._deps, tenant).release(order.batch_id)
         return BatchOrder.model_validate_json(stored)

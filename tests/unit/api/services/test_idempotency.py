@@ -11,7 +11,7 @@ from batchwright.api.dependencies import now
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.retention import RetentionKind
 from batchwright.contracts.terms import BatchStatus, Usage
-from batchwright.database.records import BatchOutcome
+from batchwright.database.records import BatchOutcome, IdempotencyClaim
 from batchwright.temporal import TemporalUnavailable
 from tests.activities.retention.runner import RetentionRunner
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api
@@ -102,6 +102,29 @@ async def test_concurrent_requests_with_one_key_create_one_object(api: ApiFixtur
     for answers in (batches, uploads, files):
         assert len({answer.content for answer in answers}) == 1
     assert object_counts(api) == (1, 1, 1)
+
+
+async def test_a_request_gets_the_batch_of_its_key_if_that_batch_took_the_last_place_of_a_quota(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other request with the key begins and ends after this one has searched for the key."""
+    async with open_api(max_live_batches=1) as api:
+        find, others = api.database.idempotency.find, list[httpx.Response]()
+
+        async def find_before_the_other_request(
+            tenant: str, operation: str, key: str, since: datetime
+        ) -> IdempotencyClaim | None:
+            found = await find(tenant, operation, key, since)
+            monkeypatch.setattr(api.database.idempotency, "find", find)
+            others.append(await post(api, "batches", BATCH))
+            return found
+
+        monkeypatch.setattr(api.database.idempotency, "find", find_before_the_other_request)
+        answer = await post(api, "batches", BATCH)
+        assert (answer.status_code, answer.content) == (200, others[0].content)
+        refused = await post(api, "batches", BATCH, key="another")
+        assert refused.status_code == 429
+        assert object_counts(api) == (1, 0, 0)
 
 
 async def test_a_create_interrupted_before_its_run_is_continued(api: ApiFixture) -> None:
