@@ -193,9 +193,10 @@ class SliceScheduler:
         self._begin_generation(queue=queue, queue_changes=queue_changes)
 
     def _begin_generation(self, **changes: object) -> None:
-        """Increase the run's generation, a number that shows which attempts of a slice are newer.
+        """Increase the generation of the run. Call this before slices are scheduled again.
 
-        Call this before slices are scheduled again, because Temporal then counts their attempts from 1 again.
+        When a slice is scheduled again, Temporal numbers its attempts from 1 again. The attempt number alone
+        then no longer shows which of two attempts is newer, but the generation does.
 
         Args:
             changes: other fields of the run that change at the same time.

@@ -106,7 +106,8 @@ class JobRunner:
     async def follow(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
         """Wait until the job that already runs for the line ends. Return the outcome of the job.
 
-        If the job ends without a result, its id is deleted, and the line's next attempt submits a new job.
+        If the job ends without a result, return the failure as the outcome. The job's id is also removed from
+        the line's stored record, so that the line's next attempt submits a new job.
         """
         return await self._follow(_LineJob(line, request, dispatch, _config_of(dispatch.upstream)))
 

@@ -36,10 +36,11 @@ class FaultAttribution:
     """
 
     def __init__(self, request: SliceRequest, others_wait: Callable[[], bool]) -> None:
-        """Create the object for the failures of one slice.
+        """Create the object for one slice. For each failure, it finds out if the line or backend is at fault.
 
         Args:
-            others_wait: returns True if a line of another tenant waits for a permit of the model.
+            request: the slice.
+            others_wait: returns True if lines of another tenant are waiting to be sent to the same model.
         """
         self._tenant, self._others_wait = request.tenant, others_wait
 

@@ -1,4 +1,7 @@
-"""Objects and state that the parts of one turn of a slice share, and the error that ends a turn early."""
+"""Objects and state that all classes that work on one turn share, and the error that ends a turn early.
+
+A turn is one attempt of the activity that sends the lines of a slice.
+"""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -23,7 +26,7 @@ from batchwright.inference.router import ModelRouter
 
 @dataclass(eq=False, slots=True)
 class TurnState:
-    """Changing state of one turn (attempt of a slice). All parts of the turn share it."""
+    """Changing state of one turn (attempt of a slice). All classes that work on the turn share it."""
 
     in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
     waiting_line: SliceLine | None = None  # the line that is queued for a permit
@@ -37,7 +40,7 @@ class TurnState:
 
 @dataclass(frozen=True, eq=False)
 class TurnContext:
-    """Objects of one turn (attempt of a slice). All parts of the turn share them."""
+    """Objects of one turn (attempt of a slice). All classes that work on the turn share them."""
 
     worker: WorkerContext
     request: SliceRequest

@@ -140,8 +140,9 @@ class WorkerContext:
     def has_share(self, model: str) -> bool:
         """Return True if this worker may send requests to at least one backend of the model.
 
-        A worker whose part of a backend's fleet-wide limit is 0 may not send to this backend. If the model
-        has no backend, also return True.
+        A fleet-wide limit is divided between all workers. If this worker's part for a backend is 0, it may
+        not send to that backend. If the model has no backend, the result is also True, because no limit stops
+        this worker.
         """
         urls = self.urls_of(model)
         return not urls or any(self.permits.backends.has_share(url) for url in urls)

@@ -285,7 +285,11 @@ class LineQueue:
         line.data = b""
 
     def discard(self, line: SliceLine) -> None:
-        """Remove a line from the quarantined lines, because it got a result without being sent."""
+        """Remove a quarantined line from the queue and count it as settled.
+
+        A line is quarantined if it was in flight when a worker crashed. Call this when a quarantined line got
+        an error as its result, because it is not sent again after several crashes.
+        """
         self._quarantined.remove(line)
         self.settle(line)
 

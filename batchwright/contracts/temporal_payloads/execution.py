@@ -86,10 +86,13 @@ class ModelRun(Message):
 
 
 class SliceRequest(Message):
-    """Argument of the activity `run_slice`, which sends slice number `number` of a model's lines.
+    """Argument of the activity `run_slice`, which sends the lines of one slice.
 
-    The workflow may schedule the same slice several times. Each time, Temporal counts the attempts from 1
-    again, and `generation` is greater than before.
+    A slice is a part of the lines of one model in a batch. `number` is the number of the slice.
+
+    The workflow may schedule the same slice several times, and Temporal counts the attempts from 1 again each
+    time. `generation` is greater each time, so generation and attempt number together show which of two
+    attempts is newer.
     """
 
     batch_id: str
