@@ -34,11 +34,17 @@ class Line:
 
 @dataclass(frozen=True)
 class CachedEngine:
-    """An engine that keeps the last prompt in each of its slots, and `stored` more prompts in memory.
+    """A simulated inference engine that keeps system prompts, so that it need not compute them again.
 
-    A request takes the free slot that has its system prompt. If there is no such slot, the request takes the
+    A slot of the engine serves one request at a time, and keeps the system prompt of its last request. A
+    request takes the free slot that has its system prompt. If there is no such slot, the request takes the
     free slot that was not used for the longest time. Requests that find no free slot wait in the order of
     their arrival.
+
+    Attributes:
+        slots: number of slots, and so the maximum number of requests that run at the same time.
+        stored: number of system prompts that the engine keeps in memory in addition to those in slots.
+        prompt_tokens: number of tokens of each system prompt.
     """
 
     slots: int = 4

@@ -27,10 +27,12 @@ START_HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return the table row of a scenario: the median error, and how often batches ended before p50 and p90.
+    """Return the table row of a scenario, which shows how good its forecasts of the end of a batch were.
 
-    p50 and p90 are the times before which a batch should end with a probability of 50 % and 90 %. Errors are
-    shown by stage, the fraction of the batch that was done when the forecast was made.
+    Forecasts were made when certain fractions of a batch were done, such as 10 %. The row has the median
+    error of the forecasts for each of these fractions. A forecast consists of p50 and p90: the times before
+    which the batch should end with a probability of 50 % and 90 %. The row also shows in what percentage of
+    the forecasts the batch ended before p50, and before p90.
     """
     errors = [median(each.error for each in forecasts if each.stage == stage) for stage in STAGES]
     shown = " | ".join(f"{error:.0%}" for error in errors)

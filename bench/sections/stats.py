@@ -70,9 +70,12 @@ class _Worker:
         register_backend_metrics(self.registry, self.metrics)
 
     def count(self, requests: int) -> float:
-        """Count `requests` responses as a worker does, spread evenly over all pairs of model and backend.
+        """Record responses in all statistics, in the way in which a worker records them.
 
-        Return the CPU time in seconds.
+        The responses are spread evenly over all pairs of model and backend. Return the CPU time in seconds.
+
+        Args:
+            requests: number of responses to record.
         """
         lanes = [(model, backend) for backend in self.backends for model in self.models]
         started = time.process_time()

@@ -1,4 +1,6 @@
-"""Durations of a model's requests: mean, variation, and the time until the slowest of several ends."""
+"""Durations of a model's requests: their mean, their variation, and how long it takes until several requests
+that are in flight have all ended.
+"""
 
 import math
 from functools import lru_cache
@@ -74,12 +76,14 @@ class RequestDurations(Spread):
 
 
 def longest_remaining(durations: Spread, count: float, probability: float) -> float:
-    """Return how many seconds it takes until all `count` requests in flight have ended.
+    """Return within how many seconds all requests that are in flight end, with the given probability.
 
-    With the given probability, they end within this time. The calculation does not know when each request
-    began. It assumes that durations have a lognormal distribution.
+    The calculation does not know when each request began. It assumes that durations have a lognormal
+    distribution.
 
     Args:
+        durations: mean and variation of the durations of such requests.
+        count: number of requests in flight.
         probability: a number from 0 to 1.
     """
     each = probability ** (1.0 / max(count, 1.0))

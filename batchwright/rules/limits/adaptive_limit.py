@@ -340,15 +340,16 @@ class AdaptiveLimit:
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
         """React to a decrease of the limit that did not make responses faster.
 
-        Change the limit and return the reason. If the decrease was a probe, restore the limit from before the
-        trial.
+        A trial begins when the limit is decreased, and ends when it is known if this has helped. This method
+        changes the limit in one of these ways, and returns the reason of the change:
 
-        If the decrease was a reaction to slow responses, this method can be called twice in a trial:
-
-        - The first call decreases the limit once more. If the limit is at its minimum, the first call acts
-          like the second one.
-        - The second call restores the limit from before the trial, and makes the slow latency the baseline.
-          The backend is slow but not crowded.
+        - The limit was decreased without a sign of overload, only to see if responses get faster (a probe):
+          restore the limit from before the trial.
+        - The limit was decreased because responses were slow, this is the first call in the trial, and the
+          limit is above its minimum: decrease the limit further.
+        - The limit was decreased because responses were slow, and the case above does not apply: the backend
+          is slow but not crowded. Restore the limit from before the trial, and take the slow response time as
+          the usual one from now on.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

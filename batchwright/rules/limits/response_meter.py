@@ -224,29 +224,34 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_tell(self, difference: float, limit: float) -> float:
-        """Return how many responses a window needs to show that its latency level differs from the baseline.
+        """Return how many responses a time window needs, to compare its latency level with the usual one.
 
-        With fewer responses, a slow backend could not be distinguished from chance.
+        With fewer responses, a difference between the two levels could be chance.
 
         Args:
-            difference: the smallest difference between level and baseline that must be noticed.
+            difference: the smallest difference between the level of the window and the usual level (the
+                baseline) that must be noticed.
             limit: maximum number of requests in flight. With a low limit, a window has few responses.
         """
         least = min(max(_WINDOW_RESPONSES, limit / 2), _TRIAL_RESPONSES)
         return max(least, (self.noise or 0.0) * (_CERTAINTY / difference) ** 2)
 
     def responses_to_see(self, effect: float) -> float:
-        """Return how many responses each of two windows needs to show that their latency levels differ.
+        """Return how many responses each of two time windows needs, to compare their latency levels.
 
-        `effect` is the smallest difference between the two levels that must be noticed.
+        With fewer responses, a difference between the mean levels of the two windows could be chance.
+
+        Args:
+            effect: the smallest difference between the two levels that must be noticed. A latency level is
+                the logarithm of a response's seconds, corrected for the kind of request.
         """
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def is_enough_to_see(self, effect: float) -> bool:
-        """Return True if a slow current window is enough proof to start a trial with the given effect.
+        """Return True if there is enough proof that the backend is slow. Call this after a slow time window.
 
-        It is if it has as many responses as `responses_to_see` returns, or if its level is so far above the
-        baseline that chance does not explain it.
+        There is in two cases: the window contains at least as many responses as `responses_to_see` returns
+        for `effect`, or its latency level is so far above the usual level that this is not chance.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
         return excess > _BEYOND_CHANCE * self.error or self.window.responses >= self.responses_to_see(effect)
