@@ -38,11 +38,13 @@ class JobGroup(Job):
         self.batch = self._summed()
 
     def follow(self) -> Generator[Batch]:
-        """Yield the sums over the batches of the group: the present sums first, then new sums after changes.
+        """Yield the state of the whole group now, and again after changes, until all batches have ended.
 
-        Stop when all batches have ended and their files are written.
+        The state is a `Batch` whose counts are the sums of the counts of all batches in the group. The last
+        state is yielded when the files of all batches are written.
 
-        The batches are followed one after another. A change in a later batch is therefore yielded late.
+        Only one batch is watched at a time: first the first batch until its end, then the next one. The
+        counts of a batch that is not watched yet are those that the API showed last.
         """
         for job in self.jobs:
             with closing(job.follow()) as batches:

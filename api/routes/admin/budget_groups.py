@@ -105,7 +105,8 @@ class BudgetGroupRoutes:
     ) -> Response:
         """List budget groups with today's usage, sorted by kind, tenant and name.
 
-        The parameter `kind` selects one kind, and `tenant` selects the teams and users of one tenant.
+        The kind of a group is organization, team or user. With the parameter `kind`, only groups of this kind
+        are listed. With the parameter `tenant`, only the teams and users of this tenant are listed.
         """
         only_kind = None if kind is None else _checked_kind(kind)
         only_tenant = None if tenant is None else checked_name(tenant, "tenant")

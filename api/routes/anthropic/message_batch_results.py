@@ -109,7 +109,8 @@ async def _translated(pieces: AsyncIterator[bytes], translator: "_ResultTranslat
 class _ResultTranslator:
     """Converts lines of output and error files to Anthropic's format.
 
-    Successful responses are copied unchanged.
+    In a line with a successful response, the body of the response is copied byte for byte. Only the JSON
+    around it is replaced.
     """
 
     def translate(self, data: bytes) -> bytes:

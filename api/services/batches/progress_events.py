@@ -151,7 +151,9 @@ class BatchEvents:
         self._stopping.on_set(self._close)
 
     async def topic(self, tenant: str, batch_id: str) -> Topic:
-        """Return the topic of a batch. If the batch has no listeners yet, read it from the database.
+        """Return the topic of a batch: the object with the batch's latest event and its listeners.
+
+        If the batch has no listeners yet, read the batch from the database and return a new topic.
 
         Raises:
             ApiError: the tenant has no such batch (404).

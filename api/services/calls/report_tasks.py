@@ -18,7 +18,10 @@ class ReportTasks:
 
     @property
     def is_full(self) -> bool:
-        """True if no further report may start now."""
+        """True if as many tasks as allowed are running, so that no other may start now.
+
+        Each task reports one failed call to the circuit breaker of its backend.
+        """
         return len(self._running) >= MAX_REPORTS
 
     def start(self, report: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -1,1 +1,1 @@
-"""Objects that the HTTP API returns, by subject, and the events of webhooks."""
+"""Objects that the HTTP API returns, and the events of webhooks. There is one module for each topic."""
