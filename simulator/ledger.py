@@ -141,7 +141,10 @@ class Ledger:
             entry.first_completed_at = entry.first_completed_at or entry.last_completed_at
 
     def totals(self, model: str) -> ModelTotals:
-        """Return the totals of a model. The caller may change the object, for example to add tokens."""
+        """Return the totals of a model: the object in the ledger, not a copy.
+
+        A caller can therefore add to the totals, for example tokens, by changing this object.
+        """
         found = self._models.get(model)
         if found is None:
             found = self._models[model] = ModelTotals(statuses={})

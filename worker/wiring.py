@@ -337,8 +337,9 @@ def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMon
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
     """Return the configuration of Worker Deployment Versioning; None if the settings name no deployment.
 
-    With versioning, a batch is run to its end by workers of the build (version) that started it. This follows
-    from the default `PINNED`, which applies to workflows without a behavior of their own (decision 0006).
+    With this configuration, the workers of one build (version of the code) run a batch from its start to its
+    end. The reason is the default versioning behavior `PINNED`. It applies to each workflow that sets no
+    versioning behavior itself (decision 0006).
 
     Raises:
         SettingsError: the settings name a deployment without a build, or a build without a deployment.

@@ -55,11 +55,16 @@ class OperationRetries:
         return OperationRetries(0, self._is_transient, self._on_retry)
 
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until it succeeds, and return its result. An attempt may take at most 60 s.
+        """Call `attempt` until it succeeds, and return its result.
 
-        An error is raised if it is not transient, or if no time is left for a retry. `attempt` may be called
-        several times, so a repeated call must do no harm. `operation` is the kind of operation, for metrics
-        and logs.
+        If `attempt` raises an error that is not transient, the error is raised at once. If the error is
+        transient, `attempt` is called again after a wait. But if this retry would begin more than
+        `patience_seconds` (from the constructor) after the first attempt, the error is raised instead.
+
+        Args:
+            operation: kind of the storage operation, for metrics and logs.
+            attempt: runs the operation once. A repeated call must do no harm. A call that takes longer than
+                60 s is cancelled with TimeoutError.
         """
 
         async def bounded() -> T:

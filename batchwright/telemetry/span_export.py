@@ -133,7 +133,10 @@ class SpanProvider(TracerProvider):
     exporter: CountingSpanExporter
 
     def close(self) -> None:
-        """Send the queued spans, for at most a few seconds. Spans that are still queued then are lost."""
+        """Send the queued spans and close the provider. This takes at most a few seconds.
+
+        Spans that were not sent within this time are lost.
+        """
         closing = Thread(target=self.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSE_SECONDS)

@@ -82,7 +82,7 @@ class _IdAndBody(Struct, gc=False):
 
 
 class ParsedLine(NamedTuple):
-    """The fields of an accepted line. `body` has the exact bytes of the line.
+    """The fields of a line that ingestion has validated. `body` has the exact bytes of the line.
 
     `url` is None if the line has no URL. The endpoint of the batch is then used.
     """
@@ -242,12 +242,13 @@ def raw_bytes(value: RawValue) -> bytes:
 
 
 def read_request(line: bytes) -> tuple[str, bytes]:
-    """Return `custom_id` and body of an accepted line, faster than `parse_line`.
+    """Return `custom_id` and body of a line that ingestion has validated and stored.
 
-    The body has the exact bytes of the line.
+    This is faster than `parse_line`. The body has the exact bytes of the line.
 
     Raises:
-        LineDamaged: the bytes are not an accepted line.
+        LineDamaged: the line is not JSON, or has no `custom_id` or no body. It then differs from the line
+            that was validated, because the stored bytes were damaged.
     """
     try:
         if not line.isascii():
@@ -272,10 +273,11 @@ def _read_request_strictly(line: bytes) -> tuple[str, bytes]:
 
 
 def parse_line(line: bytes) -> ParsedLine:
-    """Return all fields of an accepted line.
+    """Return all fields of a line that ingestion has validated and stored.
 
     Raises:
-        LineDamaged: the bytes are not an accepted line.
+        LineDamaged: the line is not JSON, or has no `custom_id` or no body. It then differs from the line
+            that was validated, because the stored bytes were damaged.
     """
     try:
         fields = read_fields(line)

@@ -55,18 +55,22 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many bytes at the start of a prompt's text are encoded in its sort key.
+    """Return how many bytes at the start of a text are known from its sort key.
 
-    If two prompts have the same prefix and the same key, their texts are equal in all these bytes.
+    The text is the part of a prompt after its prefix (system messages and tools). If two prompts have the
+    same prefix and the same key, their texts begin with the same bytes, at least as many as the result.
     """
     return _FOLLOWING + common_with_first(key)
 
 
 def common_with_first(key: bytes | bytearray) -> int:
-    """Return how many leading bytes a text has in common with a reference text.
+    """Return how many leading bytes a text has in common with a reference text. The result is at most 1,024.
 
-    The reference is the first text in the input that has the same prompt prefix. `key` is the sort key of the
-    text. The result is at most 1,024.
+    The text is the part of a prompt after its prefix (system messages and tools). The reference is the text
+    of the first prompt in the input that has the same prefix.
+
+    Args:
+        key: sort key of the text.
     """
     (code,) = _CODE.unpack_from(key)
     if code == _EQUAL:

@@ -80,7 +80,11 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for the data from which columns are made. The caller must close it."""
+        """Create a space for the sequences of bytes from which the caller will later fill columns of numbers.
+
+        The sequences are in memory up to 8 MiB together, and then in files. The caller must close the space,
+        to delete these files.
+        """
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
     def _map_file(self, size: int) -> mmap.mmap:

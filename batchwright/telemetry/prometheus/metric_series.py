@@ -19,8 +19,8 @@ class FamilyState:
         is_stale: True if a value, or the set of series, has changed since the last scrape.
         has_callbacks: True if the value of at least one series comes from a function that is called at each
             scrape.
-        numbers: values of all series of a histogram, in the order in which they appear in the text; empty for
-            counters and gauges.
+        numbers: values of all series of a histogram, in the order in which they appear in the text of
+            /metrics; empty for counters and gauges.
     """
 
     __slots__ = ("has_callbacks", "is_stale", "lock", "numbers")
