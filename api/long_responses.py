@@ -10,7 +10,7 @@ _LAST_SECONDS = 1.0  # end of the drain time, kept free to send the ends of resp
 
 
 class StopSignal:
-    """Signal that is set once, when one step of stopping the process begins."""
+    """Signal that is set once and calls the registered functions. It announces that the process stops."""
 
     def __init__(self) -> None:
         self.is_set = False

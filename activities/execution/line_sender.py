@@ -261,10 +261,11 @@ class LineSender:
         return sent.exchange is not None
 
     def _on_response(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Handle a response of the fast path. A success settles the line at once.
+        """Handle the response to a request that was sent without a task of its own.
 
-        A failure, or a response that arrives while the circuit is open, is handled in a task. This method
-        must not raise or log, because it runs in a callback outside any task.
+        If the request succeeded, settle its line at once. If it failed, or if the circuit is open, start a
+        task that handles the response. This method must not raise or log, because the HTTP connection calls
+        it outside any task.
         """
         upstream, sent.exchange = sent.dispatch.upstream, None
         try:

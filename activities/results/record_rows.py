@@ -1,4 +1,7 @@
-"""Rows about records of a batch: which line each record belongs to, and where it is in the local file."""
+"""Rows about records of a batch. A record is a result or an attempt of a line.
+
+Each row says to which line a record belongs, and where the record is in a local file.
+"""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -22,7 +25,7 @@ def failure_key(offset: int) -> int:
 
 
 def offset_of(key: int) -> int:
-    """Return the offset of a line in the input, from the key of one of the line's records."""
+    """Return the offset of a line in the input. `key` is the key of one of the line's records."""
     return key >> 1
 
 
@@ -43,11 +46,11 @@ class RecordRows:
         return unpacked_rows(self._stored, _ROW)
 
     def offsets(self) -> Iterator[int]:
-        """Yield the offset in the input of each row's line."""
+        """Yield, for each row, the offset in the input of the line to which its record belongs."""
         return (key >> 1 for key, _, _, _ in self)
 
     def between(self, first: int, end: int) -> list[RecordRow]:
-        """Return the rows from number `first` up to, but without, number `end`."""
+        """Return the rows `first` to `end - 1`, counted from 0."""
         return list(_ROW.iter_unpack(self._stored.read(first * ROW_BYTES, end * ROW_BYTES)))
 
     def add(

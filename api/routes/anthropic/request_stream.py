@@ -123,7 +123,8 @@ class RequestStream:
         becomes a line without a body.
 
         Raises:
-            ApiError: as in `form`.
+            ApiError: the request is invalid, its `custom_id` is missing or repeated, or there are too many
+                requests.
         """
         place = f"requests.{self.count}"
         most = self._limits.max_requests

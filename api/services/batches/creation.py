@@ -57,7 +57,7 @@ def check_output_location(settings: Settings, url: str, tenant: str, place: str 
 
     Args:
         url: URL prefix of the location, which must be valid.
-        place: prefix of the parameter's name in the error.
+        place: text to put before `x_batchwright.output_location`, the name of the parameter in the error.
 
     Raises:
         ApiError: the operator has not allowed this location (403).

@@ -11,7 +11,10 @@ MAX_REPORTS = 1_000
 
 
 class ReportTasks:
-    """The running reports of this process. If a report raises an exception, it is logged."""
+    """The running background tasks of this process that report failed calls to circuit breakers.
+
+    Each task is called a report. If a report raises an exception, the exception is logged.
+    """
 
     def __init__(self) -> None:
         self._running = set[asyncio.Task[None]]()

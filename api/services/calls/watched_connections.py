@@ -23,7 +23,7 @@ class WatchedConnections:
 
     @property
     def have_ended(self) -> bool:
-        """True if the process is stopping, so that no call may continue."""
+        """True if the process is stopping. No client may then wait for an answer any longer."""
         return self._stopping.is_set
 
     @asynccontextmanager

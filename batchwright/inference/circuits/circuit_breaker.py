@@ -47,10 +47,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    While the circuit is open, only trial requests are sent. The circuit opens after `failures_to_open`
-    failures in a row. If many requests are in flight, it opens only after failures of half as many. If all
-    failed lines belong to one tenant, the circuit may first wait some seconds for the result of another
-    tenant's line. All times are seconds of `clock`.
+    While the circuit is open, only trial requests are sent. The circuit opens after a number of failures in a
+    row: `failures_to_open`, or half the number of requests in flight if this is higher. If all failed lines
+    belong to one tenant, the circuit may first wait some seconds for the result of another tenant's line. All
+    times are seconds of `clock`.
     """
 
     failures_to_open: int

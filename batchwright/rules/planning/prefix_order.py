@@ -267,5 +267,5 @@ def _plan_line(row: bytes | bytearray) -> PlanLine:
 
 
 def reread_prompt(line: bytes) -> Prompt:
-    """Return the prompt of an accepted line, parsed again from the bytes of the line."""
+    """Return the prompt of a line that was validated before, parsed again from the bytes of the line."""
     return prompt_of(reread_body(line))

@@ -27,10 +27,10 @@ _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the m
 
 
 def min_equal_slice_lines(total: int) -> int:
-    """Return the minimum number of lines per slice if a model's lines are cut into equal slices.
+    """Return the minimum number of lines per slice, for a model whose lines are cut into equal slices.
 
-    Small slices do no harm: a worker that can send more lines takes several slices. The minimum grows with
-    the size of the batch, because a large batch has enough slices in any case.
+    In a small batch, slices may be small: a worker that can send more lines takes several slices. In a large
+    batch, the minimum is higher, because there are enough slices even then.
 
     Args:
         total: number of lines of the whole batch.
