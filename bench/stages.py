@@ -1,4 +1,7 @@
-"""Divides the samples of a worker's call stacks among the stages of a batch."""
+"""Computes which share of a worker's time each stage of a batch takes, from samples of its call stacks.
+
+Each sample belongs to one stage, such as ingestion or storage.
+"""
 
 from collections import Counter
 

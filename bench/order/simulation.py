@@ -48,9 +48,10 @@ class _Batch:
 
 
 class Simulation:
-    """Simulates the batches of a tenant for one model on a virtual clock.
+    """Simulates the batches of one tenant for one model on a virtual clock.
 
-    The response time of a line does not depend on the compared rule.
+    A rule decides from which batch the next line is sent. To compare rules, run a simulation with the same
+    scenario and seed for each rule. Each line then has the same response time under all rules.
     """
 
     def __init__(self, scenario: Scenario, rule: OrderRule, seed: int) -> None:

@@ -1,4 +1,7 @@
-"""Peer: a loop with aiohttp, uvloop and orjson, such as an experienced user writes for high speed."""
+"""Alternative to Batchwright: a script with aiohttp, uvloop and orjson, written for high speed.
+
+An experienced user could write it.
+"""
 
 import asyncio
 from collections.abc import Iterator

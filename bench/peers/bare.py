@@ -1,6 +1,6 @@
-"""Peer: the bare loop, which consists of asyncio and Batchwright's HTTP transport.
+"""Alternative to Batchwright: a loop that uses only asyncio and Batchwright's HTTP transport.
 
-It only appends the responses to a file.
+It appends the responses to a file and does nothing else.
 """
 
 import asyncio

@@ -15,9 +15,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PeerJob:
-    """Job of a peer: send the lines of the file `path` to the backend `url`, and append responses to `out`.
+    """Job of a peer, a program with which Batchwright is compared.
 
-    `url` does not include /v1.
+    The peer sends the lines of the file `path` to the backend `url`, and appends the responses to the file
+    `out`. `url` does not include /v1. `in_flight` is the number of requests that it has in flight.
     """
 
     url: str

@@ -1,4 +1,7 @@
-"""Peer: LiteLLM's router, with `acompletion` behind a semaphore. It runs in a Python that has litellm."""
+"""Alternative to Batchwright: LiteLLM's router. A semaphore limits the calls of `acompletion` in flight.
+
+The Python interpreter that runs it needs the package litellm.
+"""
 
 import asyncio
 import importlib

@@ -1,4 +1,7 @@
-"""Peer: the official OpenAI client behind a semaphore, with one task for each line, as in many scripts."""
+"""Alternative to Batchwright: a script with the official OpenAI client, as many users write it.
+
+It starts one task for each line. A semaphore limits the requests in flight.
+"""
 
 import asyncio
 import json

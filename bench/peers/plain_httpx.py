@@ -1,4 +1,4 @@
-"""Peer: a plain loop with httpx and its default limits."""
+"""Alternative to Batchwright: a simple loop with httpx and its default limits."""
 
 import asyncio
 import json

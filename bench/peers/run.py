@@ -1,4 +1,4 @@
-"""Runs a peer in a process of its own, and reads its result."""
+"""Runs a peer (alternative to Batchwright) in a separate process, and reads its result."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Result of one run of a peer: responses, duration, and the CPU time and memory of its process."""
+    """Result of one run of a peer: number of responses, duration, and CPU time and memory of its process."""
 
     requests: int
     seconds: float

@@ -73,9 +73,10 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def record_processes(file: Path, pids: list[int]) -> None:
-    """Write the ids and start times of those processes in `pids` that are running to `file`.
+    """Write to `file` the id and the start time of each process in `pids` that is running.
 
-    If this process is killed, the next start of the stack ends them with `end_leftovers`.
+    If this process is killed, the next start of the stack reads the file with `end_leftovers`, and ends the
+    recorded processes.
     """
     records: list[ProcessRecord] = []
     for pid in pids:

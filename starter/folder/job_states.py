@@ -148,7 +148,10 @@ class JobFolder:
         return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
 
     def staged_name(self, staged: str) -> str:
-        """Return the name that a staged file will have as a job."""
+        """Return the name of the job that a staged file will become.
+
+        `staged` is the name of the hidden directory to which `stage` has moved the file.
+        """
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:

@@ -148,7 +148,7 @@ def _values_of(column: pa.Array) -> Iterable[object]:
 
 
 def _sizes_of_rows(batch: pa.RecordBatch) -> list[int]:
-    """Return the size of each row in bytes. A text that several rows repeat is counted in each of them."""
+    """Return the size of each row in bytes. A text that several rows contain counts in each of these rows."""
     return [size or 0 for size in _sum_of(batch.columns, batch.num_rows).to_pylist()]
 
 
@@ -180,7 +180,11 @@ def _sizes_of(column: pa.Array) -> pa.Array:
 
 
 class _Chunk:
-    """Rows that are converted to Arrow together. The conversion copies a text for each row that has it."""
+    """Rows that are converted to Arrow together.
+
+    The number of rows and their size are limited, because the conversion needs memory. A text that several
+    rows contain is copied for each of these rows.
+    """
 
     def __init__(self) -> None:
         self.rows, self._bytes = list[Row](), 0
