@@ -1,4 +1,4 @@
-"""Section: single calls with held connections: one at a time, and many per second."""
+"""Section of the benchmark: single calls with held connections: one at a time, and many per second."""
 
 import asyncio
 import json

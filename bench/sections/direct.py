@@ -1,4 +1,7 @@
-"""Section: calls that cannot wait, sent while a batch runs: directly to a backend, or through the API."""
+"""Section of the benchmark: latency of calls that cannot wait, while a batch uses the same backend.
+
+Some calls are sent directly to the backend, others through the API.
+"""
 
 import asyncio
 import json

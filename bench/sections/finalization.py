@@ -1,4 +1,4 @@
-"""Section: finalization of large results, compared with a plain copy of the same bytes."""
+"""Section of the benchmark: finalization of large results, compared with a plain copy of the same bytes."""
 
 import os
 import shutil

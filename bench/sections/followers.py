@@ -1,4 +1,4 @@
-"""Section: rate of a batch while clients follow its results, compared with its rate alone."""
+"""Section of the benchmark: rate of a batch with clients that follow its results, and without them."""
 
 import asyncio
 

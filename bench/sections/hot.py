@@ -1,4 +1,7 @@
-"""Section: how long nine models wait for their first request while another model uses the whole capacity."""
+"""Section of the benchmark: waiting times of new models while one model uses the whole capacity.
+
+It measures how long nine models wait until their first request is sent.
+"""
 
 import time
 

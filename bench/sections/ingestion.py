@@ -1,4 +1,6 @@
-"""Section: ingestion of the largest allowed batch, and of a batch with twenty times as many lines."""
+"""Section of the benchmark: ingestion (reading the input) of a batch of the largest size that is allowed by
+default, and of a batch with twenty times as many lines.
+"""
 
 import random
 import shutil

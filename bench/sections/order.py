@@ -1,4 +1,7 @@
-"""Section: benefit of sending lines sorted by prompt, and its cost if the prompts have nothing in common."""
+"""Section of the benchmark: benefit and cost of sending the lines of a batch in the order of their prompts.
+
+There is a benefit if prompts begin with the same text. If they have nothing in common, there is only a cost.
+"""
 
 from contextlib import ExitStack
 from random import Random

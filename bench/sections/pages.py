@@ -1,4 +1,4 @@
-"""Section: the pages at `/ui`: the time of a page, and the CPU time that open tabs cost."""
+"""Section of the benchmark: the pages at `/ui`: the time of a page, and the CPU time that open tabs cost."""
 
 import asyncio
 import time

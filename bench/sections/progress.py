@@ -1,4 +1,4 @@
-"""Section: age of the progress that the API reports for a running batch."""
+"""Section of the benchmark: age of the progress that the API reports for a running batch."""
 
 import time
 from typing import NamedTuple

@@ -1,4 +1,7 @@
-"""Section: resources of a full-size batch: memory of API and worker, Temporal events, SQL statements."""
+"""Section of the benchmark: resources that a full-size batch needs.
+
+They are the memory of the API and the worker, the events in Temporal, and the SQL statements.
+"""
 
 import asyncio
 import time

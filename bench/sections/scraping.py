@@ -1,4 +1,4 @@
-"""Section: latency of /metrics and /v1/stats after a batch. The section `serving` runs the batch."""
+"""Section of the benchmark: latency of /metrics and /v1/stats after the batch of the section `serving`."""
 
 import asyncio
 import time

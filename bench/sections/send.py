@@ -1,4 +1,4 @@
-"""Section: how well workers use a slow backend while they send the lines of a batch."""
+"""Section of the benchmark: how well workers use a slow backend while they send the lines of a batch."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,4 +1,4 @@
-"""Section: latency of the API while a batch runs at full rate, and latency of listing many batches."""
+"""Section of the benchmark: latency of the API during a batch at full rate, and of listing many batches."""
 
 import asyncio
 import time

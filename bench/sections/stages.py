@@ -1,4 +1,7 @@
-"""Section: CPU time of the worker per line of a batch, by stage, and compared with a plain loop."""
+"""Section of the benchmark: CPU time that the worker needs for each line of a batch.
+
+It is divided among stages, such as ingestion, and compared with a simple loop that only sends the requests.
+"""
 
 import signal
 import subprocess

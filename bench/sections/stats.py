@@ -1,4 +1,4 @@
-"""Section: CPU time for counting a request in all statistics, and for showing the statistics."""
+"""Section of the benchmark: CPU time for counting a request in all statistics, and for showing statistics."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Section: CPU time of a request with and without tracing."""
+"""Section of the benchmark: CPU time of a request with and without tracing."""
 
 import asyncio
 import subprocess

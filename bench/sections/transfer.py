@@ -1,4 +1,7 @@
-"""Section: upload and download of the largest input file, compared with a plain copy; memory of the API."""
+"""Section of the benchmark: upload and download of the largest input file, compared with a copy of its bytes.
+
+It also measures the memory of the API.
+"""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Section: use of permits if response times are long and vary strongly, and waiting times of new tenants.
+"""Section of the benchmark: use of permits with long and uneven response times; waiting times of new tenants.
 
 A permit is the right to have one request in flight. A new tenant creates its batch while another tenant holds
 all permits.

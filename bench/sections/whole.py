@@ -1,6 +1,6 @@
-"""Section: a whole batch from upload to download, compared with peers.
+"""Section of the benchmark: a whole batch from upload to download, compared with alternatives to Batchwright.
 
-Peers are alternatives that a user would write or install.
+The alternatives, called peers, are programs that a user would write or install.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Section: throughput of one, two and four workers, with one batch and with ten batches."""
+"""Section of the benchmark: throughput of one, two and four workers, with one batch and with ten batches."""
 
 from statistics import median
 
