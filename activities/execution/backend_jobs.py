@@ -83,7 +83,7 @@ class JobRunner:
     async def run(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
         """Submit a job for the line and wait until the job ends. Return the outcome of the job.
 
-        If the submission fails, return the outcome of the submission.
+        If the backend does not accept the job, return the outcome of the request that submitted it.
         """
         submitted_at, upstream = time.time(), dispatch.upstream
         call = _LineJob(line, request, dispatch, _config_of(upstream))

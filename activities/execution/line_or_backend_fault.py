@@ -116,13 +116,13 @@ class LineAttempts:
         self._writer, self._policy = writer, policy
 
     def mark_sending(self, line: SliceLine, attempt: str) -> None:
-        """Record which attempt of the slice is about to send the line.
+        """Record that an attempt of the slice is about to send the line.
 
-        If the worker crashes, the next attempt can see which lines were in flight.
+        If the worker crashes, the next attempt of the slice knows that this line may have been in flight.
 
         Args:
-            attempt: marker of the attempt. An empty text deletes the record, because no attempt is sending
-                the line.
+            attempt: text that identifies the attempt of the slice. An empty text deletes the record, because
+                no attempt is sending the line.
         """
         line.attempt = line.attempt.model_copy(update={"sending_attempt": attempt})
         self._persist(line)

@@ -1,6 +1,7 @@
-"""Requests of one turn that tasks await, and the pool of reusable tasks that runs them.
+"""Requests of one turn that need an asyncio task of their own, and the pool of reusable tasks that runs them.
 
-A task awaits everything that is unusual: hooks, jobs, microbatches, trace spans, failures, and probes.
+Most requests need no task, because a callback handles their response. A request needs a task if it has to
+wait for something else, such as a hook, a job or a microbatch, if it is traced, or if it has failed.
 """
 
 import asyncio
@@ -128,8 +129,8 @@ def _closed(_item: object) -> NoReturn:
 class RequestTasks:
     """Sends lines in tasks, and applies the outcomes to the lines.
 
-    A task also handles a request of the fast path that has failed. For such a request, the task begins with
-    the outcome.
+    A task also handles a request that was sent without a task and has failed. The task then does not send the
+    request, but begins with its outcome.
 
     Attributes:
         jobs: runs lines as jobs of their backends.

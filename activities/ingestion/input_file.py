@@ -43,8 +43,8 @@ class InputCopy:
             url: URL of the object.
 
         Raises:
-            InputRefused: the tenant may not read the object, or S3 does not return it; or the object was
-                replaced while it was read, is damaged, or is too large.
+            InputRefused: the tenant may not read the object, S3 does not return it, it was replaced while it
+                was read, it is damaged, or it is too large.
             StorageUnavailable, DatabaseUnavailable: a service does not respond. A retry copies again.
         """
         order = self._order

@@ -30,10 +30,10 @@ _STATS_AT_ONCE = 16
 
 
 async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete the remains of writes to storage that were abandoned at least `MAX_WRITE_TIME` ago.
+    """Delete incomplete objects in storage, whose writes began at least `MAX_WRITE_TIME` ago and never ended.
 
-    Return None, because one turn deletes all remains and no further turn is needed. A dry run does nothing,
-    because the storage cannot count the remains without deleting them.
+    Return None, because one turn deletes all these objects and no further turn is needed. A dry run does
+    nothing, because the storage cannot count these objects without deleting them.
     """
     if not turn.dry_run:
         turn.count_deleted(await turn.storage.sweep(MAX_WRITE_TIME))

@@ -303,9 +303,10 @@ class LineQueue:
         self.bytes = 0
 
     def push_front(self, line: SliceLine) -> None:
-        """Put an unsent line back at the front of the queue, so that `next` returns it again.
+        """Put back a line that was taken from the queue and not sent, so that it is the next one again.
 
-        A quarantined line goes back to the quarantined lines.
+        A line that was in flight when a worker crashed goes back to the quarantined lines. Any other line
+        goes to the front of the queue, and `next` returns it again.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)
