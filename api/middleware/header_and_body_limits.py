@@ -56,7 +56,8 @@ class _TimedBody:
 
         Args:
             receive: ASGI function that returns the next message of the client.
-            seconds: initial and maximum value of the time budget.
+            seconds: time budget at the beginning: how long the server waits for the client in total. The
+                budget never becomes larger than this.
             rate: number of received bytes that add one second to the budget.
         """
         self._receive = receive

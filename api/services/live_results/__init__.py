@@ -1,1 +1,5 @@
-"""Results of a batch while it runs: its settled lines, the two reading orders, and the response."""
+"""Results of a batch while it runs.
+
+The modules find the lines that have a final result, and send these results in input order or in the order in
+which they were stored.
+"""

@@ -60,7 +60,7 @@ class BatchLines(NamedTuple):
         return [line, *self.duplicates[first : bisect_right(self.originals, line)]]
 
     def duplicate(self, line: int) -> Duplicate | None:
-        """Return how a line repeats an earlier one; None if it does not."""
+        """Return the stored entry of a line that repeats an earlier line; None if the line repeats none."""
         if not self.distances[line]:
             return None
         original = self.original(line)
@@ -90,7 +90,7 @@ class LineCollector:
         self.add_offsets([offset for offset, _, _ in walk_entries(entries)])
 
     def add_offsets(self, offsets: Sequence[int]) -> None:
-        """Add lines by their byte offsets in the input.
+        """Add the lines that begin at these byte offsets of the input.
 
         Raises:
             PlanDamaged: an offset is negative.
@@ -101,7 +101,12 @@ class LineCollector:
             raise PlanDamaged(f"A line begins before the input: {error}.") from error
 
     def add_duplicates(self, texts: Sequence[bytes]) -> None:
-        """Add duplicates by their entries, without newlines."""
+        """Add duplicates: lines that repeat an earlier line and get its result.
+
+        Args:
+            texts: one entry for each duplicate, without a newline, from the list of duplicates that ingestion
+                has stored.
+        """
         rows, at = list[bytes](), len(self._texts)
         for text, (offset, first, _) in zip(texts, decode_duplicates(texts), strict=True):
             rows.append(_DUPLICATE.pack(first, offset, at, len(text)))

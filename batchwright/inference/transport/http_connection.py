@@ -285,16 +285,16 @@ class IdleTimeout:
             self._timer = loop.call_later(self._first_byte, self._first_byte_expired)
 
     def response_started(self) -> None:
-        """Record that the response has started.
+        """Record that the response has started. The limit `first_byte` then no longer applies.
 
-        From now on, the limit `idle` applies instead of `first_byte`.
+        From now on, each piece must arrive within `idle` seconds after the piece before it.
         """
         self.cancel()
         if self._idle:
             self._schedule_check(asyncio.get_running_loop().time())
 
     def data_received(self) -> None:
-        """Record that a piece of the response has arrived. The limit `idle` is measured from now on."""
+        """Record that a piece of the response has arrived. The next one must arrive within `idle` seconds."""
         self._last_data_at = asyncio.get_running_loop().time()
 
     def cancel(self) -> None:

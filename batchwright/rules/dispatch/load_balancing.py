@@ -1,6 +1,7 @@
 """Choose a backend for a request.
 
-Choose the less busy of two backends, or the backend that has cached the prompt's prefix.
+There are two ways: draw two backends at random and take the less busy one, or take the backend that has
+cached the prefix of the prompt.
 """
 
 import math

@@ -92,9 +92,10 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return how much longer a request in flight takes at most, with the given probability.
+    """Return within which time a request in flight ends, with the given probability.
 
-    The time is a multiple of the mean duration. `variation` is `RequestDurations.variation`.
+    The result is the time from now, divided by the mean duration of a request. `variation` is
+    `RequestDurations.variation`.
     """
     if variation <= 0:
         return probability

@@ -144,11 +144,11 @@ class RejectionHistory:
 class FreeSlots:
     """Limit of requests in flight for a backend that serves other clients first and refuses further requests.
 
-    A refusal is quick and harmless, and it shows exactly how many slots are free. So a free slot is found by
-    trying: each response raises the limit a little. The response raises the limit by more if the backend has
-    refused nothing for as long as a response takes.
+    A refusal is quick and harmless, and it shows exactly how many requests the backend accepts now. So free
+    slots are found by sending more requests: each response raises the limit a little. A response raises it by
+    more if the backend has refused no request for as long as a response usually takes.
 
-    If the requests in flight hang, no response comes. `search` then raises the limit after some time.
+    If no response arrives for a long time, `search` raises the limit.
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,8 @@ class Spool(ScratchFile):
 
     Attributes:
         new_bytes: creates a growing sequence of bytes. All sequences are deleted when the spool is closed.
-        off_loop, check_stopped: see `SpillSpace`.
+        off_loop: runs a function in a thread and returns its result, as `SpillSpace.off_loop` does.
+        check_stopped: raises SpoolStopped after that call was cancelled, as `SpillSpace.check_stopped` does.
     """
 
     def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:
