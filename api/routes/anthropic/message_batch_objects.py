@@ -25,8 +25,9 @@ def ended_without_files(row: BatchRow) -> bool:
 def result_file_ids(row: BatchRow) -> list[str]:
     """Return the ids of the files from which the results of an ended batch are read.
 
-    If a message batch ended without files, its input file is read instead, to list its requests as requests
-    without a result. For any other batch without files, the list is empty, because its input may be invalid.
+    If a message batch ended without output and error files, the list contains its input file instead. Each
+    request in it is then shown as a request without a result. For any other batch without files, the list is
+    empty, because its input may be invalid.
     """
     if not has_ended(row):
         return []

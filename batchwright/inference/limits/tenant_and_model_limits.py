@@ -120,8 +120,12 @@ class BatchWeights(TenantShares):
 
 @dataclass(slots=True, eq=False)
 class _Buckets:
-    """Numbers of requests and tokens that one tenant or model may still send now under its rates per
-    minute.
+    """Counters for the rates per minute of one tenant or one model.
+
+    Attributes:
+        rates: maximum number of requests and of tokens per minute.
+        requests: how many requests may be sent now; None if their number has no limit.
+        tokens: how many tokens may be sent now; None if their number has no limit.
     """
 
     rates: Rates

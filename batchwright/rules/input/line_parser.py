@@ -7,7 +7,7 @@ msgspec rejects lone surrogates (halves of a UTF-16 pair). A line with lone surr
 time, with U+FFFD in their place. The values of `LineFields` are always the bytes of the line. The values of
 `RequestBody` may contain U+FFFD.
 
-`fast_parse` reads well-formed lines in one pass. All other lines need the strict readers.
+`fast_parse` reads usual lines in one pass. The other functions are slower, and can read all lines.
 """
 
 import json
@@ -322,7 +322,11 @@ _FAST_LINE = msgspec.json.Decoder(FastLine)
 
 
 def fast_parse(lines: Sequence[InputLine]) -> list[FastLine | None]:
-    """Parse many lines at once. A result is None if its line needs the slower, strict readers."""
+    """Parse many lines quickly. Return one result for each line.
+
+    A result is None if the line is unusual or invalid. The caller must then read this line with the slower
+    functions of this module, which check it exactly.
+    """
     return [_fast_parse_line(line.data) for line in lines]
 
 

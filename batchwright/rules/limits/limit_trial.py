@@ -89,7 +89,10 @@ class LimitTrial:
         return TrialResult.QUEUED if is_queued else TrialResult.ROOM
 
     def _change(self, meter: ResponseMeter) -> float:
-        """Return by how much the logarithm of the number of requests in flight has changed in this trial."""
+        """Return the change of the number of requests in flight in this trial, as the logarithm of the ratio.
+
+        The result is positive if more requests are in flight than before the trial.
+        """
         return math.log(max(meter.window.peak, 1) / self.used)
 
 

@@ -25,10 +25,10 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """Sums over the responses since the time `since`.
+    """Sums over the responses of a time window, which began at the time `since`.
 
-    The level of a response is the logarithm of its duration in seconds, corrected for the kind of request
-    (`LatencyBaseline`).
+    Each response has a latency level: the logarithm of its duration in seconds, minus the usual offset of
+    its kind. A kind is a group of comparable responses (`LatencyBaseline`).
 
     Attributes:
         levels: sum of the levels.
