@@ -64,7 +64,6 @@ class AdaptiveLimit:
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
-        self._slow_since = math.inf  # start of the last windows if they were slow, but not enough proof
         self._lowered_at = -math.inf
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
@@ -87,8 +86,7 @@ class AdaptiveLimit:
             sent_at: when the request was sent.
             now: the current time.
             in_flight: number of requests in flight now, including this request.
-            in_flight_when_sent: number of requests in flight when this request was sent, including this
-                request.
+            in_flight_when_sent: number of requests in flight just after this request was sent.
             kind: group of requests whose response times are compared, such as one model and response length.
         """
         meter = self._meter
@@ -146,10 +144,9 @@ class AdaptiveLimit:
     def _on_fallen_load(self, now: float) -> LimitChange | None:
         """Ignore responses until the load is steady again. Undo a decrease that is still being tested.
 
-        While fewer and fewer requests are in flight, for example because a batch ends, the remaining
-        responses are the longest ones. They do not show that the backend is slow. If the decrease stayed, the
-        next batch would start with a limit that is too low. Return the reason if the limit changed; None if
-        it did not.
+        While a batch ends, the remaining responses are the longest ones. They do not show that the backend is
+        slow. If the decrease stayed, the next batch would start with a limit that is too low. Return the
+        reason if the limit changed; None if it did not.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -235,7 +232,7 @@ class AdaptiveLimit:
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
             enough = trial.responses_needed(meter)
-        elif self._slow_since < math.inf or (meter.noise is not None and meter.baseline.baseline is None):
+        elif window.slow_since < math.inf or (meter.noise is not None and meter.baseline.baseline is None):
             enough = meter.responses_to_see(DECREASE_EFFECT)
         else:
             enough = meter.responses_to_tell(math.log(self.bounds.tolerance), self._limit)
@@ -247,28 +244,31 @@ class AdaptiveLimit:
         if trial is not None:
             return self._judge_trial(trial, now)
         meter.baseline.end_window(window.level, meter.error)
-        change = self._try_decrease(now) or self._try_increase(now)
+        can_queue = meter.response_seconds >= NEVER_SLOW_SECONDS and window.peak >= _MIN_PROBED_IN_FLIGHT
+        if can_queue and meter.baseline.slowdown(window.level) > self.bounds.tolerance:
+            return self._on_slow_window(now)
+        change = (self._try_decrease(now) if can_queue else None) or self._try_increase(now)
         if change is None:
             meter.add_to_history()
             meter.window = MeasurementWindow(now)
         return change
 
-    def _try_decrease(self, now: float) -> LimitChange | None:
+    def _on_slow_window(self, now: float) -> LimitChange | None:
+        """Decrease the limit if the windows were slow for long enough. Otherwise wait for the next window."""
         meter, window = self._meter, self._meter.window
-        slow_since, self._slow_since = min(self._slow_since, window.since), math.inf
-        if meter.response_seconds < NEVER_SLOW_SECONDS or window.peak < _MIN_PROBED_IN_FLIGHT:
+        since = min(window.slow_since, window.since)
+        if now - since < _HICCUP_SECONDS or not meter.is_enough_to_see(DECREASE_EFFECT):
+            meter.window = MeasurementWindow(now, slow_since=since)
             return None
-        slower = meter.baseline.slowdown(window.level)
-        if slower > self.bounds.tolerance:
-            if now - slow_since < _HICCUP_SECONDS or not meter.is_enough_to_see(DECREASE_EFFECT):
-                self._slow_since = slow_since  # the next window will have enough responses for a comparison
-                return None
-            return self._start_trial(self._used() * slow_factor(slower), window.level, now, LimitChange.SLOW)
-        if not self._schedule.may_decrease(meter, now):
+        lower = self._used() * slow_factor(meter.baseline.slowdown(window.level))
+        return self._start_trial(lower, window.level, now, LimitChange.SLOW)
+
+    def _try_decrease(self, now: float) -> LimitChange | None:
+        if not self._schedule.may_decrease(self._meter, now):
             return None
-        meter.add_to_history()
+        self._meter.add_to_history()
         lower = self._used() * DECREASE_FACTOR
-        return self._start_trial(lower, meter.history.level, now, LimitChange.DECREASE_PROBE)
+        return self._start_trial(lower, self._meter.history.level, now, LimitChange.DECREASE_PROBE)
 
     def _try_increase(self, now: float) -> LimitChange | None:
         is_used = self._meter.window.peak >= _UTILIZATION_THRESHOLD * self.current

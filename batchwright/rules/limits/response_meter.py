@@ -33,6 +33,8 @@ class MeasurementWindow:
     Attributes:
         levels: sum of the levels.
         peak: highest number of requests in flight.
+        slow_since: start of the windows just before this one, if they were slow without being enough proof
+            that the backend is slow; infinity if they were not.
     """
 
     since: float
@@ -40,6 +42,7 @@ class MeasurementWindow:
     levels: float = 0.0
     squares: float = 0.0  # sum of the squared levels
     peak: int = 0
+    slow_since: float = math.inf
 
     @property
     def level(self) -> float:

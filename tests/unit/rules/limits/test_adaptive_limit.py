@@ -1,15 +1,17 @@
 """The rule that adapts a limit, on a clock that the test sets."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from statistics import mean
 
 import pytest
 
 from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
 from batchwright.rules.limits.backend_load import LoadSignal
 from batchwright.rules.limits.limit_trial import LimitChange
-from batchwright.rules.limits.response_meter import LatencyBaseline
+from batchwright.rules.limits.response_meter import LatencyBaseline, MeasurementWindow, ResponseMeter
 from bench.limits.backend import BackendModel, BackendSimulation, Clock, Disturbance
 from bench.limits.simulation import BatchTraffic
 
@@ -252,6 +254,29 @@ def test_responses_that_stay_slow_lower_the_limit_within_a_few_seconds(seconds: 
     assert held.current > 50
     clock.run(42.0)
     assert held.current <= 32
+
+
+def test_responses_that_a_busy_worker_delays_for_a_moment_do_not_raise_the_limit() -> None:
+    hiccups = tuple(Disturbance(at + 0.5, at + 1.5, 40, 3.0) for at in range(60, 300, 4))
+    clock = Clock()
+    engine = BackendSimulation(
+        BackendModel(slots=40, seconds=0.165, spread=0.2, trouble=hiccups), clock, Random(2)
+    )
+    held = limit(100)
+    batch = BatchTraffic(clock, engine, held, timeout=60.0)
+    clock.at(0.0, batch.send)
+    limits: list[int] = []
+    for second in range(60, 300):
+        clock.run(float(second))
+        limits.append(held.current)
+    assert mean(limits) < 50  # 46 without hiccups
+
+
+def test_a_slow_moment_before_a_pause_does_not_count_for_the_next_load() -> None:
+    meter = ResponseMeter(0.0)
+    meter.window = MeasurementWindow(1.0, slow_since=0.0)
+    meter.pause_until(5.0)
+    assert meter.window.slow_since == math.inf
 
 
 def test_a_backend_that_lost_capacity_without_refusals_gets_less() -> None:
