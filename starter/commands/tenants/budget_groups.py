@@ -131,7 +131,7 @@ def list_groups(
     ] = None,
     json: JsonLine = False,
 ) -> None:
-    """List budget groups with today's usage, sorted by kind, tenant and name."""
+    """List budget groups with today's usage, by kind, tenant and name."""
     found = query_database(lambda database: _all(database, kind, tenant))
     if json:
         return print_json(BudgetGroupsOutput(budget_groups=found))
