@@ -54,10 +54,12 @@ class CachedEngine:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Result of a simulated batch.
+    """Result of a simulated batch. It shows how often the engine computed the same prompt tokens again.
 
-    `computed` is the number of prompt tokens that the engine computed, divided by the number of distinct
-    prompt tokens. The best value is 1.0. `seconds` is the duration of the batch.
+    Attributes:
+        computed: number of prompt tokens that the engine computed, divided by the number of distinct prompt
+            tokens in the batch. The best value is 1.0: each token was computed once.
+        seconds: duration of the batch in simulated seconds.
     """
 
     computed: float

@@ -1,7 +1,7 @@
-"""The activity of the daily consistency check, which a schedule starts.
+"""The activity of the daily consistency check. A Temporal schedule starts the check.
 
-It compares the rows, workflow runs, files and counts of batches. It repairs the differences that are safe to
-repair if the setting allows it.
+The check finds differences between the rows, workflow runs, files and counts of batches, and reports them. If
+the setting `consistency_repair` is on, it also repairs the differences that are safe to repair.
 """
 
 import logging

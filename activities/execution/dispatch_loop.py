@@ -135,9 +135,10 @@ class SliceDispatcher:
             self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until the send loop has something to do (`TurnState.wake` is set), but at most `seconds`.
+        """Wait until the event `TurnState.wake` is set, but at most `seconds`. Then clear the event.
 
-        If the event was set since the last call, return at once.
+        The event is set when the send loop has something to do. If it is already set when the wait begins,
+        return at once.
         """
         timer = asyncio.get_running_loop().call_later(seconds, self._state.wake.set)
         try:

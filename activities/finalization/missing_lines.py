@@ -76,12 +76,15 @@ class MissingLines:
         placed.clear()
 
     def add_plan(self, number: int, place: int, entries: bytes) -> None:
-        """Add lines of the plan of a model. A plan lists the model's lines in the order of sending.
+        """Add a part of a model's plan, so that `compare` can find those of its lines that have no result.
+
+        A plan lists all lines of a model in the order in which they are sent.
 
         Args:
-            number: number of the model in the batch.
-            place: number of lines in the plan that come before `entries`.
-            entries: whole entries of the plan, at least one.
+            number: number of the model in the batch, counted from 0.
+            place: number of lines in the plan that come before this part.
+            entries: the part of the plan, as stored bytes. It consists of one or more whole entries, one for
+                each line.
 
         Raises:
             PlanDamaged: an entry is not the position of a line.

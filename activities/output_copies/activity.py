@@ -44,10 +44,11 @@ class OutputCopies(OutputCopyActivities):
 
     @activity.defn
     async def copy_output(self, order: BatchOrder) -> OutputCopyState:
-        """Copy the files of an ended batch to its output location. Return the final state of the copy.
+        """Copy the files of an ended batch to its output location, and return the state of the copy.
 
-        The batch's row gets the state, and the reason if an attempt fails. If the batch was deleted, the copy
-        has failed. If it has no files, nothing is written.
+        The state is `written` if all files were copied, or if the batch has no files. It is `failed` if a
+        retry cannot help, for example because the batch was deleted. After all other failures, the activity
+        raises an error and is retried. The state and the reason of a failure are stored in the batch's row.
 
         Raises (ApplicationError, by type):
             StorageUnavailable: the storage or the bucket does not respond, the storage does not find a file,

@@ -225,9 +225,14 @@ class SliceDemand:
         )
 
     def _is_hungry(self, name: str, here: TaskQueueSlices, arrived: int = 0) -> bool:
-        """Return True if the worker could send more lines than its slices have ready to send.
+        """Return True if the worker needs another slice, because it could send more lines than its slices
+        have ready.
 
-        `arrived` is the number of slices that have just arrived. They are not counted.
+        Args:
+            name: task queue from which slices are taken, named by its model.
+            here: this worker's slices from this queue.
+            arrived: number of slices to leave out. They have just arrived, and the caller decides if the
+                worker needs them.
         """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)

@@ -66,13 +66,15 @@ async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[s
 async def _requests(
     api: ApiClient, file_id: str, custom_ids: Collection[str], start: int
 ) -> tuple[dict[str, object], int]:
-    """Find the requests with these custom ids in an input file. Return their bodies by custom id.
+    """Read an input file, and return the requests for one page of results.
 
-    Also return the position after the last line that was read, in bytes. The requests of the next page follow
-    it, because results are in the order of the input. The search ends after `_MAX_SEARCHED_BYTES`.
+    Return the bodies of the requests by custom id, and the position after the last line that was read. The
+    requests for the next page begin at this position, because results are in the order of the input. Reading
+    ends when all requests are found, or after `_MAX_SEARCHED_BYTES`. All positions are in bytes.
 
     Args:
-        start: position in the file at which to begin, in bytes.
+        custom_ids: custom ids of the requests to find.
+        start: position in the file at which reading begins.
     """
     found, at = dict[str, object](), start
     if not custom_ids:

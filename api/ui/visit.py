@@ -91,11 +91,14 @@ class Visit:
         return value
 
     async def form(self) -> dict[str, str]:
-        """Return the fields of a form that was sent from this site. If a field is repeated, its last value is
-        used.
+        """Return the fields of the form that the browser has sent. If a field is repeated, its last value is
+        returned.
+
+        The form must contain the visitor's token (`csrf`). Pages of other sites do not know this token, so
+        they cannot send a valid form.
 
         Raises:
-            ApiError: the form is too large or cannot be read, or it does not contain the visitor's token.
+            ApiError: the form is too large or cannot be read, or its token is not the visitor's.
         """
         body = bytearray()
         async for piece in self.request.stream():

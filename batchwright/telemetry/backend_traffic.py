@@ -58,15 +58,19 @@ class BackendTraffic:
         category: Category,
         chat: str = "",
     ) -> None:
-        """Count completed requests that ended in the same way. A request for several lines counts once for
-        each line.
+        """Add completed requests to the metrics and the totals of one model at one backend.
+
+        All the requests must have ended with the same status and category.
 
         Args:
-            durations: duration of each request in seconds.
-            status: HTTP status; 0 if there was no usable response.
-            category: kind of failure; NONE if the requests succeeded.
-            chat: CHAT if chats are sent alone, GROUPED_CHAT if they may share requests; empty if the requests
-                are not chats.
+            model: name of the model.
+            backend: URL of the backend.
+            durations: seconds that each request took. If several lines shared a request, its duration is in
+                the list once for each of these lines.
+            status: HTTP status of the requests; 0 if there was no usable response.
+            category: kind of failure of the requests; NONE if they succeeded.
+            chat: CHAT for chats that are sent alone, GROUPED_CHAT for chats that may share requests; empty if
+                the requests are not chats.
         """
         metrics, is_answered = self._metrics, category is Category.NONE
         totals = self._totals.get((model, backend))

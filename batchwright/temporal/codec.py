@@ -29,7 +29,9 @@ _NONCE_BYTES = 12
 
 
 class PayloadDecryptionError(Exception):
-    """This process cannot decrypt a payload. The message names the payload's key."""
+    """Raised if a payload cannot be decrypted. The message contains the id of the key that encrypted the
+    payload.
+    """
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""`python -m bench.forecast`: compares forecasts for simulated batches with the actual ends.
+"""`python -m bench.forecast`: shows how exact Batchwright's forecasts of the end of a batch are.
 
-It prints the tables in docs/scheduling.md. The constants of the forecasts were chosen for the default seeds.
-With `--fresh`, other seeds show how good the forecasts are for new data.
+The command simulates batches, and compares the forecasts made for them with the times at which they end. It
+prints the tables in docs/scheduling.md. The constants of the forecasts were chosen so that they fit the
+batches of the default seeds. With `--fresh`, other seeds are used. The result then shows how exact the
+forecasts are for batches for which the constants were not chosen.
 """
 
 from collections.abc import Sequence

@@ -279,7 +279,10 @@ class LineQueue:
         return found
 
     def settle(self, line: SliceLine) -> None:
-        """Count the line as settled, and free the memory of its JSON. The line must not be in the queue."""
+        """Count a line as settled, because it has its final result. Free the memory of the line's JSON.
+
+        The line must already be removed from the queue.
+        """
         self.unsettled -= 1
         self.bytes -= len(line.data)
         line.data = b""

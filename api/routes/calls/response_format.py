@@ -1,4 +1,7 @@
-"""Builds responses of OpenAI's Responses API from calls."""
+"""Builds the response objects that `/v1/responses` returns, in the format of OpenAI's Responses API.
+
+Each object is built from a stored call: a single request that a client sends without a batch.
+"""
 
 from collections.abc import Mapping
 

@@ -164,16 +164,17 @@ class InteractiveCalls:
 
     @asynccontextmanager
     async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
-        """Context manager that sends the call to one backend after another, and yields the first usable
+        """Context manager that sends a call to one backend after another until one accepts it, and yields the
         answer.
 
-        Each backend that gets the call counts as one request towards the limits per minute. Before the call
-        is sent to the next backend, holds and limits are checked. If they forbid another request, the last
-        answer is yielded, even if it is a refusal.
+        Each request to a backend counts towards the limits per minute. Before each request, these limits and
+        the holds are checked. A hold is an operator's order to send no calls of a tenant or a model. If no
+        further request is possible or allowed after a backend has refused the call, the refusal is yielded as
+        the answer.
 
         Raises:
-            _NotSent: no backend may get the call, or none has answered.
-            ApiError: holds or limits forbid the first request.
+            _NotSent: no backend may get the call, or the last backend did not answer.
+            ApiError: a limit or a hold forbids the first request.
             DatabaseUnavailable: the holds cannot be read.
         """
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
@@ -365,10 +366,11 @@ def client_settings(settings: Settings) -> Settings:
 
 
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
-    """Return the body for one backend. It has the name by which the backend knows the model.
+    """Return the body of a call as it is sent to one backend.
 
-    If the backend's settings give batches a priority, the body gets the priority of interactive requests. A
-    priority in the tenant's request is overwritten.
+    In this body, the model has the name by which the backend knows it. If the registry sets a `priority` for
+    batches at this backend, the body also gets the priority of interactive calls. It replaces a priority that
+    the client has sent.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 

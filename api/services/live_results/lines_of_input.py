@@ -24,15 +24,20 @@ _DUPLICATE = struct.Struct(">QQQI")
 
 
 class BatchLines(NamedTuple):
-    """The lines of a batch. A line is identified by its number, counted from 0 in input order.
+    """All lines of a batch, as columns of numbers. A line has a number, counted from 0 in the order of the
+    input.
+
+    A duplicate is a line that repeats an earlier line, its original, and gets the same result. During
+    ingestion, a record of each duplicate was stored.
 
     Attributes:
-        offsets: for each line, its byte offset in the input file.
-        distances: for each line that repeats an earlier line (the original), how many lines before it the
-            original is; 0 for all others.
-        originals, duplicates: numbers of lines, sorted. Line `duplicates[n]` repeats line `originals[n]`.
-        entries, lengths: first byte and number of bytes of the entry of line `duplicates[n]` in `texts`.
-        texts: the entries of all duplicates, encoded as ingestion stored them.
+        offsets: for each line, the byte at which it begins in the input file.
+        distances: for each line, how many lines before it its original is; 0 if the line is not a duplicate.
+        originals, duplicates: pairs of line numbers, sorted. Line `duplicates[n]` repeats line
+            `originals[n]`.
+        entries, lengths: for each pair, the position and length of the duplicate's record in `texts`, in
+            bytes.
+        texts: the records of all duplicates, as ingestion stored them.
     """
 
     offsets: memoryview

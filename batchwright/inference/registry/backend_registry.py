@@ -221,10 +221,13 @@ class BackendRegistry:
         return frozenset(self._routers)
 
     async def refresh(self) -> None:
-        """Reload API keys and certificates, and read all model lists and changes again.
+        """Update all that this process knows about models and backends.
 
-        The model lists are requested from the backends and read from the database. If the database is
-        unreachable, the call raises the exception class that the constructor got as `unavailable`.
+        This reloads API keys and certificates, requests the model list of each backend, and reads the stored
+        model lists and run-time changes from the database.
+
+        Raises the exception class `unavailable`, an argument of the constructor, if the database is
+        unreachable.
         """
         if self._read:
             await self.refresh_changes()

@@ -1,6 +1,8 @@
-"""Headers of requests to backends: headers in the registry, and headers forwarded from a batch's creation.
+"""Rules for the headers of requests to backends.
 
-A header in the registry must not occur twice, and must not replace a header that Batchwright itself sends.
+Some of these headers are configured in the model registry. Others were sent by the client that created the
+batch, and are passed on to backends. A header in the registry must not occur twice, and must not replace a
+header that Batchwright itself sends.
 """
 
 import re

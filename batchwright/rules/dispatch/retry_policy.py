@@ -206,10 +206,14 @@ _BODY = msgspec.json.Decoder(_GatewayErrorBody)
 
 
 def _beginning(body: bytes) -> str:
-    """Return the type, the code and the beginning of the message of an error, in lower case and joined.
+    """Return the start of a backend's error response as text in lower case, in which known phrases are
+    searched.
 
-    If the body is not JSON, return the beginning of the body. If the body starts like a JSON object but
-    cannot be parsed, return an empty string.
+    There are three cases:
+
+    - If the body is a JSON object, the text has the error's type, its code and the start of its message.
+    - If the body starts like a JSON object but cannot be parsed, the text is empty.
+    - If the body is anything else, the text is the start of the body.
     """
     try:
         found = _BODY.decode(replace_lone_surrogates(body[:_MAX_PARSED_BYTES]))

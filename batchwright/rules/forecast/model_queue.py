@@ -91,7 +91,12 @@ class QueueForecast:
         self._until = WorkUntil(queue, self._queued)
 
     def remaining(self, work: UnsettledWork) -> RemainingTime:
-        """Return the forecast of one batch of the queue."""
+        """Forecast when one batch in the queue will end.
+
+        Args:
+            work: the batch's lines without a final result. It must be an item of the queue that the
+                constructor got.
+        """
         done = self._until.last_line_of(work)
         ahead, sending = done - self._queued[work.key], done / self._speed.lines_per_second
         median, high = self._last_answers(work, 0.5), self._last_answers(work, 0.9)

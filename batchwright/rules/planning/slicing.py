@@ -27,10 +27,11 @@ _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the m
 
 
 def min_equal_slice_lines(total: int) -> int:
-    """Return the minimum number of lines per slice, for a model whose lines are cut into equal slices.
+    """Return the smallest number of lines that a slice may have if a model's lines are cut into equal slices.
 
-    In a small batch, slices may be small: a worker that can send more lines takes several slices. In a large
-    batch, the minimum is higher, because there are enough slices even then.
+    A slice is a part of a model's lines that one worker sends. In a small batch, the minimum is low, so that
+    there are enough slices for several workers. In a large batch, there are enough slices anyway. The minimum
+    is then higher, because each slice costs time.
 
     Args:
         total: number of lines of the whole batch.

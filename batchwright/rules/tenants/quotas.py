@@ -13,9 +13,12 @@ BUDGETS = (
 
 
 class DailyAmounts(NamedTuple):
-    """Tokens and cost of one day (UTC), either the amounts that were used or the amounts of a budget.
+    """Numbers of tokens and cost for one day (UTC): either what was used on this day, or a budget for each
+    day.
 
-    In a budget, 0 means no limit. `cost` is an amount as in `rules/token_costs.py`.
+    Attributes:
+        tokens: number of tokens. In a budget, 0 means no limit.
+        cost: cost in the unit of `rules/token_costs.py`. In a budget, 0 means no limit.
     """
 
     tokens: int = 0

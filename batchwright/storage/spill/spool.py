@@ -8,12 +8,14 @@ from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 
 class Spool(ScratchFile):
-    """A scratch file, and growing sequences of bytes that move to the disk when they become too large.
+    """A scratch file for one activity. It also creates sequences of bytes that move to disk when they grow
+    too large.
 
     Attributes:
-        new_bytes: creates a growing sequence of bytes. All sequences are deleted when the spool is closed.
-        off_loop: runs a function in a thread and returns its result, as `SpillSpace.off_loop` does.
-        check_stopped: raises SpoolStopped after that call was cancelled, as `SpillSpace.check_stopped` does.
+        new_bytes: creates a growing sequence of bytes, which is deleted when the spool is closed.
+        off_loop: runs a function in a thread and returns the function's result (`SpillSpace.off_loop`).
+        check_stopped: must be called regularly by functions that `off_loop` runs. It raises SpoolStopped if
+            the call of `off_loop` was cancelled (`SpillSpace.check_stopped`).
     """
 
     def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:

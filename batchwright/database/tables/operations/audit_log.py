@@ -105,13 +105,15 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """The part of the audit log that exists. The position of an entry is its number in the log, from 1.
+    """Shows which entries the audit log has now: the first, the last, and those whose actions have ended.
+
+    The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
 
     Attributes:
-        latest: position of the latest entry, even if this entry was deleted; 0 if there was no entry.
-        oldest: position of the oldest entry that is not deleted; None if there is no such entry.
-        ended_below: smallest id of an action that may still be running. All actions with a smaller id have
-            ended. If no action is running, this is a text that is greater than all ids.
+        latest: position of the newest entry, even if it was deleted since; 0 if the log never had an entry.
+        oldest: position of the oldest entry that still exists; None if no entry exists.
+        ended_below: id of the first entry whose action may still be running. The actions of all entries with
+            smaller ids have ended. If no action is running, this text is greater than the ids of all entries.
     """
 
     latest: int
