@@ -49,9 +49,9 @@ class Lifecycle(LifecycleActivities):
         """End a batch by setting its final status, and return the status.
 
         A batch that has ended keeps its status. If the batch's database row is missing because the API
-        crashed, it is inserted first. A row that waits for files stops waiting if the request says that the
-        files will never be written. The batch's intermediate objects are deleted, unless they are still
-        needed to write its files or to resume it.
+        crashed, it is inserted first. If an ended batch still waits for its files, and the request says that
+        they will never be written, the batch stops waiting. The batch's intermediate objects are deleted,
+        unless they are still needed to write its files or to resume it.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

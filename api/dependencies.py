@@ -59,8 +59,8 @@ class ModelRouters(Protocol):
         ...
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Forget the routers of models that no backend lists, except those in `awaited`. This frees
-        memory.
+        """Forget the routers of models that no backend lists, to free memory. `awaited` has the models that
+        requests still use; their routers are kept.
         """
         ...
 

@@ -15,7 +15,7 @@ IDEMPOTENCY_KEY_HINT = {"idempotency_key": "Send the key in the header Idempoten
 
 
 class ApiError(Exception):
-    """An error response to the client, which gets all its fields: status, message, code, parameter and
+    """An error response. The client gets all fields of this object: status, message, code, parameter and
     headers.
     """
 

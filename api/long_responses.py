@@ -17,8 +17,8 @@ class StopSignal:
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the signal is set. If the signal is already set, it is never
-        called.
+        """Register a function to call when the signal is set. If the signal is already set, the function is
+        never called.
         """
         self._callbacks.append(callback)
 

@@ -47,8 +47,8 @@ class _Server(uvicorn.Server):
     """uvicorn's server without its signal handlers. This module handles signals itself, so that the exit code
     is 0.
 
-    When the server stops, it ends the streams that follow a batch. All other requests may finish, for at most
-    the `timeout_graceful_shutdown` of `config`, in seconds.
+    When the server stops, it ends the streams that follow a batch. All other requests may finish, but after
+    `config.timeout_graceful_shutdown` seconds they are cut off.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:

@@ -115,8 +115,8 @@ class BatchWorkflow:
     def abandon(self) -> None:
         """End the batch without output files. An operator sends this signal if the files cannot be written.
 
-        The stored results are kept. The signal has an effect only while the files are being written, or while
-        they are pending.
+        The stored results are kept. The signal has an effect only while the files are being written, or if
+        the batch already has its final status and only its files are missing.
         """
         self._abandoned = self._is_finalizing or self._files_pending
 
@@ -433,8 +433,8 @@ class BatchWorkflow:
     def _report_failure(self, what: str, error: ActivityError) -> None:
         """Add an activity's failure to the errors that the tenant sees. The details are only logged.
 
-        The batch fails, unless it has already ended with pending files. `what` is the start of the sentence
-        for the tenant, such as "The results could not be written".
+        The batch fails, unless it already has its final status and only its files are missing. `what` is the
+        start of the sentence for the tenant, such as "The results could not be written".
         """
         if not self._files_pending:
             self._ending = BatchStatus.FAILED

@@ -41,8 +41,9 @@ class ModelRuns:
     Args:
         order: the batch.
         desired_state: returns the desired state. It is called after every event of the batch's workflow.
-        on_end: called when a run ends. After a success, it gets the run's result and an empty string. After a
-            failure, it gets None and the reason as a sentence for tenants.
+        on_end: function that is called when a model run ends. After a success, its arguments are the run's
+            result and an empty string. After a failure, they are None and the reason, as a sentence for
+            tenants.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ def finalization_options(order: BatchOrder, status: str, *, waits_for_storage: b
     """Return the options of the finalization activity, which writes the files.
 
     Args:
-        status: status with which the batch ends, for the summary.
+        status: status with which the batch ends. Temporal's Web UI shows it in the summary of the activity.
         waits_for_storage: if True, the activity is retried while storage is unavailable. If False, it fails
             at once.
     """
@@ -163,7 +163,8 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
     """Return the options of one attempt to deliver a webhook.
 
     Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay deliveries to
-    others. The endpoints of a tenant that belong to single batches or calls count as one.
+    others. All endpoints of a tenant that get the events of only one batch or call count together as one
+    endpoint.
     """
     return ActivityConfig(
         task_queue=WEBHOOK_QUEUE,

@@ -20,7 +20,8 @@ async def run_until(
     Args:
         step: a running activity.
         stopped: returns True when the activity must be cancelled. It is called after every workflow event.
-        max_wait: how long to wait until the cancelled activity has ended. Then None is returned.
+        max_wait: maximum time to wait for the end of an activity that was cancelled. If it has not ended by
+            then, None is returned.
 
     Raises:
         ActivityError: the activity failed without being cancelled.

@@ -53,7 +53,8 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check whether the batch that is due now may be created. Return its order, or why it is refused.
+        """Check whether the batch that is due now may be created. Return its order (the message that starts
+        its workflow), or why it is refused.
 
         The batch's id is derived from the run, so every attempt returns an order with the same id. If the
         batch already has a row in the database, the order in this row is returned. If the schedule was
@@ -137,7 +138,8 @@ class BatchScheduling(ScheduleActivities):
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
-        """Check whether a batch of the schedule may be created now. Return its order, or why it is refused.
+        """Check whether a batch of the schedule may be created now. Return its order (the message that starts
+        its workflow), or why it is refused.
 
         If the batch may be created, it is counted for the tenant's quota of live batches.
         """

@@ -47,7 +47,7 @@ class BatchRunSource(Protocol):
     async def find(self, batch_id: str) -> BatchRun | None: ...
 
     async def order(self, batch_id: str) -> BatchOrder:
-        """Return the batch order with which the run was started."""
+        """Return the order of the batch: the message with which its workflow run was started."""
         ...
 
     async def start(self, order: BatchOrder) -> None:

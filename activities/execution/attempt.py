@@ -268,8 +268,8 @@ class SliceAttempt:
         Return False in two cases:
 
         - Another attempt owns the slice.
-        - The grace period ended more than `LAST_FLUSH_SECONDS` ago. The workflow soon stops waiting for the
-          slice.
+        - The grace period ended more than `LAST_FLUSH_SECONDS` ago. In the grace period, requests that are in
+          flight when the slice is stopped may still complete. The workflow soon stops waiting for the slice.
 
         If the batch has reached the cap on its cost, the workflow waits longer. In this case, only the grace
         period after the deadline counts.

@@ -142,9 +142,9 @@ class JobRunner:
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 
     async def forget(self) -> None:
-        """Delete the stored callbacks of jobs that have ended.
+        """Delete the stored callbacks, with which backends have reported the end of this turn's jobs.
 
-        Call this after the results of the jobs are stored.
+        Call this after the results of these jobs are stored.
         """
         received, self._received = self._received, []
         await self._callbacks.forget(received)

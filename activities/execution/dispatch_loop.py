@@ -57,15 +57,15 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the send loop check now, instead of at its next tick, if it has to stop."""
+        """Make the send loop check at once, instead of at its next tick, whether it has to stop."""
         if not self._sender.may_send_now():
             self._sender.leave_queue()
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
-        """Delete the stored callbacks of jobs that have ended.
+        """Delete the stored callbacks, with which backends have reported the end of this turn's jobs.
 
-        Call this after the results of the jobs are stored.
+        Call this after the results of these jobs are stored.
         """
         await self._jobs.forget()
 

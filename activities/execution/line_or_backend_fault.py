@@ -63,10 +63,11 @@ class FaultAttribution:
     def charged_budget(
         self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch
     ) -> Budget:
-        """Return what an outcome costs its line, for example one of its attempts.
+        """Return what an outcome costs its line, such as one of its attempts.
 
-        If it would cost an attempt (ATTEMPT) but the backend is at fault, the result is CAPACITY: the line
-        only has to wait. In all other cases, it is the budget of the outcome.
+        Usually, this is the budget that the outcome itself names. There is one exception: the outcome names
+        ATTEMPT, but the backend is at fault. The result is then CAPACITY, so that the line only has to wait
+        and keeps all its attempts.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -84,7 +85,7 @@ class FaultAttribution:
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
         """Store the backend's error message in its circuit breaker.
 
-        When lines wait, this tenant sees the message in the waiting reason.
+        The waiting reason shows the message to the tenant of this slice.
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 

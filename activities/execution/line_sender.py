@@ -300,7 +300,7 @@ class LineSender:
             self._state.wake.set()
 
     def _resume_job(self, line: SliceLine) -> Dispatch | None:
-        """Return a Dispatch to the backend at which the line already runs as a job.
+        """Return a `Dispatch` (request in flight) to the backend at which the line already runs as a job.
 
         If that backend is no longer configured, forget the job and return None.
         """

@@ -49,7 +49,8 @@ class InFlightRequest(Struct, eq=False):
 
     Attributes:
         permit: the right to have one request in flight.
-        dispatch: the backend that has the request now. If another backend gets the request, this is replaced.
+        dispatch: the backend that has the request now. If another backend gets the request, this field is
+            replaced.
     """
 
     line: SliceLine
@@ -101,7 +102,8 @@ class SliceMetrics:
         Args:
             url: URL of the backend.
             seconds: duration of the request.
-            chat: how a chat was sent, CHAT or GROUPED_CHAT; empty for other requests.
+            chat: CHAT for a chat that was sent alone, GROUPED_CHAT for a chat that may share its request with
+                other chats; empty if the request is not a chat.
         """
         kind = url, outcome.status, outcome.verdict.category, chat
         durations = self._requests.get(kind)

@@ -57,10 +57,12 @@ class SliceReporter:
         return SliceResult(completed=writer.completed, failed=writer.failed)
 
     def turn_finished(self, *, another_follows: bool) -> None:
-        """Clear the slice's waiting reason and deferral metric, at the end of a turn that has sent lines.
+        """Withdraw the slice's waiting reason, and stop counting the slice as deferred (returned to its
+        queue).
 
-        There are two exceptions. If the model's circuit allows only trial requests, the waiting reason stays.
-        If another turn follows, the deferral metric stays.
+        Call this at the end of a turn that has sent lines. There are two exceptions. If the model's circuit
+        breaker allows only trial requests, the waiting reason stays. If another turn follows, the slice still
+        counts as deferred.
         """
         is_open = self._open_circuit() is not None
         if not is_open:
@@ -111,7 +113,9 @@ class SliceReporter:
         self._settled = settled
 
     def _limit_reason(self) -> str:
-        """Return words for the cap or rate that the slice's lines have reached; empty if there is none."""
+        """Return the cap or the rate limit that stops the slice's lines, in words; empty if no limit stops
+        them.
+        """
         request, permits = self._request, self._worker.permits
         tenant, model = request.tenant, request.model
         limit = permits.limit_reached(model, tenant, request.caller.key_id)

@@ -59,8 +59,8 @@ class _PooledTask(Generic[Item]):
 class TaskPool(Generic[Item]):
     """Runs items in asyncio tasks that are reused, because creating a task for each item is slow.
 
-    A new task is created only while all others are busy. All tasks run in copies of the context (contextvars)
-    of the pool's creation.
+    A new task is created only while all others are busy. Each task runs in a copy of the context
+    (contextvars) in which the pool was created.
 
     Args:
         execute: processes one item. It must not raise anything except CancelledError.

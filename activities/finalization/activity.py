@@ -271,8 +271,8 @@ def _errors_of_slices(
 ) -> list[ErrorCount]:
     """Count the lines that failed in slices, by error code and model.
 
-    The model of a line is read from the storage key of its result's segment, a stored object with many
-    results.
+    The result of a line is in a segment, a stored object with many results. The segment's storage key shows
+    the model of the line.
     """
     order, tally = request.order, ErrorTally()
     root, models = object_keys.results_root(order.tenant, order.batch_id), dict[str, str]()

@@ -28,7 +28,8 @@ _ROW = struct.Struct(">QQQII")
 
 
 class _Original(NamedTuple):
-    """The earlier line that duplicates repeat: its result, and its dead letter if it has one.
+    """The earlier line that duplicates repeat: its result, and its dead letter (the record of why it failed)
+    if it has one.
 
     `failed` is 1 if the result is a failure, otherwise 0.
     """
@@ -156,7 +157,10 @@ class DuplicateSettler:
 
 
 class _Originals:
-    """Finds results and dead letters by their lines, which must be requested in the order of the input."""
+    """Finds the results and dead letters of lines. Lines must be requested in the order of the input.
+
+    A dead letter is a record of why a line finally failed.
+    """
 
     def __init__(self, index: ResultIndex, selected: SelectedResults) -> None:
         self._index = index
@@ -181,7 +185,7 @@ class _Originals:
         raise PlanDamaged(f"There is no line at byte {offset} to which a duplicate line refers.")
 
     def _find_dead_letter(self, offset: int) -> bytes | None:
-        """Return the last dead letter of the line."""
+        """Return the last dead letter of the line (record of why it failed); None if the line has none."""
         found = None
         while self._dead_letter is not None and self._dead_letter[0] <= offset:
             if self._dead_letter[0] == offset:

@@ -131,18 +131,22 @@ _ATTEMPT_DECODER = msgspec.json.Decoder(_AttemptRecord)
 
 
 class _PlacedLines:
-    """Finds the lines without a result in the shards, which must be read in the order of the models."""
+    """Finds the lines without a result in the shards, which are stored copies of each model's lines.
+
+    The shards must be read in the order of the models' numbers.
+    """
 
     def __init__(self, missing: MissingLines) -> None:
         self._lines = missing.in_sending_order()
         self._next: MissingLine | None = None
 
     def among(self, number: int, place: int, lines: list[bytes]) -> list[tuple[MissingLine, bytes]]:
-        """Return those of `lines` that have no result.
+        """Find the lines without a result in a part of a shard. Return them, each with its content.
 
         Args:
-            number: number of the model. The lines are from its shard.
-            place: number of lines that come before them in the shard.
+            number: number of the model to which the shard belongs.
+            place: number of lines in the shard that come before `lines`.
+            lines: the lines in this part of the shard.
         """
         found: list[tuple[MissingLine, bytes]] = []
         self._next = self._next or next(self._lines, None)

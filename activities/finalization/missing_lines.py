@@ -55,18 +55,18 @@ class MissingLines:
 
     @property
     def end(self) -> int:
-        """Position in the input after the last of these lines, in bytes. There must be at least one line."""
+        """Position in the input, in bytes, after the last line without a result. There must be one."""
         offset, length, *_ = _MISSING.unpack(
             self._rows.read(len(self._rows) - _MISSING.size, len(self._rows))
         )
         return offset + length
 
     def attempts_of(self, line: MissingLine) -> list[RecordRow]:
-        """Return the index rows of the stored records about the line's attempts."""
+        """Return a row for each stored record about an attempt of the line, with the record's position."""
         return self._attempts.between(line[4], line[5])
 
     def in_sending_order(self) -> Iterator[MissingLine]:
-        """Yield the lines of the first model in the order of its plan, then those of the next model."""
+        """Yield the lines without a result, model by model. Lines of a model are in the order of its plan."""
         placed = self._new_bytes()
         for line in self:
             _, _, model, place, _, _ = line
@@ -100,9 +100,13 @@ class MissingLines:
             self._planned.append(rows)
 
     def compare(self, index: ResultIndex, selected: SelectedResults) -> None:
-        """Find the planned lines that have no result. Count the lines of each model.
+        """Find the planned lines that have no result, and count the lines of each model.
 
-        Call this once, after all plans were added.
+        Call this once, after `add_plan` has added all plans.
+
+        Args:
+            index: all stored records about lines. It contains the records of earlier attempts.
+            selected: the result of each line that has one.
         """
         completed, failed = ([0] * len(self._shares) for _ in range(2))
         first: list[tuple[int, int]] = [(_END, 0)] * len(self._shares)  # place in the plan, and offset
@@ -127,8 +131,8 @@ class MissingLines:
     ) -> Iterator[tuple[int, int, int, int]]:
         """Yield the planned lines without a result. Count all other planned lines by their model.
 
-        Each item is (offset in the input, length, number of the model, place in its plan). `completed` and
-        `failed` are the counts, by number of the model.
+        Each item is (offset in the input, length, number of the model, place in its plan). The counts are
+        added to `completed` and `failed`, which are indexed by the number of the model.
         """
         successes, failures = selected.output.offsets(), selected.error.offsets()
         success, failure = next(successes, _END), next(failures, _END)

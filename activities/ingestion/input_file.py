@@ -99,7 +99,7 @@ async def write_calls(database: Database, storage: Storage, order: BatchOrder, g
 
     A call is a single request that runs as a line of a rolling batch. After this, the batch gets no further
     calls. Each attempt writes the lines to an object of its own, without calls that were cancelled meanwhile.
-    Return None if all of them were cancelled.
+    Return None if all calls were cancelled.
 
     Args:
         group: the group of calls from which the batch takes its lines.

@@ -96,7 +96,7 @@ class _PlanTables:
 class Publisher:
     """Writes the stored objects of one ingestion attempt: plans, shards (the lines) and slice tables.
 
-    They are under the attempt's own key prefix.
+    The objects are stored under the attempt's own key prefix.
     """
 
     def __init__(

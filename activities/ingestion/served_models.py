@@ -1,4 +1,4 @@
-"""Models of the process as a new batch finds them: names, prices and rate limits."""
+"""The models that a new batch can use, with their prices and rate limits, as this process knows them."""
 
 import time
 from collections.abc import Iterable, Mapping

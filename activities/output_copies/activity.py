@@ -74,10 +74,11 @@ class OutputCopies(OutputCopyActivities):
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that the copy has failed and no more attempts follow. Return the final state of the copy.
+        """Record that a batch's files were not copied, and that no more attempts follow. Return the final
+        state.
 
-        The error of the last attempt stays. If an attempt has succeeded although its worker could not report
-        it, the state stays `written`.
+        The row keeps the error of the last attempt. If an attempt has copied the files, but its worker could
+        not report this, the state stays `written`.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -93,8 +94,9 @@ class OutputCopies(OutputCopyActivities):
         """Copy the output file and the error file, one after the other.
 
         Raises:
-            CopyImpossible: the tenant may no longer write there, or a file was deleted.
-            ObjectMissing: the storage does not find a file. Perhaps a proxy answers instead of it.
+            CopyImpossible: the tenant may no longer write to the output location, or a file was deleted.
+            ObjectMissing: the storage does not find a file, perhaps because a proxy has answered instead of
+                the storage.
             ObjectRefused, StorageUnavailable: the bucket refuses a file, or does not respond.
         """
         # Imported only if needed: it takes a second and 40 MB.

@@ -22,9 +22,9 @@ CallbackFuture = asyncio.Future[ReceivedCallback]
 
 
 class CallbackSubscriptions(Protocol):
-    """Interface to wait for the callbacks of asynchronous jobs.
+    """Interface to wait for callbacks: requests with which backends report the end of asynchronous jobs.
 
-    `id` is always the id of the job's `CallbackToken`.
+    In all methods, `id` is the id in the job's `CallbackToken`.
     """
 
     def url(self, callback: CallbackToken) -> str:

@@ -51,8 +51,8 @@ class SliceCost:
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
-        counted_elsewhere: the part of `amount` that the batch's amount `elsewhere` contains, too. It was read
-            from the database.
+        counted_elsewhere: the part of `amount` that was already in the costs read from the database. It is
+            not added again to the cost of the batch.
         ended_at: when the turn ended; None while it runs.
     """
 
@@ -118,9 +118,10 @@ class BatchCosts:
         return cost
 
     def end(self, cost: SliceCost) -> None:
-        """Mark the slice as ended.
+        """Record that the turn of a slice has ended.
 
-        It is still counted here, until its last report is certainly in the database.
+        This object still counts the slice's cost until the last report of the cost is certainly in the
+        database.
         """
         cost.ended_at = self._clock()
 

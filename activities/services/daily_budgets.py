@@ -132,8 +132,8 @@ class DailyBudgets:
 
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
-            currency: currency of the prices of the line's model; empty if the model has no prices. Such a
-                line costs nothing, so budgets of cost do not apply to it.
+            currency: currency of the model's prices; empty if the model has no prices. Lines of such a model
+                cost nothing, so budgets of cost do not apply to them.
         """
         for limit, used, owner in self._budgets_of(tenant, key_id):
             for quota in BUDGETS:

@@ -66,7 +66,8 @@ class TaskQueueSlices:
         rate: responses per second of the model, as `measure_rate` computes it.
         answered: number of responses until the time `measured_at`.
         sought: time of the last search for a slice of each tenant.
-        sought_batches: time of the last search for each batch that goes first in its tenant.
+        sought_batches: time of the last search for each batch that goes first among the batches of its
+            tenant.
         seek_after: earliest time of the next search for a tenant, after `_MAX_MISSES` misses.
         seek_more_after: earliest time of the next search for one more batch of a tenant.
         is_seeking: True while a search for a tenant or a batch runs. A search ends when the next slice
@@ -75,7 +76,8 @@ class TaskQueueSlices:
             search.
         misses: number of wrong slices in a row that came in searches for such tenants (`_end_search`).
         is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search reset it.
-        is_first_checked: True if no batch that goes first needs a search now. `set_waiting` resets it.
+        is_first_checked: True if no batch that goes first among those of its tenant needs a search now.
+            `set_waiting` resets it.
     """
 
     slots: set[object] = field(default_factory=set[object])

@@ -55,7 +55,7 @@ class StoredShares(TenantShares):
         self._is_read = asyncio.Event()
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the order of the batches with lines of the model, within each tenant and priority."""
+        """Return in which order the batches of each tenant and priority send their lines of this model."""
         return self._schedule.ranks(model)
 
     async def refresh(self) -> None:
@@ -133,8 +133,8 @@ class StoredShares(TenantShares):
 def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return the part of a tenant's or an API key's cap that one worker may use.
 
-    The parts of all workers add up to the cap. If the cap is lower than the number of workers, each worker
-    gets 1. With a part of 0, the slices of a worker would never end.
+    The parts of all workers add up to the cap. There is one exception: if the cap is lower than the number of
+    workers, each worker gets 1, because with a part of 0, its slices would never end.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

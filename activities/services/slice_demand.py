@@ -310,9 +310,9 @@ class SliceDemand:
     def _seeks_batch(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a batch that goes first.
 
-        Such a batch goes first in its tenant and priority, but has no slice on this worker. Without a search,
-        it would wait until this worker has sent all lines that it has now. A search is repeated after
-        `_SEEK_SECONDS`.
+        Such a batch is sent before all other batches of the same tenant and priority, but has no slice on
+        this worker. Without a search, it would wait until this worker has sent all lines that it has now. A
+        search is repeated after `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

@@ -28,7 +28,9 @@ _MAX_REMEMBERED = 10_000
 
 
 class ReasonSignal(Protocol):
-    """Sends a waiting reason to the batch's workflow. If Temporal does not accept it, nothing is raised."""
+    """Sends a waiting reason to the batch's workflow. If Temporal does not accept the signal, no error is
+    raised.
+    """
 
     async def __call__(self, batch_id: str, reason: WaitingReason) -> None: ...
 

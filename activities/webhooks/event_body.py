@@ -1,4 +1,4 @@
-"""Build the event that a webhook contains."""
+"""Build the body of a webhook: an event about a batch, or a job with its result."""
 
 from batchwright.contracts.api_objects.openai import InputDetails, OutputDetails, RequestCounts, UsageObject
 from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event
@@ -32,7 +32,7 @@ async def body_of(database: Database, delivery: WebhookDelivery, endpoint: Webho
 async def event_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> BatchEvent:
     """Return the event that a webhook reports.
 
-    If the endpoint wants details, the event describes the batch as it is now.
+    If the client has requested details for this endpoint, the event also describes the batch as it is now.
 
     Raises:
         DatabaseUnavailable: the database does not answer.

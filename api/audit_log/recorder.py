@@ -76,10 +76,12 @@ class AuditLog:
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies that record each request to a route of tenants that creates its target.
+        """Return the dependencies that record each request to a route of tenants that creates an object.
 
-        A tenant gets 429 after 600 requests per minute. The target's method `find` chooses the id of the new
-        object.
+        A tenant gets 429 after 600 requests per minute.
+
+        Args:
+            target: kind of the new object. Its method `find` chooses the id of the object.
         """
         return [Depends(CreationAction(self, action, target(self._deps), None), scope="function")]
 

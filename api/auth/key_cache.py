@@ -101,9 +101,7 @@ class KeyUsageRecorder:
         task.add_done_callback(log_failure)
 
     async def drain(self) -> None:
-        """Wait until no write is in progress: each recorded use is in the database, or could not be
-        stored.
-        """
+        """Wait until each recorded use is in the database, or could not be stored."""
         await asyncio.gather(*self._writing)
 
     async def _write(self, key_id: str, at: datetime) -> None:

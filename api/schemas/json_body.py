@@ -187,7 +187,8 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
 def _schema_of(model: type[BaseModel]) -> Mapping[str, object]:
     """Return the JSON schema of `model`. The caller does not change it.
 
-    It is kept, because routes with the same body, and each application that a test builds, ask for it again.
+    The schema is cached, because several routes have the same body, and tests build the application many
+    times.
     """
     return model.model_json_schema()
 

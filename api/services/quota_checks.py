@@ -72,7 +72,7 @@ class QuotaChecks:
             raise self._too_many_live(limit)
 
     async def release(self, id: str) -> None:
-        """End the admission of a batch, file or upload.
+        """Stop counting a batch, file or upload that was admitted (counted before its row exists).
 
         Call this when the row exists, because the row is then counted itself, or when the row will never
         exist. If the database does not respond, the admission expires later.

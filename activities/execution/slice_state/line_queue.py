@@ -135,7 +135,8 @@ class DueLines(Generic[Line]):
     def pop(self) -> Line | None:
         """Remove and return the first line of the first group that is not full.
 
-        If all groups are full, it is the first line of the first group. Return None if there are no lines.
+        A group is full while its next line should wait for the response to an earlier line of the group. If
+        all groups are full, return the first line of the first group. Return None if there are no lines.
         """
         groups = self._groups
         if self._emptied is not None and not groups[self._emptied]:
@@ -158,13 +159,13 @@ class DueLines(Generic[Line]):
     def count_preferred(self) -> float:
         """Return how many lines could be sent before all groups are full.
 
-        Lines of full groups should wait.
+        A group is full while its next line should wait for the response to an earlier line of the group.
         """
         room = self._prefixes.room
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
     def only_full_groups(self) -> bool:
-        """Return True if all lines belong to full groups, which should wait for a response."""
+        """Return True if all groups are full: each should wait for a response now."""
         return all(self._prefixes.is_full(group) for group, lines in self._groups.items() if lines)
 
 
@@ -199,7 +200,9 @@ class LineQueue:
 
     @property
     def preferred(self) -> float:
-        """Number of lines that could be sent now before all prefix groups (same system prompt) are full."""
+        """Number of lines that could be sent now before all prefix groups (lines with the same system prompt)
+        are full. A full group should wait for a response.
+        """
         return self._ready.count_preferred()
 
     def requeue(self, line: SliceLine) -> None:

@@ -272,7 +272,8 @@ class ModelRegistryRoutes:
         lists.
 
         Raises:
-            ApiError: it does, for example because one of its aliases is the name of a listed model.
+            ApiError: there is a conflict, for example because an alias of the model is the name of a listed
+                model.
         """
         settings = self._deps.settings
         reject_secret_misuse(config, self._catalog.trusted)

@@ -42,8 +42,8 @@ class HeldBytes:
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. At the end of the block, they
-        are freed.
+        """Context manager that yields a function to count bytes of the tenant. At the end of the block, all
+        bytes that it has counted are freed.
 
         The argument of the function is the number of additional bytes; it is negative if bytes are freed
         earlier. If a limit would be exceeded, the function counts nothing and raises ApiError (429).
@@ -70,9 +70,9 @@ class HeldBytes:
 class CallBodies:
     """Reads the bodies of single calls. A body may be as large as a line of a batch.
 
-    All bodies in the memory of this process share the limits of `HeldBytes`. A body counts until its call is
-    accepted. If the client waits for the answer on the same connection, the body counts until the connection
-    ends.
+    The bytes of all bodies in the memory of this process count towards the limits of `HeldBytes`. The bytes
+    of a body count until its call (a single request) is accepted. If the client waits for the answer on the
+    same connection, they count until the connection ends.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -81,8 +81,8 @@ class CallBodies:
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
-        """Context manager that reads a request's body and yields its fields. The body counts until the block
-        ends.
+        """Context manager that reads a request's body and yields its fields. Until the block ends, the bytes
+        of the body count towards the limits of `HeldBytes`.
 
         Raises:
             ApiError: the body is too large (413), is not JSON or is not an object (400). Or the bodies of the

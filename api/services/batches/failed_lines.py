@@ -22,9 +22,10 @@ class InputMismatch(Exception):
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of all lines in an error file. Each digest has 16 bytes.
+    """Return digests that identify the lines in an error file. `copy_lines` finds these lines in the input.
 
-    The digests are joined in the order of the file.
+    A digest has 16 bytes, and is computed from the id of a line. The digests are joined in the order of the
+    file.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -37,9 +38,10 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return the digests of the ids of those lines in an error file that failed with one of the codes.
+    """Return digests that identify those lines in an error file that failed with one of the codes.
 
-    Each digest has 16 bytes. They are joined in the order of the file.
+    `copy_lines` finds these lines in the input. A digest has 16 bytes, and is computed from the id of a line.
+    The digests are joined in the order of the file.
 
     Args:
         codes: error codes, as shown in the batch's `errors_summary`.
@@ -66,7 +68,8 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
     Args:
         row: row of the ended batch.
-        wanted: digests of the ids of the selected lines, joined in the order of the input.
+        wanted: digests that identify the selected lines, as `failed_line_digests` returns them. They must be
+            in the order of the input.
         source: the batch's input file.
 
     Raises:
@@ -102,7 +105,8 @@ class _LineSelector:
     After the last piece, the caller must call `finish`.
 
     Args:
-        failed: digests of the ids of the failed lines, joined in the order of the input.
+        failed: digests that identify the failed lines, joined in the order of the input. Each is computed
+            from the id of a line.
     """
 
     def __init__(self, batch_id: str, failed: bytes) -> None:
@@ -113,8 +117,9 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """End the input. Return the rest: the last line, if it is selected and has no newline; otherwise no
-        bytes.
+        """Return the last line of the input if it is selected and has no newline; otherwise no bytes.
+
+        Call this after the last piece.
 
         Raises:
             InputMismatch: a failed line was not in the input.

@@ -97,7 +97,7 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, build)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return the digests of the ids of failed lines in an error file, joined. Each digest has 16 bytes.
+        """Return digests that identify failed lines in an error file. Each has 16 bytes, and all are joined.
 
         If `codes` is not empty, only lines that failed with one of these error codes are included.
 
@@ -277,8 +277,8 @@ class RerunBuilder:
         The caller must insert the row into the database.
 
         Args:
-            wanted: function that returns one byte string: the digests of the ids of all selected lines,
-                joined in the order of the input.
+            wanted: function that returns digests that identify the selected lines, as `failed_line_digests`
+                returns them.
 
         Raises:
             ApiError: the input was deleted, or a file of the batch is lost or damaged.
@@ -297,6 +297,9 @@ class RerunBuilder:
     ) -> _Claimed:
         """Count the new batch towards the tenant's quotas, then claim its lines. Return the result of
         `claim`.
+
+        A claim is a stored record that the lines belong to the new batch. It prevents a second batch from
+        sending them.
 
         If another batch has already claimed the lines, the new batch is not needed. It then no longer counts
         towards the quotas, and the object of its input file is deleted.

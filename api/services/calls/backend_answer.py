@@ -72,8 +72,9 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: runs reports to the circuit breaker that first need a probe of the backend.
-        reporting: such a report of this call; None if there is none.
+        reports: runs reports to the circuit breaker in the background, if a probe (a small test request) must
+            come first.
+        reporting: the task in which such a report of this call runs; None if there is none.
         is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
         is_reported: True after the first report.
     """
@@ -102,7 +103,9 @@ class SentCall:
         return self.dispatch.upstream.backend.client.failure(error)
 
     def end(self) -> None:
-        """End the request. If a report of this call is still running, the attempt ends after the report."""
+        """End the request. If a report of this call to the circuit breaker is still running, the request only
+        ends after this report.
+        """
         if self.reporting is None or self.reporting.done():
             self.dispatch.end()
         else:
@@ -164,10 +167,12 @@ def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_ali
 
 
 async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
-    """Probe the backend at an endpoint at which it has answered before. Return the result.
+    """Send a probe (a small test request) to an endpoint at which the backend has answered before. Return its
+    result.
 
-    The tenant may have chosen an `endpoint` that the model does not have. So if no such endpoint is known,
-    several endpoints are probed in turn. A successful answer of any of them shows that the model works.
+    If the backend has not answered at any endpoint yet, several endpoints are probed in turn, because the
+    tenant may have chosen an `endpoint` that the model does not have. A successful answer at any of them
+    shows that the model works.
     """
     answered = upstream.probes.answered
     if answered:
@@ -259,9 +264,11 @@ class BackendAnswer:
             report_success(self.sent.dispatch)
 
     def settle(self, charge: CallCharge) -> None:
-        """Set the tokens of the charge. Call this at the end of the call.
+        """Set how many tokens the call counts towards the limits per minute. Call this at the end of the
+        call.
 
-        If a successful answer reports no tokens, the estimate stays, as for lines of batches.
+        `charge` contains an estimate until then. If a successful answer reports no tokens, the estimate
+        stays, as for lines of batches.
         """
         if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
             charge.keep_estimate()

@@ -117,7 +117,7 @@ class HeldCalls:
             await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
 
     def _report_failure(self, poller: asyncio.Task[None]) -> None:
-        """If the poller has failed, raise its exception in all callers of `wait`."""
+        """If the task that queries the calls has failed, raise its exception in all callers of `wait`."""
         if poller.cancelled() or (error := poller.exception()) is None:
             return
         for waiting in self._ended.values():
@@ -127,8 +127,8 @@ class HeldCalls:
 
 
 def late_error() -> ApiError:
-    """Return the 429 error for a call that was not answered within its time. Clients do not retry it
-    themselves.
+    """Return the 429 error for a call that was not answered within its time. A header tells clients not to
+    retry.
     """
     late = no_room(
         f"No room: the call waited for {HELD.text}, and no backend had room for it. Try again later."

@@ -44,7 +44,8 @@ _RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
 class InteractiveAdmission:
     """Applies permissions, budgets, holds and limits per minute to the interactive calls of this process.
 
-    They are read from the database at most once a second.
+    A hold is an operator's order to send no calls of a tenant or a model. All these rules are read from the
+    database at most once a second.
 
     Attributes:
         rates: counts the requests and tokens of these calls, for the limits per minute.
@@ -137,6 +138,8 @@ class InteractiveAdmission:
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
         """Return True if holds and limits per minute allow one more request of the tenant to the model now.
 
+        A hold is an operator's order to send no calls of a tenant or a model.
+
         Raises:
             DatabaseUnavailable: the holds cannot be read.
         """
@@ -144,7 +147,9 @@ class InteractiveAdmission:
         return self._limit_reached(tenant, router) is None
 
     def _check_rates(self, tenant: str, router: ModelRouter) -> None:
-        """Check that holds and limits per minute of the tenant and the model allow one more request now.
+        """Check that holds and limits per minute allow one more request of the tenant to the model now.
+
+        A hold is an operator's order to send no calls of a tenant or a model.
 
         Raises:
             ApiError: a limit is used up (429), or an operator holds the tenant or the model (503).
@@ -159,8 +164,9 @@ class InteractiveAdmission:
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 
     def _limit_reached(self, tenant: str, router: ModelRouter) -> Limit | None:
-        """Return the hold or the limit per minute that forbids a request of the tenant to the model; None if
-        none does.
+        """Return what forbids a request of the tenant to the model now; None if it is allowed.
+
+        A request can be forbidden by a limit per minute, or by a hold (an operator's order to send nothing).
         """
         model, now = router.model, time.monotonic()
         limits = router.limits

@@ -76,7 +76,9 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load or rates of this process
 
     async def close(self) -> None:
-        """Cancel the reports, and publish for the last time. Call this when the last call has ended.
+        """Cancel the running reports of failed calls, and call `publish` for the last time.
+
+        Call this when the last interactive call has ended.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -131,7 +133,7 @@ class InteractiveCalls:
             ApiError: as in `InteractiveAdmission.admit`. A limit per minute is used up (429). A hook of the
                 operator refuses the call (403) or fails (500). The circuit breakers of all backends are open
                 (503). No backend can be reached (502, 503, 504).
-            DatabaseUnavailable: the permissions or holds cannot be read.
+            DatabaseUnavailable: the permissions, or the holds by operators, cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
         router = await self._admission.admit(call, model)
@@ -319,13 +321,15 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
     """Return the backends of fallback models that must not get a call after a refusal with this status.
 
-    After 401 and 403, these are all of them, because the prompt may be the reason for the refusal.
+    For 401 and 403, return the backends of all fallback models, because the prompt may be the reason for the
+    refusal. For all other statuses, the result is empty.
     """
     return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:
-    """Return the dispatch to the next backend; None if no backend is left.
+    """Select the next backend for a call, and return the `Dispatch` (request) to it; None if no backend is
+    left.
 
     Also return None if the circuit breakers of all backends are open and the tenant may not send a trial yet.
     A trial is a request that shows whether a backend has recovered.

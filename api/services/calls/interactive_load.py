@@ -125,8 +125,8 @@ class InteractiveRates:
             use.tokens += its_tokens
 
     def report(self) -> list[InteractiveRate]:
-        """Return the use of the limits per minute of each tenant and model that had calls in the last
-        seconds.
+        """Return how much each tenant and each model has used of its limits per minute. Tenants and models
+        without calls in the last seconds are left out.
 
         Call this regularly, because it also updates the averages.
         """

@@ -14,7 +14,7 @@ class WatchedConnections:
     """Watches client connections. A call can end early if its client disconnects or the process stops."""
 
     def __init__(self, stopping: StopSignal) -> None:
-        """Create an empty set of connections. When `stopping` is set, the watching task of each is
+        """Create an empty set of connections. When `stopping` is set, the tasks that watch them are
         cancelled.
         """
         self._stopping = stopping

@@ -49,7 +49,10 @@ class BatchLines(NamedTuple):
     texts: memoryview
 
     def original(self, line: int) -> int:
-        """Return the number of the line whose result this line gets. Most lines get their own."""
+        """Return the number of the line whose result this line gets.
+
+        For a duplicate, this is the earlier line that it repeats. For all other lines, it is the line itself.
+        """
         return line - self.distances[line]
 
     def number(self, offset: int) -> int | None:
@@ -65,7 +68,9 @@ class BatchLines(NamedTuple):
         return [line, *self.duplicates[first : bisect_right(self.originals, line)]]
 
     def duplicate(self, line: int) -> Duplicate | None:
-        """Return the stored entry of a line that repeats an earlier line; None if the line repeats none."""
+        """Return the record of a duplicate (line that repeats an earlier line); None if the line is no
+        duplicate.
+        """
         if not self.distances[line]:
             return None
         original = self.original(line)
@@ -87,7 +92,7 @@ class LineCollector:
         self._offsets, self._duplicates, self._texts = (space.new_bytes() for _ in range(3))
 
     def add_plan(self, entries: bytes) -> None:
-        """Add the lines of a part of a plan (list of a model's lines in dispatch order).
+        """Add the lines that a part of a plan lists. A plan lists a model's lines in the order of sending.
 
         Raises:
             PlanDamaged: `entries` does not consist of whole entries.
@@ -109,8 +114,8 @@ class LineCollector:
         """Add duplicates: lines that repeat an earlier line and get its result.
 
         Args:
-            texts: one entry for each duplicate, without a newline, from the list of duplicates that ingestion
-                has stored.
+            texts: one record for each duplicate, without a newline, from the list of duplicates that
+                ingestion has stored.
         """
         rows, at = list[bytes](), len(self._texts)
         for text, (offset, first, _) in zip(texts, decode_duplicates(texts), strict=True):

@@ -328,7 +328,7 @@ async def open_index(
 
 
 async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Divide a plan, given in pieces, between two of its entries."""
+    """Yield a plan (list of lines) in pieces that end between two entries. `pieces` may end anywhere."""
     rest = b""
     async for piece in pieces:
         data = rest + piece
@@ -340,7 +340,7 @@ async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
-    """Divide bytes, given in pieces, into lines without newlines."""
+    """Yield the complete lines of a file, without newlines, as lists. `pieces` may end within a line."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

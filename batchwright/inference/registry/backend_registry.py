@@ -221,13 +221,10 @@ class BackendRegistry:
         return frozenset(self._routers)
 
     async def refresh(self) -> None:
-        """Update all that this process knows about models and backends.
+        """Reload API keys and certificates, request the model list of each backend, and apply all changes.
 
-        This reloads API keys and certificates, requests the model list of each backend, and reads the stored
-        model lists and run-time changes from the database.
-
-        Raises the exception class `unavailable`, an argument of the constructor, if the database is
-        unreachable.
+        The model lists of all gateways and the run-time changes are read from the database. If the database
+        is unreachable, the exception class is raised that the constructor got as `unavailable`.
         """
         if self._read:
             await self.refresh_changes()
