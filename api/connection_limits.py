@@ -99,7 +99,9 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
 
     def close_answered(self) -> None:
-        """Close the connection after a response. If the request was not read completely, linger first."""
+        """Close the connection after a response. If the request was not read completely, first linger: read
+        and drop data for a short time.
+        """
         if self.cycle.more_body:
             self._linger()
         else:
@@ -141,8 +143,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.close_answered()
 
     def _reject(self, status: int, message: str) -> None:
-        """Send an error response to an incomplete or malformed request. Then linger and close the
-        connection.
+        """Send an error response to an incomplete or malformed request. Then linger (read and drop data for a
+        short time), and close the connection.
         """
         if self.lingers or self.transport.is_closing():
             return

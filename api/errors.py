@@ -62,8 +62,7 @@ def unknown_parameter(param: str, hints: Mapping[str, str] = NO_HINTS) -> ApiErr
 
     Args:
         param: name of the parameter.
-        hints: for wrong names that clients often use, a sentence that says what to send instead. Keys are
-            names.
+        hints: maps wrong names that clients often use to a sentence that says what to send instead.
     """
     message = f"Unknown parameter: '{param}'. {hints.get(param, '')}".rstrip()
     return ApiError(400, message, code="unknown_parameter", param=param)

@@ -134,7 +134,10 @@ def end_options(order: BatchOrder, status: str, files: str = "without files") ->
 
 
 def retention_options(kind: RetentionKind) -> ActivityConfig:
-    """Return the options of the activity that deletes data of one kind. It has the lowest priority."""
+    """Return the options of the activity that deletes data of one kind.
+
+    The activity has the lowest priority.
+    """
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=_RETENTION_PATIENCE,
@@ -147,7 +150,7 @@ def retention_options(kind: RetentionKind) -> ActivityConfig:
 
 
 def consistency_check_options() -> ActivityConfig:
-    """Return the options of the consistency check activity. It has the lowest priority."""
+    """Return the options of the consistency check activity. The activity has the lowest priority."""
     return ActivityConfig(
         task_queue=IO_QUEUE,
         schedule_to_close_timeout=_CONSISTENCY_CHECK_PATIENCE,
@@ -178,7 +181,7 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
 def output_copy_workflow_options(order: BatchOrder) -> ChildWorkflowConfig:
     """Return the options of the workflow that copies the files of a batch.
 
-    It continues after the batch ends.
+    This workflow continues after the workflow of the batch has ended.
     """
     return ChildWorkflowConfig(
         id=output_copy_id(order.batch_id),
@@ -191,9 +194,9 @@ def output_copy_workflow_options(order: BatchOrder) -> ChildWorkflowConfig:
 
 
 def output_copy_options(order: BatchOrder) -> ActivityConfig:
-    """Return the options of the activity that copies the files of a batch. It is retried for 72 h.
+    """Return the options of the activity that copies the files of a batch.
 
-    The activity has its own queue. So slow buckets delay no other work.
+    The activity is retried for 72 h. It has its own queue, so slow buckets delay no other work.
     """
     return ActivityConfig(
         task_queue=OUTPUT_QUEUE,
@@ -248,7 +251,8 @@ def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig
 def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
     """Return the options of the workflow of a batch that a schedule creates.
 
-    They are the same as for every other batch. The batch continues if the schedule's workflow is terminated.
+    The options are the same as for every other batch. The batch continues if the schedule's workflow is
+    terminated.
     """
     return ChildWorkflowConfig(
         id=order.batch_id,

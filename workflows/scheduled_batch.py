@@ -30,7 +30,7 @@ _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")  #
 class ScheduledBatchWorkflow:
     """Creates the batch of a schedule, and waits until the batch ends.
 
-    Because it runs as long as its batch, the schedule's overlap policy applies to the batches.
+    Because this workflow runs as long as the batch, the schedule's overlap policy applies to its batches.
     """
 
     @workflow.init

@@ -77,7 +77,8 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the database row of the batch that a run has started, and add the run to its schedule.
+        """Insert the database row of the batch that a run of a schedule has started. Add the run to the
+        schedule.
 
         If the run has started no batch, the schedule's list of runs gets the reason. A repeated call changes
         nothing.
@@ -116,7 +117,8 @@ class BatchScheduling(ScheduleActivities):
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
         """Return the final status of a batch; None if its tenant has deleted it after the end.
 
-        If the batch has not ended, the activity fails and is retried. So it waits for the end.
+        If the batch has not ended, the activity fails and is retried. In this way, the activity waits for the
+        end.
 
         Raises (ApplicationError, by type):
             BatchLive: the batch has not ended; retried.

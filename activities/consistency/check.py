@@ -145,8 +145,8 @@ class ConsistencyCheck:
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
         """Report that a workflow run has ended, although its batch's row still waits for the output files.
 
-        If repairs are on, repair the row: add the files if they exist. If they do not exist, end the waiting
-        for files.
+        If repairs are on, repair the row: add the files if they exist. If they do not exist, record that the
+        batch no longer waits for files.
         """
         order, table = row.order, self._sources.database.batches
         with_result = await self._sources.runs.find(run.id)

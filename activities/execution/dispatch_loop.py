@@ -195,9 +195,9 @@ class SliceDispatcher:
         - The tenant has reached a cap or a rate.
         - The model has reached a rate, and the slice is on a queue that several models share.
 
-        If only some lines with the same system prompt may be in flight (`PrefixGroups.width`), the others are
-        not counted. None of these rules applies if this worker already runs many slices of the tenant
-        (`SliceDemand.is_replaceable` is False).
+        If only some lines with the same system prompt may be in flight (`PrefixGroups.width`), the other
+        lines with this prompt are not counted. None of these rules applies if this worker already runs many
+        slices of the tenant (`SliceDemand.is_replaceable` is False).
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0

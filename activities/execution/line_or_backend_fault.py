@@ -157,7 +157,7 @@ class LineAttempts:
             self._persist(line)
 
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
-        """Schedule a retry because the backend has no capacity now. It costs the line no attempt.
+        """Schedule a retry because the backend has no capacity now. The wait costs the line no attempt.
 
         If other clients use the backend's slots, the line is due at once. The limit of the backend then
         decides when it is sent.

@@ -210,7 +210,8 @@ class LineSettler:
         return OutboundRequest(line.request_id, custom_id, body)
 
     def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report an outcome to the limits, the prefix groups and the memory budget.
+        """Report an outcome to the objects that adapt to it: the limits, the prefix groups and the memory
+        budget.
 
         The memory budget gets the size of the response's body.
         """
@@ -346,7 +347,8 @@ class LineSettler:
     ) -> None:
         """Record why a line has finally failed, as a dead letter.
 
-        The caller must add the line's result right afterwards, so that both are stored in the same segment.
+        The caller must add the line's result right afterwards, so that both are stored in the same segment
+        (an object with many results).
 
         Args:
             attempts: number of attempts that the line has used.

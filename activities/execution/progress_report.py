@@ -34,9 +34,10 @@ class SliceReporter:
         self._settled: int | None = None  # number of settled lines at the last heartbeat
 
     def counts(self) -> SliceResult:
-        """Return the slice's counts for a heartbeat. Also report them, and why the slice waits.
+        """Return the slice's counts for a heartbeat. Also report the counts, and the reason why the slice
+        waits.
 
-        Before the results of earlier turns are read, the counts are too low, so nothing is reported.
+        Until the results of earlier turns are read, the counts are too low, so nothing is reported.
         """
         writer, request = self._writer, self._request
         if writer.is_restored:

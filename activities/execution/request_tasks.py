@@ -323,7 +323,7 @@ def _is_microbatched(turn: TurnContext, model: str) -> bool:
 
 
 def _limits_of(router: ModelRouter, model: str) -> LimitConfig:
-    """Return the registry's limits for the model: the slice's model or one of its fallbacks."""
+    """Return the limits that the registry sets for a model: the slice's model or one of its fallbacks."""
     routers = (router, *router.fallbacks)
     return next((router.limits for router in routers if router.model == model), router.limits)
 

@@ -95,9 +95,13 @@ class DuplicateSettler:
             raise PlanDamaged(f"{key!r} has {lines} lines; {share.duplicates} were committed.")
 
     def _add_rows(self, number: int, lines: list[bytes]) -> int:
-        """Store the duplicates of these lines, and write their custom_ids to the local file.
+        """Store the positions of duplicate lines, and write their custom_ids to the local file.
 
         Return the number of duplicates.
+
+        Args:
+            number: number of the model.
+            lines: lines of the model's list of duplicates, one for each duplicate.
         """
         duplicates = list(decode_duplicates(lines))
         names = [one.custom_id.encode("utf-8", "surrogatepass") for one in duplicates]
@@ -170,7 +174,8 @@ class _Originals:
         self._dead_letter = next(self._dead_letters, None)
 
     def find(self, offset: int) -> _Original:
-        """Return the result and the dead letter of the line at `offset` in the input.
+        """Return the result of the line at `offset` in the input, and its dead letter (record of why it
+        failed).
 
         Raises:
             PlanDamaged: the line has no result.

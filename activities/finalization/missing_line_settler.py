@@ -203,7 +203,7 @@ class _LineCutter:
 
 
 def _custom_id(offset: int, line: bytes) -> str:
-    """Return the custom_id of the line.
+    """Return the custom_id of a line. `offset` is the line's position in the input, for the error message.
 
     Raises:
         PlanDamaged: the bytes are not a request, so a position in the plan is wrong.

@@ -1,6 +1,6 @@
 """Make the input file of a batch without an upload: copy an object that the batch names, or write its calls.
 
-The result is a file of the tenant in the storage of Batchwright, where uploads are. All later steps read this
+The result is a file of the tenant in Batchwright's own storage, like an upload. All later steps read this
 file, so the object may change or disappear afterwards.
 """
 

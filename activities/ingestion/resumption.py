@@ -54,7 +54,7 @@ class ResultReader:
         self._line = b""
 
     def start(self) -> None:
-        """Read the first result. Call this once, when the file is complete.
+        """Read the first result. Call this once, after the whole file was written to the local disk.
 
         Raises:
             ResultDamaged: the first line is not a result.
@@ -127,8 +127,8 @@ class ResumedResults:
     def copy_result(self, offset: int, model: str) -> bool:
         """Copy the result that the source batch has for the line at `offset` in the input.
 
-        Return True if it has one. If the source batch has no usable result for the line, return False. The
-        line must then be sent.
+        Return True if the result was copied. Return False if the source batch has no usable result for the
+        line, so that the line must be sent.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.

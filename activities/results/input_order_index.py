@@ -179,7 +179,7 @@ class ResultIndex:
         self.add_segment(_OWN_SEGMENT, writer.finish())
 
     def line(self, row: RecordRow) -> bytes:
-        """Return the result of a row, as a line of the output or error file."""
+        """Return the result that a row describes, as a line of the output or error file."""
         _, _, position, length = row
         return self._read(length, position)
 
@@ -214,7 +214,8 @@ class ResultIndex:
         )
 
     def _best_rows(self, rows: list[bytes], usages: "array[int]") -> list[bytes]:
-        """Return the packed row of the selected result of each line, in the order of the input.
+        """Select one result for each line, and return the packed rows of these results, in the order of the
+        input.
 
         The successes and tokens of all other results are subtracted from `usages`.
 
@@ -246,7 +247,9 @@ class ResultIndex:
             usages[place] -= count
 
     def lines_by_segment(self, rows: RecordRows) -> Iterator[tuple[str, bytes]]:
-        """Yield each of these results as (storage key of its segment, line of the output or error file)."""
+        """Yield the results that the rows describe, each as (storage key of its segment, line for the output
+        or error file).
+        """
         for row in rows:
             yield self._segments[row[1]], self.line(row)
 

@@ -34,7 +34,9 @@ def unpack_row(row: bytes) -> RecordRow:
 
 
 class RecordRows:
-    """A list of rows about records. The rows are in `stored`, which may be on the local disk."""
+    """A list of rows. Each row says where a record (a result or an attempt of a line) is stored. The rows are
+    in `stored`, which may be on the local disk.
+    """
 
     def __init__(self, stored: GrowingBytes) -> None:
         self._stored = stored

@@ -92,7 +92,7 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
     """Delete old database rows of three kinds: ended batches, uploads, and records of deleted batches.
 
     The rows are deleted in this order. Return the position at which the next turn continues; None after the
-    last row. If the position has the id of an upload, all rows of batches are done.
+    last row. A position with the id of an upload means that all rows of batches were processed.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 

@@ -47,9 +47,9 @@ class CallbackSubscriptions(Protocol):
         ...
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Delete the stored bodies of these callbacks.
+        """Delete the stored bodies of the callbacks with these ids.
 
-        Call this after the results of their jobs are stored.
+        Call this after the results of the jobs are stored.
         """
         ...
 
@@ -91,7 +91,7 @@ class CallbackWatch(CallbackSubscriptions):
             del self._subscribed[id]
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Delete the stored bodies of these callbacks.
+        """Delete the stored bodies of the callbacks with these ids.
 
         If the database is unavailable, the bodies stay until they expire.
         """

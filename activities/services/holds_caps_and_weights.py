@@ -1,4 +1,7 @@
-"""Read weights, caps and rates of tenants, caps of API keys, holds, and the order of batches."""
+"""Read weights, caps and rates of tenants, caps of API keys, holds, and the order of batches.
+
+A hold is an operator's order to send no lines of a tenant or a model.
+"""
 
 import asyncio
 import logging
@@ -21,7 +24,8 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredShares(TenantShares):
-    """Limits of tenants and API keys, holds by operators, weights, and the order of batches.
+    """Limits of tenants and API keys, holds (operators' orders to send nothing), weights, and the order of
+    batches.
 
     Everything is read from the database every two seconds.
 

@@ -1,4 +1,7 @@
-"""Reasons to defer a slice (it returns to its queue and is tried again later), for how long, and metrics."""
+"""Decide why and for how long a slice is deferred, and update metrics about deferred slices.
+
+A deferred slice returns to its queue and is tried again later.
+"""
 
 import random
 import time

@@ -187,9 +187,9 @@ class SliceDemand:
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
     def is_replaceable(self, held: HeldSlice) -> bool:
-        """Return True if the worker holds at most `_MAX_BLOCKED_SLICES` slices of the same tenant and queue.
+        """Return True if the worker should take other slices in addition while this slice may not send.
 
-        If these slices may not send now, the worker takes other slices in addition.
+        This is so if the worker holds at most `_MAX_BLOCKED_SLICES` slices of the same tenant and queue.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES

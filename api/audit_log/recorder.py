@@ -65,8 +65,9 @@ class AuditLog:
         """Return the dependencies that record requests to a route of tenants, if the target of the request
         exists.
 
-        A tenant could fill the audit log by repeating an action that leaves its target in existence. It gets
-        429 after 60 such requests per minute. For actions that end their target, the limit is 600 per minute.
+        A tenant could fill the audit log by repeating an action that leaves its target in existence.
+        Therefore a tenant gets 429 after 60 such requests per minute. For actions that end their target, the
+        limit is 600 per minute.
 
         Args:
             ends: for an action that ends its target, such as a deletion: a function that gets the target's
@@ -220,12 +221,14 @@ class CreationAction(TenantAction):
 
 
 def exists(state: State) -> bool:
-    """Return True. Pass this as `ends` if an action can end its target in any state, as a deletion does."""
+    """Return True for every state. Pass this function as `ends` for actions, such as a deletion, that end a
+    target in any state.
+    """
     return True
 
 
 def is_live(batch: State) -> bool:
-    """Return True if the batch has not ended, so that a cancel still changes it."""
+    """Return True if the batch has not ended, so that a cancel still has an effect."""
     return batch["status"] in LIVE_STATES
 
 

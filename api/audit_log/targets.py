@@ -319,7 +319,9 @@ class NewKeyTarget(KeyTarget):
 
 
 class RateTarget:
-    """The rate limit of one model, or the rate limit over all models, whose target id is empty."""
+    """The rate limit of one model, or the rate limit over all models. For the latter, the target's id is
+    empty.
+    """
 
     type = AuditTargetType.RATE
 

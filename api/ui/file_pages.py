@@ -42,7 +42,7 @@ class FilePages:
 
         The form's token is in the URL, so that the body can be processed as a stream. During the upload, the
         lines are checked, and `upload_events` shows the problems. If too many uploads are already being
-        checked, this one is not checked.
+        checked, the lines of this upload are not checked.
         """
         visit.check_csrf(visit.argument("csrf"))
         checked = [visitor for (visitor, _), check in self._uploads if check.is_checked]

@@ -12,7 +12,8 @@ _OPERATORS = ""  # no tenant has this name
 
 
 class LineSearch:
-    """Searches for batches. Each method raises ApiError (429) if too many other searches are running.
+    """Searches for batches that have a line with a certain custom id. Each method raises ApiError (429) if
+    too many other searches are running.
 
     At most four searches run at a time, and they use at most half of the database connections. All routes
     share one object, so that this limit applies to the whole process.
@@ -38,7 +39,7 @@ class LineSearch:
         ascending: bool,
         after: str | None,
     ) -> FoundBatches:
-        """Search the batches of all tenants, for an operator."""
+        """Search the batches of all tenants for a line with this custom id. Only operators may do this."""
         async with self._limiter.slot(_OPERATORS, f"/{custom_id}"):
             return await self._operator_batches.search(
                 custom_id, filters, limit=limit, ascending=ascending, after=after

@@ -95,7 +95,7 @@ class _Room:
     open: int
 
     def take(self, size: int) -> None:
-        """Add one open call with `size` bytes to the usage."""
+        """Add one call without an answer, with `size` bytes, to the usage."""
         self.open += 1
         self.storage = self.storage._replace(used=self.storage.used + size)
 

@@ -46,7 +46,7 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """Use of the limits per minute by one request to a backend.
+    """How much one request to a backend counts towards the limits per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.
@@ -188,8 +188,9 @@ async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
 
 
 def _small(outcome: Outcome) -> Outcome:
-    """Return the outcome, without its body if the body is large, because it stays in memory while a probe
-    runs.
+    """Return the outcome, but without its body if the body is large.
+
+    The outcome stays in memory while a probe (a small test request) runs.
     """
     return outcome if len(outcome.body) <= _MAX_KEPT_BYTES else replace(outcome, body=b"")
 

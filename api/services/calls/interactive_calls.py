@@ -216,7 +216,7 @@ class InteractiveCalls:
         return self._admission.charged(call.tenant, router, len(call.body))
 
     async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
-        """Return the call with the body that the operator's hooks return.
+        """Call the operator's hooks (own functions), and return the call with the body that they return.
 
         Raises:
             _NotSent: a hook refuses the call or fails.

@@ -1,4 +1,7 @@
-"""Background tasks that probe a backend and then report a failed call to its circuit breaker."""
+"""Background tasks that report failed calls to the circuit breakers of their backends.
+
+Before its report, a task sends the backend a probe: a small test request.
+"""
 
 import asyncio
 from collections.abc import Coroutine

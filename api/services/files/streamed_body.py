@@ -1,4 +1,4 @@
-"""Streams large request bodies, and rejects a body early in a way that clients can handle."""
+"""Streams large request bodies, and rejects bodies early, but so that clients can read the error."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator

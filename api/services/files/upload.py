@@ -271,8 +271,8 @@ async def store_file(
 async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
     """Write the file of a form to storage, insert its row into the database, and return the row.
 
-    If the idempotency key was used before, delete the new object, and return the row of the earlier file.
-    After an error, the new object is deleted at once. If this deletion fails, retention deletes the object
+    If the idempotency key was used before, delete what was written, and return the row of the earlier file.
+    After an error, all that was written is deleted at once. If this deletion fails, retention deletes it
     later.
 
     Raises:

@@ -1,7 +1,7 @@
 """The lines of a running batch in input order, including duplicates: where each is in the input.
 
-A line takes 12 bytes, and a duplicate 20 bytes and its entry in the list of duplicates. They are in columns,
-which are on the local disk if the batch is large.
+A line takes 12 bytes. A duplicate takes 20 bytes more, and the size of its record in the list of duplicates.
+These data are stored in columns, which are on the local disk if the batch is large.
 """
 
 import struct

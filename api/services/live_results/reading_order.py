@@ -27,9 +27,9 @@ NextWindow = Callable[[LiveIndex, int, bool], Window | None]
 def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window | None:
     """Return the lines to read next in input order: from `start` up to the first line without a result.
 
-    The window contains only successful lines, or only failed lines if `success` is False. It is limited to
-    `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if the line `start` has no result or
-    does not exist.
+    The returned window contains only successful lines, or only failed lines if `success` is False. It is
+    limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if the line `start` has no
+    result or does not exist.
     """
     lines, size, end = list[int](), 0, start
     most = min(len(index), start + _LOOKED_AT_ONCE)
@@ -44,9 +44,9 @@ def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window |
 def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
     """Return the lines to read next in the order in which results were found, from result number `start`.
 
-    The window contains only successful lines, or only failed lines if `success` is False. It is limited to
-    `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if there is no result number `start`
-    yet, or if this result is being moved to another segment.
+    The returned window contains only successful lines, or only failed lines if `success` is False. It is
+    limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if there is no result number
+    `start` yet, or if this result is being moved to another segment.
     """
     lines, size, end = list[int](), 0, start
     for settled in index.settlements(start, start + _LOOKED_AT_ONCE):

@@ -185,8 +185,8 @@ class _Reader:
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines, many in each item.
 
-        If the query has a line `after` which to begin, the first item confirms that this line exists. This
-        item may be empty.
+        If the query names a line in `after`, the first item confirms that this line exists. This item may be
+        empty.
 
         Raises:
             ApiError: the line `after` is not one of the selected lines, or the file of the ended batch was
