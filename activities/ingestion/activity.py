@@ -192,7 +192,7 @@ class Ingestion(IngestionActivities):
             raise
 
     async def _store_custom_ids(self, order: BatchOrder, scanner: Scanner, spool: InputSpool) -> None:
-        """Store the index with which the database finds the batch by its custom ids.
+        """Store the index with which the database finds the batch by the custom ids of its lines.
 
         The index has several parts. Parts that an earlier attempt has stored are kept.
         """

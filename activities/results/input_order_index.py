@@ -273,7 +273,9 @@ class ResultIndex:
                 yield offset_of(key), self._read(length, position)
 
     def attempts(self) -> RecordRows:
-        """Return the rows of all records of attempts except dead letters, sorted by offset in the input."""
+        """Return the rows of all records about attempts, except dead letters. They are sorted by offset in
+        the input.
+        """
         ordered = RecordRows(self._spool.new_bytes())
         rows = iter(self._attempts.in_order())
         while some := list(islice(rows, _RECORDS_AT_ONCE)):

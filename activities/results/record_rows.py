@@ -48,7 +48,7 @@ class RecordRows:
         return unpacked_rows(self._stored, _ROW)
 
     def offsets(self) -> Iterator[int]:
-        """Yield, for each row, the offset in the input of the line to which its record belongs."""
+        """Yield one offset for each row: where the line of the row's record begins in the input."""
         return (key >> 1 for key, _, _, _ in self)
 
     def between(self, first: int, end: int) -> list[RecordRow]:

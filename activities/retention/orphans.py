@@ -126,7 +126,7 @@ async def _check_mark(turn: RetentionTurn) -> None:
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
     """Return the position at which turns continue after all data of this tenant was processed.
 
-    In this position, `at` is set.
+    In this position, `at` is set, which means that the tenant is done.
     """
     return SweepPosition(at=turn.now, tenant=tenant)
 

@@ -32,7 +32,8 @@ class CallbackSubscriptions(Protocol):
         ...
 
     def subscribe(self, id: str) -> CallbackFuture:
-        """Return a future that gets the first callback with this id.
+        """Return a future that gets the first callback (a backend's report that a job has ended) with this
+        id.
 
         The callback may already have arrived.
         """

@@ -1,4 +1,4 @@
-"""Daily budgets of tenants, API keys and budget groups: of tokens, and of cost.
+"""Daily budgets for tokens and for cost. Tenants, API keys and budget groups may have such budgets.
 
 A process knows the usage of its own lines at once, and the usage of other processes from its last refresh.
 Therefore the usage may exceed a budget a little. Lines are in flight when the budget runs out, and other

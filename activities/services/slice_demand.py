@@ -160,7 +160,8 @@ class SliceDemand:
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
     def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice must stop sending, because another slice waits for its place or memory.
+        """Return True if the slice must stop sending, because another slice waits for its place on this
+        worker or for its memory.
 
         The place of such a slice becomes free only with its last response. So at most as many slices yield as
         other slices wait. Once the result was True, it stays True.

@@ -150,7 +150,9 @@ class AuditLog:
         )
 
     def _redacted(self, state: State | None) -> JsonValue:
-        """Return the state of a target with header values and text that looks like a secret redacted."""
+        """Return the state of a target, in which header values and text that looks like a secret are
+        redacted.
+        """
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 

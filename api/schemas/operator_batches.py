@@ -37,8 +37,8 @@ def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) 
 
 
 def found_operator_page(found: FoundBatches, now: datetime) -> OperatorBatchPage:
-    """Return one page of the batches that a search has found, for operators. `last_id` is as in
-    `found_page`.
+    """Return one page of the batches that a search has found, for operators. If more pages follow, `last_id`
+    is the batch at which the search stopped.
     """
     page = operator_batch_page(found.rows, now, more=found.last_id is not None)
     return page.model_copy(update={"last_id": found.last_id or page.last_id})

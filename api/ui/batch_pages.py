@@ -79,7 +79,7 @@ class BatchPages:
     async def webhooks(self, visit: Visit) -> Response:
         """Show the deliveries of webhook events about a batch.
 
-        They went to the batch's own endpoint, or to endpoints that get the events of all batches.
+        The events were sent to the batch's own endpoint, or to endpoints that get the events of all batches.
         """
         batch = await _batch(visit)
         most = {"limit": str(_MAX_WEBHOOKS)}

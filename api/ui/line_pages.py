@@ -24,7 +24,8 @@ _OBJECT = TypeAdapter(dict[str, object])
 async def lines(visit: Visit) -> Response:
     """Show lines of a batch with their results, or only the line with a certain `custom_id`.
 
-    The query parameter `at` is a position in the input file, in bytes. The requests of this page follow it.
+    The query parameter `at` is a position in the input file, in bytes. The requests of this page begin at
+    this position.
     """
     api, path = visit.api, f"/v1/batches/{visit.path('id')}"
     batch = await api.get(path, BatchObject)

@@ -113,8 +113,8 @@ async def read_line_queue(
 ) -> LineQueue:
     """Read those lines of the slice from storage that have no result yet. Return them as a queue.
 
-    This takes two requests to storage: the first reads the slice's part of the plan, the second reads the
-    slice's lines in the shard.
+    This takes two requests to storage. The first reads the slice's part of the plan, which lists the model's
+    lines in the order of sending. The second reads the slice's lines in the shard, which holds their JSON.
 
     Args:
         prefixes: the model's prefix groups.

@@ -103,8 +103,8 @@ class SentCall:
         return self.dispatch.upstream.backend.client.failure(error)
 
     def end(self) -> None:
-        """End the request. If a report of this call to the circuit breaker is still running, the request only
-        ends after this report.
+        """End the request. If a report of this call to the circuit breaker is still running, the request ends
+        only after this report.
         """
         if self.reporting is None or self.reporting.done():
             self.dispatch.end()

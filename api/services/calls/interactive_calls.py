@@ -50,7 +50,8 @@ class InteractiveCalls:
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.
-        reports: reports of failed calls to circuit breakers that first need a probe.
+        reports: background tasks that report failed calls to circuit breakers, each after a probe (a small
+            test request).
     """
 
     def __init__(self, deps: ApiDependencies, routers: ModelRouters) -> None:
@@ -362,9 +363,9 @@ def _sum_of(tokens: Tokens) -> int:
 def client_settings(settings: Settings) -> Settings:
     """Return the settings for backend clients in a process that sends interactive calls.
 
-    They differ in two points. The HTTP engine is `httpx`, because only this engine passes on an answer while
-    it arrives. The number of connections is the number of calls that the process may have open. So calls to a
-    backend that hangs do not delay calls to other backends.
+    They differ from `settings` in two points. The HTTP engine is `httpx`, because only this engine passes on
+    an answer while it arrives. The number of connections is the number of calls that the process may have
+    open. So calls to a backend that hangs do not delay calls to other backends.
     """
     return settings.model_copy(update={"http_engine": "httpx", "global_in_flight": MAX_HELD})
 

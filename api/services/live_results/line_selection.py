@@ -22,8 +22,10 @@ class SentLines:
     """
 
     def __init__(self, index: LiveIndex, end: int, success: bool) -> None:
-        """Store the lines of the first `end` results in the index. This takes about a microsecond for each
-        line.
+        """Store which lines have one of the first `end` results in the index.
+
+        Only successes are stored, or only failures if `success` is False. This takes about a microsecond for
+        each line.
         """
         [sent] = index.new_columns(("B", len(index))).views
         for settled in index.settlements(0, end):
@@ -45,7 +47,7 @@ class LineFilter(NamedTuple):
     Attributes:
         after: select only lines that follow the line with this id.
         custom_id: select only lines with this custom id.
-        sent: do not select these lines.
+        sent: lines that were already sent to the client. They are not selected.
     """
 
     after: str | None

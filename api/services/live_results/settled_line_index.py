@@ -161,7 +161,8 @@ class LiveIndex:
 
         Raises:
             ObjectMissing: a segment was deleted, or merged into another segment, since the last refresh. Call
-                `refresh` and try again. That refresh does not wait for `refresh_seconds`.
+                `refresh` and try again. In this case, `refresh` lists the segments even before
+                `refresh_seconds` have passed.
             SegmentDamaged: a result is damaged.
         """
         original = self._lines.original
