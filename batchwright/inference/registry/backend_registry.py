@@ -223,8 +223,8 @@ class BackendRegistry:
     async def refresh(self) -> None:
         """Reload API keys and certificates, request the model list of each backend, and apply all changes.
 
-        The model lists of all gateways and the run-time changes are read from the database. If the database
-        is unreachable, the exception class is raised that the constructor got as `unavailable`.
+        The model lists of gateways and the run-time changes are read from the database. If the database is
+        unreachable, an exception is raised. Its class is the argument `unavailable` of the constructor.
         """
         if self._read:
             await self.refresh_changes()

@@ -206,8 +206,7 @@ _BODY = msgspec.json.Decoder(_GatewayErrorBody)
 
 
 def _beginning(body: bytes) -> str:
-    """Return the start of a backend's error response as text in lower case, in which known phrases are
-    searched.
+    """Return the start of a backend's error response as lower-case text, to search it for known phrases.
 
     There are three cases:
 
