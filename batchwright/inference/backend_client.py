@@ -110,8 +110,8 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the API key again.
 
-        A problem that made the client unusable is cleared. If the client has no API key yet and the key
-        cannot be read, the client stays unusable.
+        A client that was unusable becomes usable again. There is one exception: it has no API key yet, and
+        the key cannot be read.
         """
         self._transport = transport
         self._initial_problem = self.problem = ""
@@ -380,9 +380,9 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_b
     """Return the headers that the registry sets for the backend, with names in lower case.
 
     Args:
-        of_batches: True for requests of batches. The result then includes the backend's `batch_headers`. If
-            the backend has `send_dispatch_header`, it also includes the header that the setting
-            `dispatch_header` names. False for interactive calls, which get none of these.
+        of_batches: True for requests of batches. The result then includes the backend's `batch_headers` and,
+            if the backend has `send_dispatch_header`, the header that the setting `dispatch_header` names.
+            False for interactive calls, which get none of these headers.
     """
     if backend is None:
         return []

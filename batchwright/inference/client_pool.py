@@ -78,7 +78,8 @@ class _SharedTransport:
 class ClientPool:
     """Creates the clients of backends, and reloads their API keys and certificates.
 
-    A transport that is no longer needed is closed when its last request has ended.
+    A transport holds the connections of clients. If it is no longer needed, it is closed when its last
+    request has ended.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class ClientPool:
     async def retain_only(self, keys: Collection[str]) -> None:
         """Drop the clients of backends that are no longer configured.
 
-        `keys` has the client keys that are still needed.
+        `keys` has the keys (`client_key`) of the clients that are still needed.
         """
         for key in self._clients.keys() - keys:
             del self._clients[key]

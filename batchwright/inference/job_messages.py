@@ -62,7 +62,8 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
-    """Read the body of a job's callback, and return the job's report.
+    """Read the body of the request with which a backend reports the end of a job, and return the job's
+    report.
 
     If the body has no status, the whole body is the job's result. If the body is invalid, return an Outcome
     with the error.
@@ -86,7 +87,7 @@ def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: s
     Args:
         report: the backend's report on the job.
         job_id: the job's id for the error message; empty to use the id in the report.
-        backend_request_id: the backend's id of the request.
+        backend_request_id: id that the backend gave to the request; empty if it gave none.
     """
     if report.state is JobState.DONE:
         if (problem := find_problem(200, report.result)) is not None:

@@ -166,7 +166,7 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 
 
 class TenantSender:
-    """Sends the lines of one tenant. They share requests only with lines of the same tenant."""
+    """Sends the lines of one tenant. These lines share requests only with each other."""
 
     def __init__(self, sender: "MicrobatchSender", tenant: str) -> None:
         self._sender, self._tenant = sender, tenant
@@ -322,7 +322,7 @@ class MicrobatchSender:
     async def _repeat(
         self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int, category: Category
     ) -> None:
-        """Send a failed shared request again after a pause.
+        """Send the lines `members` of a failed shared request again after a pause.
 
         The first retry sends the same request. Each later retry sends the lines in two halves.
 
@@ -367,7 +367,7 @@ class MicrobatchSender:
         """Send each line in a request of its own, because the lines cannot share a request.
 
         Args:
-            label: the reason why they cannot share one, as a label of the metric.
+            label: the reason why the lines cannot share a request, as a label of the metric.
             reason: the same reason, in words for the log.
         """
         self._size.record_failure()

@@ -87,7 +87,7 @@ def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome
 
     Args:
         message: the reason, for the tenant.
-        detail: the backend's own error text, for the line's error.
+        detail: the backend's own error text, which is shown in the line's error.
         cause: further details, for the operator.
     """
     code = LineCode.INVALID_RESPONSE

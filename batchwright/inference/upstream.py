@@ -1,4 +1,4 @@
-"""A backend, and a model at a backend (an upstream), as the router and its callers see them."""
+"""Classes for a backend and for an upstream (a model at a backend), as the router and its callers use them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ class Upstream:
     Attributes:
         model: name of the model in Batchwright.
         upstream_model: name of the model at the backend.
-        jobs: the job settings; None if the backend does not run requests as jobs.
+        jobs: settings of asynchronous jobs; None if the backend does not run requests as jobs.
         calls_back: True if the backend reports the end of a job by a callback.
         priority: value that is set in each request's body; None for no priority.
         in_flight: limit on the requests in flight at the backend, over the whole fleet; None for no limit.

@@ -51,7 +51,7 @@ def rows_of(stored: GrowingBytes, row_bytes: int) -> Iterator[bytes]:
 
 
 def unpacked_rows(stored: GrowingBytes, row: struct.Struct) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of each row."""
+    """Yield the fields of each row in `stored`. `row` is the format of a row."""
     step = _UNPACKED_ROWS * row.size
     for at in range(0, len(stored), step):
         yield from row.iter_unpack(stored.read(at, at + step))

@@ -36,7 +36,7 @@ def batch_id_of_run(run_id: str) -> str:
 
 
 def message_batch_id(batch_id: str) -> str:
-    """Return the id of a batch in Anthropic's API: `msgbatch_X` for `batch_X`."""
+    """Return the id of a batch in Anthropic's API: `msgbatch_X` for the batch `batch_X`."""
     return "msg" + batch_id
 
 
@@ -100,7 +100,7 @@ def webhook_id_of_call(call_id: str) -> str:
 def call_group(*parts: str) -> str:
     """Return the name of a group of calls. Calls with the same properties may run in the same batch.
 
-    `parts` are the properties that they must have in common.
+    `parts` are the properties that the calls of a group must have in common.
     """
     return _digest("\0".join(parts), 16)
 
@@ -182,7 +182,9 @@ def audit_entry_position(entry_id: str) -> int:
 
 
 def audit_entry_prefix(position: int) -> str:
-    """Return the beginning of the id of an audit log entry. It contains the entry's position in the log."""
+    """Return the text with which the id of an entry in the audit log begins, from the entry's position in the
+    log.
+    """
     return f"act_{position:016x}"
 
 

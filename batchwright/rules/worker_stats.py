@@ -38,7 +38,9 @@ def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, floa
 
 
 def is_worker_number(name: str) -> bool:
-    """Return True if the statistic with this name is about the worker itself, not a queue or a slice."""
+    """Return True if the heartbeat statistic with this name is about the whole worker, not about a queue or a
+    slice.
+    """
     return not name.startswith((_POLLS, _RUNS))
 
 

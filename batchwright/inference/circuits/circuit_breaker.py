@@ -32,7 +32,7 @@ _NEWEST_RESPONSE = 0.1  # weight of the newest response in the usual response ti
 
 
 class CircuitAttempt(Struct, eq=False):
-    """One request that was sent through a circuit breaker.
+    """One request that a circuit breaker has let through.
 
     When the request ends, pass this object to one of the breaker's `record_...` methods.
     """
@@ -128,10 +128,11 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds between the starts of two trials while the first trial has no response yet.
+        """Return how many seconds after a trial the next one may start if the first trial has no response
+        yet.
 
-        Used for a backend that refused its last request quickly. If a trial takes longer than a quick
-        refusal, the backend is probably processing it. With each such trial the result becomes smaller.
+        This is used for a backend that refused its last request quickly. If a trial takes longer than a quick
+        refusal, the backend is probably processing the trial. Each such trial makes the result smaller.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -166,11 +167,12 @@ class CircuitBreaker:
             self._close()
 
     def record_refusal(self) -> bool:
-        """Record that the backend refused a request with 401 or 403. Return True if the request is at fault.
+        """Record that the backend refused a request with 401 or 403. Return True if the request is at fault,
+        not the API key.
 
-        The request is at fault if the backend has accepted the API key since its last refusal. Two events
-        show this: a normal response to a probe (a small test request), or to a request that was sent after
-        that refusal. If neither has happened, return False.
+        The request is at fault if the backend has accepted the API key after the refusal before this one. Two
+        events show this: a normal response to a probe (a small test request), or to a request that was sent
+        after the earlier refusal. If neither has happened, return False.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -277,8 +279,9 @@ class CircuitBreaker:
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
         """Return True if a probe is needed to decide if the backend or the line is at fault for a failure.
 
-        A probe is a small test request. If the circuit is closed, the call also counts the line as failed. It
-        does not wait for the probe, because other lines may fail in the meantime and need the count.
+        A probe is a small test request. If the circuit is closed, this method also counts the line as failed.
+        The line is counted before the probe has ended, because other lines may fail in the meantime and need
+        the count.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.

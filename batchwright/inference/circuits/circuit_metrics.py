@@ -7,10 +7,11 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the gauge of each model at each backend. Remove the gauges of all others.
+    """Set the gauge of the circuit breaker of each model at each backend: 1 if it is open. Remove all other
+    gauges.
 
-    Several circuits of a backend may have the same label, for example if models share a label. Their gauge is
-    1 only if all of them are open.
+    Several circuit breakers of a backend may have the same label, for example if models share a label. Their
+    gauge is 1 only if all of them are open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
     for router in routers:
@@ -22,7 +23,7 @@ def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) ->
 
 
 def update_model_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the gauge of each model. Remove the gauges of all others.
+    """Set the gauge of each model in `routers`. Remove the gauges of all other models.
 
     Models that share a label have no gauge, because one gauge cannot show the state of several models.
     """

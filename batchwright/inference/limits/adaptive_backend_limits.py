@@ -98,7 +98,8 @@ class BackendLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        Permits for which no backend is chosen yet count at these backends, too.
+        A permit (the right to have one request in flight) counts at all these backends until a backend is
+        chosen for its request.
         """
         if not urls:
             return True

@@ -1,8 +1,8 @@
 """Concurrency limits of one process: first per model, then over all models, shared fairly between tenants.
 
-A slice (a part of a batch's lines) enqueues a `PermitRequest` for each line. As soon as one is free, its
-callback gets a `Permit`, the right to have one request in flight. Tenants share the permits by weight and by
-the time for which their requests are in flight.
+A slice (a part of a batch's lines) enqueues a `PermitRequest` for each line. As soon as a permit is free, the
+request's callback gets a `Permit`, the right to have one request in flight. Tenants share the permits by
+weight and by the time for which their requests are in flight.
 """
 
 import math
@@ -201,7 +201,7 @@ class ConcurrencyLimiter:
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if the tenant's slices wait because of a cap or a rate.
+        """Return True if slices of the tenant for this model wait because of a cap or a rate.
 
         Return False if they wait because all permits are in use.
         """
@@ -350,7 +350,7 @@ class ConcurrencyLimiter:
     def _grant_one(self, model: _Model, now: float) -> None:
         """Grant one permit for this model to the tenant that is next.
 
-        If this tenant is at a limit, move its queue to `capped` instead.
+        If this tenant is at a limit, grant nothing, and move the tenant's queue from `waiting` to `capped`.
         """
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
@@ -406,8 +406,8 @@ class ConcurrencyLimiter:
     def _retry_capped(self, model: _Model, tenant: str) -> None:
         """Move a tenant from `capped` to `waiting` if it is no longer at its limit.
 
-        The tenant is then treated like one that has just begun to wait. It gets no advantage for the time at
-        the limit.
+        The tenant is then treated as if it had just begun to wait. So it gets no advantage for the time when
+        it was at its limit.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

@@ -21,7 +21,7 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        granted_at: number of the model's last grant. Grants are numbered over all models together.
+        granted_at: number of the model's last grant. The grants of all models are numbered in one sequence.
         most: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
@@ -90,7 +90,7 @@ class ModelPermits(Generic[Request]):
         return limits.model_limit(self.name, now)
 
     def record_waits(self, limits: TenantAndModelLimits, now: float) -> None:
-        """Record in the metrics for how long limits have made lines of the model wait since the last call.
+        """Record in the metrics how long limits have made lines of the model wait since the last call.
 
         If the last call was more than a second ago, record nothing, because it is not known if lines have
         waited since then.

@@ -78,9 +78,8 @@ class PrefixGroups:
         self._in_flight[group] = in_flight + 1
 
     def succeed(self, group: int) -> None:
-        """Record that a line of the group succeeded.
-
-        The backend now has the group's system prompt in its cache.
+        """Record that a line of the group succeeded. A backend now has the group's system prompt in its
+        cache.
         """
         if group:
             self._warm[group] = self._clock()
@@ -91,7 +90,8 @@ class PrefixGroups:
     def end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight.
 
-        If the group is cold and this line has failed, the next line of the group may be sent.
+        If the group is cold (none of its lines has succeeded yet), the next line of the group may be sent
+        now.
         """
         if group:
             in_flight = self._in_flight[group] - 1

@@ -102,9 +102,8 @@ class TenantShares(Protocol):
 
 
 class BatchWeights(TenantShares):
-    """TenantShares without settings: no limits, and no order of batches.
-
-    Each tenant has the weight of its batches.
+    """TenantShares without any settings: each tenant has the weight of its batches, no limits, and no order
+    of its batches.
     """
 
     def __init__(self) -> None:
@@ -306,15 +305,15 @@ class TenantAndModelLimits:
     def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
         """Replace the estimated tokens of a charge by `used`.
 
-        The call also improves later estimates for the same model and tenant. An estimate is one token per
-        four bytes of the line, plus the average number of tokens by which earlier requests exceeded this. If
-        `used` is 0, the average does not change.
+        This also improves later estimates for the same model and tenant. An estimate is one token per four
+        bytes of the line, plus an average: the number of tokens by which earlier requests exceeded one token
+        per four bytes. If `used` is 0, the average does not change.
 
         Args:
             charge: the result of `charge`.
-            used: number of tokens that the request has used, or another estimate of it.
-            most_of_model: None if the backend reported `used`. If `used` is an estimate, the most tokens of
-                it that are taken from the rate of the model; the average then does not change.
+            used: number of tokens that the request has used, or a better estimate of this number.
+            most_of_model: None if the backend reported `used`. If `used` is an estimate, the maximum number
+                of tokens to take from the rate of the model; the average then does not change.
         """
         of_model = used if most_of_model is None else min(used, most_of_model)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)

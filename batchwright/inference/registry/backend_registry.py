@@ -58,9 +58,8 @@ class CurrentModels(Protocol):
         ...
 
     def canonical(self, name: str) -> str:
-        """Return the name of the model with the alias `name`.
-
-        If `name` is not an alias, return it unchanged.
+        """Return the name of the model that has the alias `name`. If `name` is not an alias, return it
+        unchanged.
         """
         ...
 
@@ -181,7 +180,7 @@ class BackendRegistry:
     def retain_unlisted(self, awaited: Collection[str]) -> None:
         """Drop the models that no backend lists, except the models in `awaited`, which live batches need.
 
-        If they were kept, tenants could fill the memory with invented model names.
+        If all such models were kept, tenants could fill the memory with invented model names.
         """
         still_required = self._unlisted.intersection(awaited)
         if still_required != self._unlisted:
@@ -358,8 +357,9 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` if the backend was reachable, and how long its response took. If this request
-        succeeds after a failed one, allow a trial request through each open circuit breaker of the backend.
+        Also record in `backend` if the backend was reachable, and how long its response took. If the request
+        for the list succeeds after an earlier one has failed, each open circuit breaker of the backend lets
+        one trial request through.
         """
         began = time.monotonic()
         try:

@@ -36,8 +36,10 @@ class RuntimeChange(Protocol):
     """A change of one model that was made at run time, through the API or the command line.
 
     Attributes:
-        config: all settings of the model, which replace its earlier settings; None if there is a patch.
-        patch: only the settings that change. If `config` and `patch` are both None, the model is removed.
+        config: all settings of the model, which replace its earlier settings; None if the change does not set
+            all of them.
+        patch: only the settings that change; None if the change has none. If `config` and `patch` are both
+            None, the change removes the model.
     """
 
     @property

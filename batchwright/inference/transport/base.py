@@ -166,7 +166,9 @@ class Transport(Protocol):
         yield StreamedResponse(response.status, response.headers, _single_piece(response.body))
 
     async def retire(self) -> None:
-        """Stop reusing connections. Each connection is closed when its current request has ended."""
+        """Stop reusing connections, because the transport gets no more requests. Each connection is closed
+        when its current request has ended.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -202,8 +202,8 @@ class PooledTransport(Transport):
 class Timeout(Struct, eq=False):
     """Timeout of one request. `on_timeout` is called once, unless `cancel` is called in time.
 
-    The timeout may also expire while the caller awaits something else. Therefore, after each await, check
-    that `expired` is False before you set `on_timeout`.
+    The timeout may expire before `on_timeout` is set, while the caller awaits something. Therefore, after
+    each await, check that `expired` is False before you set `on_timeout`.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first

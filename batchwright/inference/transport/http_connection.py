@@ -151,8 +151,8 @@ class BackendConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         """Handle the end of the data from the backend: end the request in flight, and close the connection.
 
-        The request succeeds if the response has no length, and so ends with the connection. It fails if the
-        response should have been longer.
+        If the response has no stated length, the end of the connection is the end of the response, and the
+        request succeeds. If the response should have been longer, the request fails.
         """
         transport = self._transport
         self.connection_lost(None)

@@ -83,9 +83,9 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
     """Return (field, message) of the first credential that a change at run time must not use.
 
-    Such a change may name only keys and certificate files that the registry file uses too. It must not name
-    files or environment variables that contain an API key. Return None if the backend names no forbidden
-    credential.
+    At run time, a backend may use a stored API key (`api_key_name`) or a certificate file only if the
+    registry file uses it, too. It may never use a key file or an environment variable with an API key: only
+    the registry file may name these. Return None if all credentials of the backend are allowed.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):

@@ -86,7 +86,7 @@ _NEW = Rank(is_safe=True, value=0.0)
 
 
 class BatchRanks(dict[str, Rank]):
-    """Ranks of the batches of one model, by batch id.
+    """Ranks of the batches of one model, by batch id. The batch with the lowest rank is sent first.
 
     A batch that is not known yet comes after the batches at risk of missing their deadline, and before all
     others.
@@ -114,9 +114,9 @@ class BatchSchedule:
     spare goes first. All other batches follow, the batch with the fewest lines left first. So small batches
     do not wait for large ones.
 
-    A batch is at risk if it would end in the last quarter of its window or later. This is computed as if the
-    batch could send at the present rate of its whole priority. A batch that can no longer end in time is not
-    at risk, and is ranked by its lines.
+    A batch is at risk if it would end in the last quarter of its window or later. The estimate assumes that
+    the batch gets the whole present rate of its priority. A batch that can no longer end in time is not at
+    risk, and is ranked by its lines.
     """
 
     def __init__(self) -> None:
@@ -138,8 +138,8 @@ class BatchSchedule:
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. If a batch that is not paused is missing in `batches` for the
-                first time, its remaining lines count as settled.
+            paused: ids of the paused batches. They may be missing in `batches`. If another batch is missing
+                for the first time, its remaining lines count as settled.
         """
         self._measure(batches, now, paused)
         self._updated_at = now

@@ -51,7 +51,7 @@ class _TenantUsage:
         """Set `share` after the tenant's weight has changed, and scale the tenant's lead over `present`.
 
         `present` is the clock of the tenant that got the last permit. The lead is the difference between the
-        two clocks. After scaling, it still stands for the same number of requests in flight.
+        two clocks. The scaled lead still stands for the same number of requests in flight.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -71,10 +71,11 @@ class FairShare:
     that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead counts as
     more, but always as less than two. A negative lead counts in the same way as fewer requests.
 
-    When a tenant begins to wait, its clock is compared with the lowest clock among the waiting tenants and
-    the tenant that got the last permit. If its clock is lower, it is raised to this value. So a tenant gets
-    no advantage for the time when it sent less than its share. After a pause, its clock is set to this value
-    even if it was higher. So a pause ends all debt.
+    When a tenant begins to wait, a minimum is computed: the lowest clock among the waiting tenants and the
+    tenant that got the last permit. If the tenant's clock is lower, it is raised to the minimum. So a tenant
+    gets no advantage for the time when it sent less than its share. If the tenant has sent nothing for some
+    seconds, a higher clock is lowered to the minimum, too. So a tenant that has sent more than its share has
+    no disadvantage after a pause.
     """
 
     def __init__(self) -> None:
@@ -146,7 +147,7 @@ class FairShare:
 
         Args:
             is_contended: False if no tenant waits for the permit. In this case, the tenant has taken nothing
-                from other tenants, so a tenant that begins to wait gets no advantage over it.
+                from others, and a tenant that begins to wait later gets no advantage over this tenant.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -272,9 +273,9 @@ class FairQueue(Generic[Request]):
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None until requests with different priorities
-            have come. If it is not None when `pop` returns a request for a permit, call
-            `shares.release(str(priority))` when that permit is given back.
+        shares: divides the permits between priorities; None until requests with different priorities have
+            come. If `shares` is not None when `pop` returns a request, call `shares.release(str(priority))`
+            when the permit of this request is given back.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,9 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """Meaning of a request's outcome for its line: what it costs the line, and the kind of failure."""
+    """Meaning of a request's outcome for its line: whether the line ends, uses an attempt or only waits, and
+    the kind of failure.
+    """
 
     budget: Budget
     category: Category
@@ -138,7 +140,8 @@ _MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is se
 
 
 def classify(status: int) -> Classification:
-    """Classify an HTTP status: what it costs the line, and the kind of failure. The body is not considered.
+    """Classify a response by its HTTP status alone, as `Classification` describes. The body is not
+    considered.
 
     Redirects are not followed. A redirect comes from a machine in front of the backend. So it counts as an
     unavailable backend, and not as an error of the line.
@@ -149,7 +152,7 @@ def classify(status: int) -> Classification:
 def classify_response(
     status: int, headers: Mapping[bytes, bytes], body: bytes, request: bytes = b""
 ) -> Classification:
-    """Classify a complete response: what it costs the line, and the kind of failure.
+    """Classify a complete response by its status, headers and body, as `Classification` describes.
 
     The beginning of a gateway's error message may name the cause, for example that no backend is healthy. A
     phrase that also occurs in `request` is ignored, because many errors quote the request. The header
@@ -190,7 +193,9 @@ def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
 
 
 class _GatewayError(msgspec.Struct):
-    """The usual fields of an error, at the top level of a body or inside its object `error`."""
+    """The usual fields of an error response. They are at the top level of its body, or in the object `error`
+    there.
+    """
 
     type: object = None
     code: object = None

@@ -107,8 +107,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return the seconds until one batch of the queue is done, in the best case.
 
-        In the best case, the batch goes before all other batches of its priority. Even then, it takes longer
-        with a probability of 90 %.
+        In the best case, the batch goes before all other batches of its priority. Even in this case, the
+        batch takes longer than the result with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -120,23 +120,23 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return the seconds from sending a batch's last line until all its requests have ended.
+        """Return the seconds from the sending of a batch's last line until all requests of the batch have
+        ended.
 
-        All requests end within this time with the given probability. When the last line is sent, the batch is
-        the first of its priority. So all requests in flight of this priority may belong to it.
+        The requests end within this time with the given probability. When the last line is sent, the batch is
+        the first of its priority. Therefore all requests in flight of this priority may belong to the batch.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect in the forecast of one time, for example 0.2 for 20 %.
-
-        This is the time at which the batch sends its last line.
+        """Return the relative error to expect when the sending of a batch's last line is forecast, such as
+        0.2 for 20 %.
 
         Args:
             work: the lines of the batch.
-            ahead: work of the other batches' lines that are sent before this last line. An average line of
-                the model has the work 1.
+            ahead: work of the other batches' lines that are sent before the last line. An average line of the
+                model has the work 1.
         """
         speed = self._speed
         known = 1 / (speed.lines_measured + 1) + 1 / self._work(work).certainty + 1 / (work.left + ahead + 1)

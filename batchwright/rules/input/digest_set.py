@@ -117,5 +117,5 @@ class DigestNumbers(DigestSet):
 
 
 def _more_than(slots: int) -> int:
-    """Return the next number of slots of a hash table that has `slots` slots."""
+    """Return the number of slots to which a full hash table with `slots` slots grows."""
     return slots * (8 if slots <= _SMALL_SLOTS else 2)

@@ -26,7 +26,7 @@ class ExpandedContent:
         return self._expander is not None
 
     async def feed(self, piece: bytes) -> AsyncGenerator[bytes]:
-        """Receive the next piece of the file. Yield the bytes to store that follow from it.
+        """Receive the next piece of the file. Yield the bytes to store, expanded if the file is compressed.
 
         Raises:
             DamagedArchive: the file is compressed and damaged.

@@ -126,7 +126,7 @@ def read_fields(line: bytes) -> LineFields:
 
 
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
-    """Replace the values of `fields` by the original bytes of `line`.
+    """Return `fields` with each value replaced by the original bytes of the same value in `line`.
 
     Args:
         fields: fields that were decoded from `whole`.
@@ -146,7 +146,7 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 def read_new_fields(line: bytes) -> LineFields:
     """Return the top-level fields of a line that was not accepted yet.
 
-    Every line that is accepted can be parsed by all later readers, because its nesting is checked.
+    The nesting is checked here, so that all later readers can parse every line that is accepted.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.

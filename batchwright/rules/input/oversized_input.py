@@ -132,11 +132,12 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of those batches of a group that run a whole part, in the given order.
+    """Return the ids of the batches whose results cover all lines of a part of the input, in the given order.
 
-    A batch may rerun another batch of its group. A batch that resumes another batch has the results of all
-    lines, so it is included. A batch that retries failed lines has an input with only these lines, so it is
-    left out. A batch that resumes such a retry is left out, too.
+    `batches` are the batches of a group: one for each part of a large input, and batches that rerun one of
+    them. A batch that resumes an earlier one has the results of all its lines, so it is included. A batch
+    that retries failed lines runs only these lines, so it is left out. A batch that resumes such a retry is
+    left out, too.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]

@@ -52,7 +52,8 @@ class LimitBounds:
 
 
 class AdaptiveLimit:
-    """Adapts the limit of requests in flight to one backend. `current` is the limit.
+    """Limits how many requests may be in flight to one backend, and adapts this limit. `current` is the
+    limit.
 
     Call `on_complete` at the end of each request. All times are seconds of a clock that the caller reads.
     """
@@ -169,8 +170,8 @@ class AdaptiveLimit:
     def _raise_to_free_slots(self, now: float) -> None:
         """Raise the limit after a response, if the backend has refused requests before.
 
-        A backend that serves other clients first refuses requests while these clients use its slots. A
-        response shows that a slot is free again.
+        Such a backend serves other clients first, and refuses requests while these clients use all its slots.
+        A response shows that a slot is free again.
         """
         if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
@@ -205,8 +206,8 @@ class AdaptiveLimit:
         """Lower the limit after a timeout.
 
         Return the reason of the change, or None if the limit stays the same. The limit stays the same if the
-        request was sent before the last decrease, or if the last decrease was less than one window ago. In
-        both cases, the last decrease may have been enough.
+        request was sent before the last decrease, or if the last decrease is more recent than the length of a
+        measurement window. In both cases, the last decrease may have been enough.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -370,7 +371,8 @@ class AdaptiveLimit:
         self._meter.start_windows(now)
 
     def _used(self) -> float:
-        """Return how much of the limit was used: the highest number of requests in flight in this window.
+        """Return how much of the limit was used: the highest number of requests in flight in the present time
+        window.
 
         The result is at most the limit. If the number is not known, return the limit.
         """

@@ -142,7 +142,8 @@ class RejectionHistory:
 
 
 class FreeSlots:
-    """Limit of requests in flight for a backend that serves other clients first and refuses further requests.
+    """Limit of requests in flight for a backend that serves other clients first and refuses what exceeds its
+    slots.
 
     A refusal is quick and harmless, and it shows exactly how many requests the backend accepts now. So free
     slots are found by sending more requests: each response raises the limit a little. A response raises it by

@@ -18,8 +18,8 @@ def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return the part of a rate per minute that one API process may use for interactive calls.
 
     Interactive calls never get the tenth of the rate that is left to batches. The API processes share the
-    other nine tenths, which count as at least 1 per minute. This process may use what the other processes
-    leave of them. If this is less than an equal part, it may use an equal part.
+    other nine tenths, which count as at least 1 per minute. This process may use the part of the nine tenths
+    that the other processes do not use, but at least an equal part.
 
     Args:
         others: how much the calls of all other API processes use, per minute.

@@ -27,11 +27,11 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 class MeasurementWindow:
     """Sums over the responses of a time window, which began at the time `since`.
 
-    Each response has a latency level: the logarithm of its duration in seconds, minus the usual offset of
-    its kind. A kind is a group of comparable responses (`LatencyBaseline`).
+    Each response has a latency level: the logarithm of its duration in seconds, minus the usual offset of its
+    kind. A kind is a group of comparable responses (`LatencyBaseline`).
 
     Attributes:
-        levels: sum of the levels.
+        levels: sum of the responses' latency levels.
         peak: highest number of requests in flight.
         slow_since: start of the windows just before this one, if they were slow without being enough proof
             that the backend is slow; infinity if they were not.
@@ -191,7 +191,8 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of a request, to find out when the first requests have ended.
+        """Count the end of a request, to find out when the first requests (`first_requests_have_ended`) have
+        ended.
 
         Call this for each request until `noise` is known.
         """
@@ -251,10 +252,12 @@ class ResponseMeter:
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def is_enough_to_see(self, effect: float) -> bool:
-        """Return True if there is enough proof that the backend is slow. Call this after a slow time window.
+        """Return True if a slow time window is enough proof that the backend is slow. Call this after such a
+        window.
 
-        There is in two cases: the window contains at least as many responses as `responses_to_see` returns
-        for `effect`, or its latency level is so far above the usual level that this is not chance.
+        It is enough in two cases: the window contains at least as many responses as `responses_to_see`
+        returns for `effect`, or the latency level of the window is too far above the usual level to be
+        chance.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
         return excess > _BEYOND_CHANCE * self.error or self.window.responses >= self.responses_to_see(effect)

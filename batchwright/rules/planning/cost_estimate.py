@@ -160,10 +160,11 @@ def estimate_object(
 
 
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
-    """Return the expected number of output tokens of the lines, computed from the model's earlier requests.
+    """Return how many output tokens the lines of a model probably need, computed from the model's earlier
+    requests.
 
-    The result is at most the sum of the lines' limits. Without earlier requests, the result is this sum, or
-    None if a line has no limit.
+    The result is at most the sum of the lines' limits of output tokens. If there are no earlier requests, the
+    result is this sum, or None if a line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:
@@ -187,6 +188,6 @@ def _cost(expected: int | None, most: int | None, currency: str) -> EstimatedCos
 
 
 def _sum(parts: Sequence[int | None]) -> int | None:
-    """Return the sum of the parts; None if one of the parts is None."""
+    """Return the sum of the numbers `parts`; None if one of them is None."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None

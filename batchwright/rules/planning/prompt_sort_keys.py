@@ -55,7 +55,7 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many bytes at the start of a text are known from its sort key.
+    """Return how many bytes at the start of a text its sort key determines.
 
     The text is the part of a prompt after its prefix (system messages and tools). If two prompts have the
     same prefix and the same key, their texts begin with the same bytes, at least as many as the result.

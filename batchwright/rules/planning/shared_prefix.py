@@ -30,8 +30,9 @@ class Prompt(Struct, frozen=True, gc=False):
     """A prompt, divided into the parts that backends cache (system messages and tools), and the rest.
 
     Attributes:
-        system: the system and developer messages at the start, or the `instructions` or `system` of the body.
-        tools: the tools.
+        system: the system and developer messages at the start of a chat, or the field `instructions` or
+            `system` of the body.
+        tools: the definitions of tools.
         rest: everything else.
     """
 

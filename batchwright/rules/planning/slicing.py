@@ -40,7 +40,7 @@ def min_equal_slice_lines(total: int) -> int:
 
 
 def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
-    """Return how many lines the next slice may have, when a model's lines (plan) are cut into slices.
+    """Return how many lines the next slice of a plan may have. A plan lists the lines of a model.
 
     A small plan is cut into equal slices, so that several workers get slices. A large plan first gets large
     slices, because they cost less per line. Both kinds of plan end with smaller slices, so that all workers
@@ -99,9 +99,9 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the model's next line. If it does not fit into the current slice, return this slice.
+        """Add the model's next line. If the line does not fit into the current slice, return this slice.
 
-        The line then begins a new slice. Return None if the line fits, or if it is the first line.
+        In this case, the line begins a new slice. Return None if the line fits, or if it is the first line.
 
         Args:
             length: length of the line in bytes, with the newline.

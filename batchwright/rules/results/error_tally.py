@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(_FailedLine)
 
 
 def line_error(line: bytes, model: str | None = None) -> ErrorCount:
-    """Return the error in one line of the error file, as a group with one failed line.
+    """Return the error in one line of the error file, as a count (`ErrorCount`) of one failed line.
 
     A line that cannot be read gets the error code `other`, because a summary must not make a batch fail.
     `model` is the model to name in the result; None to name none.
@@ -68,7 +68,8 @@ class ErrorTally:
 
     Each group has its first line as an example. The number of groups is limited. When there are 20 groups, a
     line of a new group is counted by its code only. When there are 40 groups, a line with a new code is
-    counted as `other`. Lines without a result always keep their code.
+    counted as `other`. Lines that have no result, for example because their batch has expired, always keep
+    their code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Set of the result lines that a client has received. With it, the client skips repeated lines."""
+"""Set of the result lines that a client has received. The client uses it to skip repeated lines."""
 
 from bisect import bisect_right
 from collections.abc import Iterable

@@ -57,7 +57,7 @@ class SegmentRecord(Struct, frozen=True, order=True):
     """One record of a segment, about the line at byte `offset` of the input. A segment stores many results.
 
     Attributes:
-        success: True if the result belongs in the output file, False if it belongs in the error file.
+        success: for a result, True if it belongs in the output file, False if it belongs in the error file.
         final: True if the record is the line's dead letter, which describes the failure of its last attempt.
     """
 
@@ -104,10 +104,7 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects results and records of attempts.
-
-    `finish` returns them as one segment, the bytes of an object.
-    """
+    """Collects results and records of attempts. `finish` returns all of them as the bytes of one segment."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -135,7 +132,7 @@ class SegmentWriter:
         data += payload
 
     def copy(self, data: bytes, place: RecordLocation) -> None:
-        """Copy a record of another segment into this one, without changing it.
+        """Copy a record of another segment into this segment. The record stays unchanged.
 
         Args:
             data: the other segment.

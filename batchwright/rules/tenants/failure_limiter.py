@@ -44,14 +44,14 @@ class FailureLimiter:
         return math.ceil(too_many * 60 / self._per_minute)
 
     def acquire(self, address: str) -> None:
-        """Count a failure of this address, before it is known if the attempt fails.
+        """Count an attempt of a client (`address`) as a failure, before it is known if the attempt fails.
 
         So concurrent attempts cannot exceed the limit. If the attempt succeeds, call `release` afterwards.
         """
         self._change(address, 1)
 
     def release(self, address: str) -> None:
-        """Remove the failure that `acquire` counted, because the attempt did not fail."""
+        """Remove a failure that `acquire` counted for a client (`address`), because the attempt did not fail."""
         self._change(address, -1)
 
     def _change(self, address: str, by: int) -> None:

@@ -73,9 +73,9 @@ class EnqueuedWork(NamedTuple):
 class QuotaExcess(NamedTuple):
     """Reason why a batch cannot be enqueued now: a quota, and the amounts of work that count towards it.
 
-    If `before` is 0, the batch would exceed the quota: `used` plus `requested` is more than `limit`. If
-    `before` is greater than 0, it is the number of earlier batches that wait for the quota. This batch then
-    waits behind them, even if it would not exceed the quota.
+    `before` is the number of earlier batches that wait for the quota. If it is 0, the batch itself would
+    exceed the quota: `used` plus `requested` is more than `limit`. If it is greater than 0, the batch waits
+    behind the earlier batches, even if it would not exceed the quota.
     """
 
     quota: Quota
