@@ -19,7 +19,7 @@ _Work = Callable[[], Coroutine[None, None, None]]
 class BackgroundTaskFailing(Exception):
     """A background task has ended and was restarted, and has not yet run long enough to count as recovered.
 
-    The message lists the name and the error of each of these tasks.
+    The message lists the names and the errors of all such tasks.
     """
 
 
@@ -101,7 +101,9 @@ class BackgroundTasks:
             await asyncio.sleep(self._on_failed(name, error))
 
     def _on_failed(self, name: str, error: BaseException | None) -> float:
-        """Log and report the end of a task. Return the number of seconds to wait before its restart."""
+        """Log and report that the task `name` has ended with `error`. Return the seconds to wait before its
+        restart.
+        """
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         message = (

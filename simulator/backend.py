@@ -122,7 +122,7 @@ class SimulatedBackend:
             self._end(pending, inference_error(request.path, 503, refusal))
 
     def _apply_fault(self, pending: _PendingCall) -> None:
-        """Cause the fault that was requested for this request. If there is none, respond normally."""
+        """Cause the fault that is set for this request. If no fault is set, respond normally."""
         call, digest = pending.call, pending.digest
         try:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)

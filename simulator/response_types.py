@@ -1,6 +1,4 @@
-"""Types of the response bodies. The default of a field is the value that responses have if they do not set
-it.
-"""
+"""Types of the response bodies. If a response sets no value for a field, the field has its default value."""
 
 import msgspec
 

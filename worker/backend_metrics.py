@@ -15,7 +15,9 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """From now on, record the latency of health probes and update the backend gauges before scrapes."""
+    """Record the latency of each health probe from now on, and update the gauges of the backends before each
+    scrape.
+    """
 
     def on_probe(url: str, seconds: float) -> None:
         metrics.backend_latency.labels(url).observe(seconds)

@@ -183,7 +183,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 
         Args:
             reason: why the attempt ended, as the value of a metric label. None if it ended as planned, for
-                example by a cancel or at its time limit. The attempt is then not counted.
+                example by a cancel or at its time limit; such an attempt is not counted.
         """
         if activity.is_worker_shutdown() and self._is_of_batch:
             reason = "guard_shutdown"

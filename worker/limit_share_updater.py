@@ -49,10 +49,10 @@ class Backends(Protocol):
 class LimitShareUpdater:
     """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
 
-    Workers that can send requests to a backend divide the backend's limit on requests in flight, after room
-    for interactive calls was subtracted. Workers that run slices of a model divide the model's rates per
-    minute, after the use by interactive calls was subtracted. A tenth of each limit and rate is always left
-    to batches.
+    A backend has a limit on requests in flight. A part is kept free for interactive calls, and the workers
+    that can send requests to the backend divide the rest. A model has rates per minute. The workers that run
+    slices (parts of batches) of the model divide the part that interactive calls do not use. A tenth of each
+    limit and rate is always left to batches.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -156,7 +156,7 @@ class LimitShareUpdater:
         return rates
 
     def is_taken(self, url: str) -> bool:
-        """Return True if this worker may send nothing to a backend because of interactive requests.
+        """Return True if interactive requests are the reason why this worker may send nothing to a backend.
 
         Without these requests, it would have a part of the backend's limit.
         """
@@ -188,8 +188,8 @@ class LimitShareUpdater:
 
         The number of interactive requests varies around its mean by about the square root of the mean. So the
         mean and half of this root are kept free. Half is enough, because a request without a free place only
-        waits for the next line to end. If the present number of interactive requests, less the root, is
-        higher, this number is kept free instead, because the traffic has grown.
+        waits for the next line to end. If the traffic has grown, the present number of interactive requests
+        minus the root is higher than this. In this case, the higher number is kept free.
 
         If a backend serves direct callers first, nothing is kept free, because it refuses lines of batches
         itself.

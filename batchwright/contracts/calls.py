@@ -80,7 +80,7 @@ class CallAnswer(Message):
 class RollingBatch(Message):
     """Settings of a rolling batch: a batch that collects single requests of clients (calls) as its lines.
 
-    The batch takes calls with the key `group` until it is about `open_seconds` old.
+    The batch takes calls of the group `group` until it is about `open_seconds` old.
     """
 
     group: str

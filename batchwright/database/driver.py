@@ -87,8 +87,8 @@ async def create_driver_pool(database_url: str, size: int) -> Pool:
 async def _configure(session: Session) -> None:
     """Configure a new connection: turn off JIT compilation, and set a time limit for idle transactions.
 
-    If a client disappears during a transaction, PostgreSQL ends the transaction after this time and releases
-    its locks.
+    If a client disappears during a transaction, PostgreSQL ends the transaction after this time limit, and
+    releases the locks of the transaction.
     """
     await session.execute(f"SET jit = off; SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
 

@@ -102,8 +102,9 @@ class SliceProgress(Message):
     """Worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
-    A newer report replaces an older one. The newer report has the greater `generation`; if both are equal,
-    the greater `attempt`. `generation` increases each time the counting of attempts starts at 1 again.
+    A newer report replaces an older one. Of two reports, the one with the greater `generation` is newer. If
+    their generations are equal, the one with the greater `attempt` is newer. `generation` increases each time
+    the counting of attempts starts at 1 again.
     """
 
     tenant: str
@@ -189,7 +190,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """Number of lines of one model without a final result, in one batch in progress."""
+    """How many lines for one model still need a final result, in one batch in progress."""
 
     tenant: str
     batch_id: str
@@ -203,7 +204,9 @@ class ModelBacklog:
 
 
 class Hold(NamedTuple):
-    """Record that an operator has stopped the sending of lines of a tenant or model at the time `held_at`."""
+    """A hold: since the time `held_at`, no lines of a tenant or a model are sent, because an operator has
+    stopped them.
+    """
 
     kind: HoldKind
     name: str
@@ -212,7 +215,7 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """Number of lines of one model, in all batches, that need a final result by `deadline`."""
+    """How many lines for one model need a final result by the time `deadline`, in all batches."""
 
     model: str
     deadline: datetime
@@ -379,7 +382,7 @@ class PartRow(Message):
 
 
 class IdempotencyClaim(Message):
-    """Record that a successful request used this idempotency key.
+    """Entry for a successful request in the table of idempotency keys.
 
     Attributes:
         operation: kind of object that the request created: batches, files or uploads.

@@ -1,4 +1,4 @@
-"""Classes for a backend and for an upstream (a model at a backend), as the router and its callers use them."""
+"""Classes for a backend and an upstream (a model at a backend), as the router and its callers use them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -80,13 +80,15 @@ class BatchSchedules(Protocol):
     """
 
     async def create(self, spec: ScheduleSpec) -> None:
-        """Create a schedule. If it exists already, nothing happens. Raises TimeZoneUnknown for an unknown
-        zone.
+        """Create a schedule. If it exists already, nothing happens. Raises TimeZoneUnknown if the time zone
+        is unknown.
         """
         ...
 
     async def update(self, spec: ScheduleSpec) -> None:
-        """Change a schedule. A paused schedule stays paused. Raises TimeZoneUnknown for an unknown zone."""
+        """Change a schedule. A paused schedule stays paused. Raises TimeZoneUnknown if the time zone is
+        unknown.
+        """
         ...
 
     async def pause(self, id: str) -> None: ...

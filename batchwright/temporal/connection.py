@@ -86,7 +86,7 @@ class TemporalConnection:
     async def _apply(self, found: Credentials) -> None:
         """Use the credentials `found` from now on.
 
-        Raises RuntimeError if they need a new connection and it cannot be opened.
+        Raises RuntimeError if the credentials need a new connection, and this connection cannot be opened.
         """
         if found.tls == self._credentials.tls:
             self.service.update_api_key(found.api_key)

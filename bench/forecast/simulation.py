@@ -150,8 +150,8 @@ class Simulation:
             self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
 
     def _next_batch(self, batches: list[_Live]) -> _Live:
-        """Remove and return the batch that sends the next line: the smallest batch, or in one of five calls
-        the first one.
+        """Remove and return the batch that sends the next line: the batch with the fewest lines left. In one
+        of five calls, it is the first batch, which has waited longest.
         """
         self._grants += 1
         if len(batches) == 1 or self._grants % _TURN_EVERY == 0:

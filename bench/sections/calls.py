@@ -1,4 +1,6 @@
-"""Section of the benchmark: single calls with held connections: one at a time, and many per second."""
+"""Section of the benchmark: single calls, sent one at a time and many per second. The connection of a call
+stays open until its answer.
+"""
 
 import asyncio
 import json

@@ -57,8 +57,8 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _leaders(options: SectionOptions) -> list[Figure]:
-    """Return the number of prompt tokens that an engine with four slots computes, divided by the distinct
-    tokens.
+    """Return how many prompt tokens an engine with four slots computes, divided by the number of distinct
+    ones.
     """
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):

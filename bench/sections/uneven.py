@@ -48,7 +48,7 @@ class Case:
         is_queued: True if all batches are planned before the first line is sent. This is for short cases with
             many batches. Without it, planning would take most of the time, and fewer lines than permits would
             be ready.
-        before: earlier figures, measured with an engine that always ended a turn when its time was over.
+        before: figures of an earlier version, in which a turn always ended when its time was over.
     """
 
     name: str

@@ -23,7 +23,10 @@ class SharingRule(Protocol):
     def grant(self, tenant: str, weight: float, now: float) -> None: ...
 
     def release(self, tenant: str, now: float, *, seconds: float, is_contended: bool) -> None:
-        """Record the end of a request that was in flight for `seconds`."""
+        """Record that a request of the tenant has ended. It was in flight for `seconds`.
+
+        `is_contended` is False if no tenant waits for a permit.
+        """
         ...
 
 

@@ -213,7 +213,8 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """Tell the user that the service keeps ending. Do nothing unless this was the third restart in a row.
+        """At the third restart in a row, tell the user that the service keeps ending. At all others, do
+        nothing.
 
         Args:
             why: error of the last start; empty if the start succeeded.

@@ -73,7 +73,7 @@ class DroppedFiles:
     def _publish(self, staged: str) -> None:
         """Turn the input in the hidden directory `staged` into a queued job.
 
-        If another job already has this name, the new job fails instead, with this reason.
+        If another job already has the same name, the new job is moved to the failed jobs, with this reason.
         """
         name = self._folder.staged_name(staged)
         try:

@@ -96,8 +96,8 @@ class JobBatches:
         Results and an `error.txt` from an earlier attempt are deleted.
 
         Raises:
-            JobFailed: the batch is not that of this job or did not complete, the input has changed, or a file
-                cannot be written.
+            JobFailed: the batch does not belong to this job or has not completed, the input has changed, or a
+                file cannot be written.
             OSError: an older file cannot be deleted.
             ClientError: a call to the API failed.
         """

@@ -20,7 +20,7 @@ _RETRY_SECONDS = 30.0  # for a job that cannot be moved, or after an error of th
 
 @dataclass
 class _Running:
-    """A job whose batch exists. `shown` is the state of the batch that the user was last shown."""
+    """A job whose batch exists. `shown` is the state of the batch that was last shown to the user."""
 
     batch_id: str
     shown: str = ""

@@ -123,6 +123,8 @@ class JobFolder:
         """Move a dropped file into a new hidden directory in `input/writing`. Return the name of this
         directory.
 
+        `place` and `file` identify the file: an item of `dropped_files` and the name of its directory entry.
+
         Raises:
             FileExistsError: an earlier file with this name is still in the directory, because it could not be
                 published.

@@ -57,10 +57,12 @@ class ParquetTable:
     def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
         """Yield the rows of `file` in batches of about `_ROWS_AT_ONCE` rows.
 
-        Texts are read as dictionaries (each different text once), one row group at a time. pyarrow cannot
-        join the dictionaries of several row groups. It also cannot read texts in lists as dictionaries if
-        only some of a row group's texts are encoded in this way. The rest of such a row group is read row by
-        row, without dictionaries.
+        Texts are read as dictionaries, which contain each different text once. One row group is read at a
+        time, because pyarrow cannot join the dictionaries of several row groups.
+
+        There is one exception: pyarrow cannot read texts in lists as dictionaries if only some texts of the
+        row group are encoded in this way. The rest of such a row group is read row by row, without
+        dictionaries.
         """
         for group in range(file.num_row_groups):
             done = 0

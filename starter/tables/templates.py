@@ -134,7 +134,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 class _MemoryLimit:
     """Limits the additional memory that rendering may use. The limit works only on Linux.
 
-    Otherwise a short template could use any amount of memory, for example with filters.
+    Without the limit, a short template could use any amount of memory, for example with filters.
     """
 
     def __init__(self) -> None:

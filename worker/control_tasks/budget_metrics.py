@@ -62,7 +62,9 @@ class BudgetCollector:
         self._count("key", [_BudgetUse(limit, usage.of_key(*key)) for key, limit in keys.items()])
 
     def _show(self, uses: Mapping[str, "_BudgetUse"], budget: Gauge, used: Gauge) -> None:
-        """Set the gauges of those owners that have used the greatest part of their budgets."""
+        """Set the gauges `budget` and `used` for the owners in `uses` that have used the greatest part of
+        their budgets.
+        """
         shown: dict[tuple[str, Quota], _BudgetUse] = {}
         for quota in BUDGETS:
             parts = {name: use.part(quota) for name, use in uses.items() if use.limit.of(quota)}
@@ -88,5 +90,7 @@ class _BudgetUse(NamedTuple):
 
 
 def _in_units(amounts: DailyAmounts, quota: Quota) -> float:
-    """Return an amount for a metric: a number of tokens, or the cost in units of the currency."""
+    """Return the amount in `amounts` that counts towards `quota`, for a metric: tokens, or units of the
+    currency.
+    """
     return amounts.cost / AMOUNT_PER_UNIT if quota is Quota.COST_PER_DAY else amounts.tokens

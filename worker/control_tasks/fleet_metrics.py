@@ -285,8 +285,8 @@ class MaintenanceCollector:
         """Read the last results of retention and consistency checks, and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. Gauges that this call has not set before the
-                error keep their values.
+            DatabaseUnavailable: the database does not respond. The gauges that are not set yet keep their
+                values.
         """
         metrics = self._metrics
         for kind, at in (await self._retention.successes()).items():

@@ -28,8 +28,8 @@ class ForecastSignal(Protocol):
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
         """Send the forecast to the batch's workflow, and return True.
 
-        Return False if Temporal does not respond: the caller must send the forecast again. If the workflow
-        does not accept it, for example because it has ended, return True.
+        Return False if Temporal does not respond. The caller must then send the forecast again. If the
+        workflow does not accept the forecast, for example because the workflow has ended, return True.
         """
         ...
 
@@ -44,9 +44,9 @@ class _Batch(NamedTuple):
 class ForecastPublisher:
     """Forecasts when each live batch will end, stores the forecasts, and shows them as metrics.
 
-    All control workers compute the same forecasts, but only one of them stores them. If a forecast has
-    changed enough, that worker also sends it to the batch's workflow. The collector also stores the speeds of
-    models, for forecasts of new batches, and samples of the batches' progress.
+    All control workers compute the same forecasts, and usually only one of them stores them. If a forecast
+    has changed enough, the worker that stores it also sends it to the batch's workflow. Two other kinds of
+    data are stored: the speeds of models, for forecasts of new batches, and samples of the batches' progress.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:

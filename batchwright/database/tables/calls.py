@@ -31,9 +31,10 @@ class StoredCall(NamedTuple):
     `batch_id` is the batch to which the call was added. `order` is the start argument of the batch that
     collects calls of the group now. There are three cases:
 
-    - `order` is the same batch: the caller must start it.
-    - `order` is another batch: the call was stored before, and its own batch was perhaps never started. The
-      caller must start the batch of `order`, and then `move` the call to it.
+    - `order` describes the same batch: the caller must start this batch.
+    - `order` describes another batch: the call was stored before, and its own batch was perhaps never
+      started. The caller must start the batch of `order`, and then call `CallsTable.move` to move the call to
+      this batch.
     - `order` is None: the batch of the call was started and takes no more calls.
     """
 
@@ -73,18 +74,18 @@ class CallsTable(Protocol):
 
         Change nothing and return False in these cases:
 
-        - Another batch has already taken the call as a line.
+        - A batch other than `batch_id` has already taken the call as a line.
         - The call has ended.
-        - `batch_id` no longer takes calls of the group.
+        - The batch `batch_id` no longer takes calls of the call's group.
         """
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
         """Delete a call (single request), because the caller could not start a batch for it.
 
-        Return True if a batch has already taken the call as a line, or if the call has ended. It is then not
-        deleted, and the client gets an answer. In all other cases, return False. If another request has
-        stored the same call again, the call stays, because that request may have been accepted.
+        If a batch has already taken the call as a line, or if the call has ended, delete nothing and return
+        True: the client gets an answer. In all other cases, return False. If another request has stored the
+        same call again in the meantime, the call stays, because the other request may have been accepted.
         """
         ...
 

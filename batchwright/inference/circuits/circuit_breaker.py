@@ -128,8 +128,7 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return how many seconds after a trial the next one may start if the first trial has no response
-        yet.
+        """Return how many seconds after a trial without a response the next trial may start.
 
         This is used for a backend that refused its last request quickly. If a trial takes longer than a quick
         refusal, the backend is probably processing the trial. Each such trial makes the result smaller.

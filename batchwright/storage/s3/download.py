@@ -38,7 +38,7 @@ class S3Download:
 
     @property
     def end(self) -> int:
-        """Position where the available bytes end. It is known after the first call of `next`."""
+        """Position after the last byte of the download. It is known after the first call of `next`."""
         return self._end
 
     async def next(self) -> bytes:

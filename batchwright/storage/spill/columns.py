@@ -17,11 +17,12 @@ _NumberType = Literal["B", "i", "I", "Q"]  # as in the module `array`
 
 
 class Columns:
-    """Columns that were created together. Each has a fixed number of numbers, all 0 at first.
+    """Columns of numbers that were created together. The length of a column is fixed, and all numbers are 0
+    at first.
 
     Attributes:
-        views: the columns. The numbers can be read and replaced. A view keeps the memory or the file of all
-            columns in use.
+        views: the columns. The numbers can be read and replaced. As long as one view exists, the memory or
+            the file of all these columns stays in use.
     """
 
     def __init__(self, mapping: mmap.mmap, views: list[memoryview], *, is_file: bool) -> None:

@@ -70,12 +70,14 @@ class SpillSpace:
             del thread  # its exception holds this frame, and so the data of all callers
 
     def check_stopped(self) -> None:
-        """Raise SpoolStopped if a call of `off_loop` was cancelled."""
+        """Raise SpoolStopped if a call of `off_loop` was cancelled. Functions in threads call this to stop in
+        time.
+        """
         if self._stopped:
             raise SpoolStopped
 
     def take(self, size: int) -> bool:
-        """Reserve memory. Return False if not enough is left."""
+        """Reserve `size` bytes of the space's memory. Return True, or False if less memory is left."""
         with self._lock:
             if size > self._left:
                 return False

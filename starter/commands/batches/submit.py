@@ -291,8 +291,8 @@ def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
 
 
 def upload_input(client: Client, path: Path, key: str) -> FileObject:
-    """Upload the input of a batch, and return the file. If `key` was used before, return the file of that
-    call.
+    """Upload the input of a batch, and return the file. If an earlier call used the same `key`, return the
+    file of the earlier call.
     """
     with _input_file(path) as content:
         return _upload(client, path, content, key)

@@ -59,7 +59,9 @@ def consistency(
 
 
 class ConsistencyCheckProgress:
-    """Text that shows the progress of a consistency check. Rich computes it at each refresh of the screen."""
+    """Text that shows the progress of a consistency check. The library Rich requests the text at each refresh
+    of the screen.
+    """
 
     def __init__(self) -> None:
         self.check: ConsistencyCheck | None = None
@@ -80,7 +82,9 @@ async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckPro
             return report
 
     async def record(database: Database) -> ConsistencyReport:
-        """Compare and repair. Record the repair in the audit log."""
+        """Run the check, repair differences, and record the repair in the audit log. Return the check's
+        report.
+        """
 
         async def read() -> JsonValue:
             return None

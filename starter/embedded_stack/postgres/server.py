@@ -116,7 +116,8 @@ class EmbeddedPostgres:
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
         """Stop the server with a fast shutdown. After `timeout` seconds, try an immediate shutdown.
 
-        Both keep all committed data. If the server is still running afterwards, `running` keeps its value.
+        Both kinds of shutdown keep all committed data. If the server is still running afterwards, the
+        attribute `running` keeps its value.
 
         Args:
             adopted_too: True to also stop a server that another process has started. False to leave such a

@@ -17,12 +17,12 @@ class BatchDeletions(Protocol):
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
-        """Delete the rows of the batch's output and error files, so that clients no longer find these files.
+        """Delete the rows of the batch's output and error files, unless `keep_files` is True.
 
-        If `keep_files` is True, these rows stay.
+        Without these rows, clients no longer find the files.
 
         Also record that the results of the batch are no longer kept. After this, no other batch can begin to
-        resume this batch, so the caller can delete the objects of this batch.
+        resume this batch. The caller can therefore delete the objects of this batch in storage.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
         its results.
@@ -34,15 +34,17 @@ class BatchDeletions(Protocol):
         return True.
 
         Also record that the batch was deleted at the time `at`, so that no process can insert its row again.
-        If there is no such batch, change nothing and return False. Do the same if the batch has not ended, or
-        if its files are not written yet.
+        Change nothing and return False if there is no such batch, if it has not ended, or if its files are
+        not written yet.
         """
         ...
 
     async def is_deleted(self, tenant: str, batch_id: str) -> bool: ...
 
     async def forget(self, before: datetime) -> None:
-        """Delete the records about batches that `remove` deleted at the time `before` or earlier."""
+        """Delete what is recorded about the batches that `remove` has deleted at the time `before` or
+        earlier.
+        """
         ...
 
 

@@ -48,9 +48,9 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
     Args:
         models: counts in the row of the batch.
-        planned: final counts of the models whose lines were sent to backends. In all other models, every line
-            got its result when the input was read. Of these lines, the ones that are not completed count as
-            failed. If `planned` is None, `models` is returned.
+        planned: final counts of the models whose lines were sent to backends. Lines of all other models got
+            their results when the input was read, so those that are not completed count as failed. If
+            `planned` is None, `models` is returned.
     """
     if planned is None:
         return models

@@ -80,8 +80,9 @@ class BatchesTable(Protocol):
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
-        If there is no such batch, or the recorded state is final, nothing changes. There is one exception:
-        `written` replaces `failed`, because an attempt that was given up may still succeed later.
+        If there is no such batch, or if the recorded state is final (`written` or `failed`), nothing changes.
+        There is one exception: the state `written` replaces `failed`, because an attempt may still succeed
+        after it was given up.
         """
         ...
 

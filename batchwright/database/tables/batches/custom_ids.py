@@ -122,15 +122,16 @@ class PostgresCustomIds(CustomIdsTable):
 async def search_in_steps(
     examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int, clock: Clock
 ) -> tuple[list[str], str | None]:
-    """Return the ids of at most `limit` found batches, and the id of the batch after which to continue.
+    """Search a list of batches in steps. Return the ids of at most `limit` found batches, and the id of the
+    batch after which the next search must continue.
 
-    The second item is None if all batches of the list were examined.
+    The second id is None if all batches of the list were examined.
 
     Args:
-        examine: examines the next EXAMINED_AT_ONCE batches: those after the batch in the given record, or the
-            first ones if the record is None. Returns a record for each batch that has the line (`is_found` is
-            True). If EXAMINED_AT_ONCE batches were examined, the last of them is returned, too. `place` is
-            the position of a batch among the examined ones, from 1.
+        examine: examines the next EXAMINED_AT_ONCE batches after the batch of the given record; None begins
+            with the first batch. Returns a record for each found batch, in which `is_found` is True. If
+            EXAMINED_AT_ONCE batches were examined, it also returns a record for the last of them. `place` in
+            a record is the position of the batch among the examined ones, from 1.
         clock: returns a time in seconds. It limits the duration of the whole search.
     """
     found, last, end = list[str](), None, clock() + _MAX_SECONDS

@@ -19,13 +19,13 @@ class HoldsTable(Protocol):
         """Stop the sending of all lines of the tenant or model `name`. `at` is recorded as the time of the
         stop.
 
-        If it is stopped already, nothing changes.
+        If the sending is stopped already, nothing changes.
         """
         ...
 
     async def remove(self, kind: HoldKind, name: str) -> None:
-        """Allow the sending of lines of the tenant or model `name` again. If it is not stopped, nothing
-        changes.
+        """Allow the sending of lines of the tenant or model `name` again. If the sending is not stopped,
+        nothing changes.
         """
         ...
 

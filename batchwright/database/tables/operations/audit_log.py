@@ -144,8 +144,8 @@ class AuditLogTable(Protocol):
     async def extent(self, running_since: datetime) -> AuditLogExtent:
         """Return the oldest and the latest position in the log, and up to which id all actions have ended.
 
-        An action without an outcome counts as running if it began after `running_since`. Repairs by the
-        consistency check can take longer. A repair also counts if it began up to a day before
+        An action without an outcome counts as running if it began after `running_since`. A repair by the
+        consistency check can take longer, so it counts as running if it began at most a day before
         `running_since`.
         """
         ...

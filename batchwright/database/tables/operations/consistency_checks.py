@@ -23,7 +23,8 @@ class RecordedConsistencyCheck(NamedTuple):
 
 class ConsistencyChecksTable(Protocol):
     async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
-        """Store the result of a consistency check that ended at `at`: the counts by kind of difference.
+        """Store the result of a consistency check that ended at the time `at`. `counts` has the numbers of
+        differences by kind.
 
         If the result of a later check is already stored, nothing changes.
         """

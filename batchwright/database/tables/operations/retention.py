@@ -22,7 +22,7 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """State of the mark, an object in the storage that names the database to which the storage belongs.
+    """State of the storage's mark: an object that names the database to which the storage belongs.
 
     `id` is the id of this database. `marked_at` is the time at which the mark was written; None if it was not
     written yet.
@@ -44,8 +44,8 @@ class RetentionTable(Protocol):
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
         """Return files that expired by `before`, sorted by time of expiry.
 
-        A file that a schedule or a batch needs is left out. A batch needs its input until it has ended by
-        `before` and its output files are written.
+        A file that a schedule or a batch needs is left out. A batch needs its input file until the batch has
+        ended and its output files are written. The batch must have ended at the time `before` or earlier.
         """
         ...
 
@@ -68,7 +68,8 @@ class RetentionTable(Protocol):
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
         """Record that the intermediate objects of a batch were deleted at `at`, and return True.
 
-        Also delete the stored progress of the batch's parts. If this was recorded before, return False.
+        Also delete the stored progress of the batch's slices (parts of its lines). If the deletion was
+        recorded before, return False.
         """
         ...
 
@@ -93,11 +94,11 @@ class RetentionTable(Protocol):
     async def remove_upload(self, upload: EndedItem) -> bool: ...
 
     async def count_keys(self, before: datetime) -> int:
-        """Return the number of idempotency keys that were created by `before`."""
+        """Return the number of idempotency keys that were created at the time `before` or earlier."""
         ...
 
     async def remove_keys(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` idempotency keys that were created by `before`.
+        """Delete at most `limit` idempotency keys that were created at the time `before` or earlier.
 
         Return the number of deleted keys.
         """

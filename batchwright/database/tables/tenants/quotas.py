@@ -104,9 +104,9 @@ class QuotasTable(Protocol):
         not `validating`, do nothing and return None.
 
         Args:
-            waits: True to put the batch into the tenant's waiting line if it gets no reservation. Later
-                batches of the tenant that have no reservation then wait behind this batch. A reservation from
-                an earlier call is deleted. A batch that exceeds a limit without other batches does not wait.
+            waits: True to put the batch into the tenant's queue if it gets no reservation. A reservation from
+                an earlier call is then deleted, and later batches of the tenant that have no reservation wait
+                behind this batch. A batch that exceeds a limit even alone is not put into the queue.
         """
         ...
 
@@ -328,8 +328,8 @@ class PostgresQuotas(QuotasTable):
     ) -> QuotaExcess | None:
         """Return the quota that prevents a batch from reserving `requested` now, or None.
 
-        A quota prevents the reservation if the tenant would exceed it. If `waits` is True, a quota also
-        prevents the reservation while earlier batches of the tenant wait for it.
+        A quota prevents the reservation if the tenant would then exceed the quota. If `waits` is True, it
+        also prevents the reservation while earlier batches of the tenant wait for the quota.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

@@ -24,8 +24,8 @@ SHOWN_ATTEMPTS = 50  # the latest attempts of a delivery
 class UnstartedDelivery(NamedTuple):
     """A delivery for which a workflow must be started.
 
-    `replays` is the number of times that the event was requested to be sent again. `is_of_one` is True if the
-    endpoint belongs to one batch or call. It is False if the endpoint receives the events of all batches.
+    `replays` says how many times a client has requested to send the event again. `is_of_one` is True if the
+    endpoint belongs to one batch or call, and False if it receives the events of all batches.
     """
 
     tenant: str
@@ -141,11 +141,11 @@ class WebhookDeliveriesTable(Protocol):
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        Return False, and change nothing, if the tenant has no such delivery or if the delivery is pending.
+        Return False and change nothing if the tenant has no such delivery, or if the delivery is pending.
 
-        There is one exception. A pending delivery has lost its workflow if the workflow was started at the
-        time `lost_before` or earlier. It is made pending again, and the result is True. Choose `lost_before`
-        so early that such a workflow cannot still run.
+        There is one exception: a pending delivery whose workflow was started at the time `lost_before` or
+        earlier has lost this workflow. Such a delivery is also sent again, and the result is True. Choose
+        `lost_before` so early that a workflow from that time cannot still run.
         """
         ...
 
