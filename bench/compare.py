@@ -86,7 +86,7 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """Combine the figures of several turns. Each turn has measured both versions once.
+    """Combine the figures of several turns. In each turn, both versions were measured once.
 
     Return a pair of the old and the new figure for each key. A key that is missing in any turn is left out.
     """

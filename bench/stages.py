@@ -42,7 +42,9 @@ STAGES = (*dict.fromkeys((*_INNERMOST, *_WHOLE_STACK)), EVENT_LOOP)
 
 
 def shares(stacks: Stacks) -> dict[str, float]:
-    """Return the share of the samples in each stage, from 0 to 1. The shares add up to 1."""
+    """Return the share of the samples in each stage of a batch (such as ingestion), from 0 to 1. The shares
+    add up to 1.
+    """
     found = Counter[str]()
     for stack, count in stacks.items():
         found[stage_of(stack)] += count
@@ -51,11 +53,11 @@ def shares(stacks: Stacks) -> dict[str, float]:
 
 
 def stage_of(stack: tuple[str, ...]) -> str:
-    """Return the stage to which a call stack belongs.
+    """Return the stage of a batch, such as ingestion, to which a call stack belongs.
 
-    A stack with any function of ingestion, finalization, workflows or the database belongs to that stage. Any
-    other stack belongs to the stage of its innermost known function. The main function of the process does
-    not count, because every stack has it.
+    Ingestion, finalization, workflows and the database are stages that count first: a stack with any of their
+    functions belongs to this stage. Any other stack belongs to the stage of its innermost known function. The
+    main function of the process does not count, because every stack has it.
 
     Args:
         stack: functions with their files, the outermost first.

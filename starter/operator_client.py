@@ -60,8 +60,7 @@ class OperatorClient:
         return self._client.call("GET", _HOLDS, HoldList)
 
     def hold(self, target: Mapping[str, str]) -> HoldList:
-        """Hold a tenant or a model, so that none of its lines are sent until it is released. Return all
-        holds.
+        """Hold a tenant or a model: none of its lines are sent until the hold is released. Return all holds.
 
         Args:
             target: one item, with the key `tenant` or `model` and the name as the value.

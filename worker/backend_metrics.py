@@ -71,7 +71,7 @@ def outstanding_requests(registry: BackendRegistry) -> dict[tuple[str, str], int
 def open_circuits(registry: BackendRegistry) -> frozenset[tuple[str, str]]:
     """Return each (model, backend URL) whose circuit breaker is open in this worker.
 
-    If a model has several upstreams with the same URL, all of their circuit breakers must be open.
+    A model may have several circuit breakers for the same URL. In this case, all of them must be open.
     """
     found: dict[tuple[str, str], bool] = {}
     for router in registry.routers:

@@ -1,6 +1,6 @@
 """Health checks of the worker's dependencies, at startup and while it runs.
 
-The worker accepts no slices while PostgreSQL or object storage is unavailable.
+The worker accepts no slices (parts of batches) while PostgreSQL or object storage is unavailable.
 """
 
 import asyncio

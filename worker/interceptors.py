@@ -334,7 +334,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
         """Report unavailable dependencies while an attempt runs. Clear the report when they respond again.
 
         An attempt may wait for a dependency for a long time without failing. Without this report, the batch
-        would have no waiting reason during that time.
+        would have no waiting reason in the meantime.
         """
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
@@ -358,7 +358,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 def _waiting_reason(error: Exception) -> str:
     """Return why an activity waits for its next attempt, as text for tenants; empty if it does not wait.
 
-    It does not wait if there is no next attempt, or if `error` is a planned end and not a failure.
+    The activity does not wait if there is no next attempt, or if `error` is a planned end and not a failure.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED

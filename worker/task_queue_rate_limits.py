@@ -1,4 +1,5 @@
-"""Applies Batchwright's rate limits on the Temporal server, as rate limits of the slices' task queues.
+"""Applies Batchwright's rate limits on the Temporal server, as rate limits of the task queues from which
+workers take slices (parts of batches).
 
 Every worker that runs slices does this, and all of them set the same limits.
 """

@@ -70,7 +70,9 @@ class Call(Message):
 
 
 class CallAnswer(Message):
-    """Result of a call, as a line of an output or error file, and the resulting status of the call."""
+    """Result of a call (single request of a client), as a line of an output or error file, and the resulting
+    status of the call.
+    """
 
     id: str
     status: CallStatus

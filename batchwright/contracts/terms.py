@@ -82,7 +82,7 @@ class AdmissionPolicy(StrEnum):
 
 
 class HoldKind(StrEnum):
-    """Kinds of holds. With a hold, an operator stops the sending of all lines of a tenant or of a model."""
+    """Kinds of holds. With a hold, an operator stops the sending of all lines of a tenant or model."""
 
     TENANT = "tenant"
     MODEL = "model"

@@ -34,8 +34,8 @@ def open_transport(
     Args:
         tls: the TLS context of a backend with its own certificates; None to use the system's certificate
             authorities.
-        connect_seconds: the connect timeout of a backend that has its own; None to use the timeout in the
-            settings.
+        connect_seconds: the connect timeout that is configured for the backend; None to use the timeout in
+            the settings.
     """
     connect = connect_seconds or settings.connect_timeout_seconds
     if settings.http_engine == "socket":

@@ -31,8 +31,8 @@ class ModelListing(NamedTuple):
     Attributes:
         models: the usable model ids, sorted.
         backend_time: date of the response; None if it has no valid date.
-        ignored: number of listed ids that are not in `models`, because they are not valid names or because
-            there are too many.
+        ignored: number of listed ids that `models` lacks, because they are invalid names or because there are
+            too many.
     """
 
     models: list[str]

@@ -316,8 +316,8 @@ class ModelRouter:
     def _reachable(self) -> list[Upstream]:
         """Return the upstreams (models at backends) that may get requests of this model.
 
-        These are the model's own upstreams. If all their circuit breakers are open, the upstreams of the
-        fallback models are added.
+        These are the model's own upstreams. If the circuit breakers of all of them are open, the upstreams of
+        the fallback models are added.
         """
         if not self.is_open:
             return self.upstreams

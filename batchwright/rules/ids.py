@@ -61,8 +61,8 @@ def new_part_id() -> str:
 def derived_file_id(batch_id: str, kind: str) -> str:
     """Return the id of a file that Batchwright writes for a batch. Every attempt gets the same id.
 
-    `kind` is `output` or `error`, or `input` for the input of a rolling batch, or of a batch that a
-    schedule creates from an object.
+    `kind` is `output`, `error` or `input`. Batchwright writes the input of two kinds of batches: rolling
+    batches, which collect single calls, and batches that a schedule creates from an object in a bucket.
     """
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 

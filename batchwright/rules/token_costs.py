@@ -1,7 +1,7 @@
 """Cost of requests: their tokens times the prices of their model. All amounts are exact integers.
 
-The unit of an amount is a millionth of a millionth of the currency's unit. A price per million tokens has at
-most six decimal places, so the price of one token is a whole number of these units.
+Amounts are counted in 10^-12 of the currency's unit. A price per million tokens has at most six decimal
+places, so the price of one token is a whole number in this unit.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ class UnitPrices(NamedTuple):
 def amount_of(number: str | Decimal) -> int:
     """Convert a decimal number of the currency's unit to an exact integer amount.
 
-    An amount counts millionths of a millionth of the unit. The number must have at most 12 decimal places.
+    An amount counts 10^-12 of the currency's unit. The number must have at most 12 decimal places.
     """
     return int(Decimal(number).scaleb(_UNIT_PLACES))
 

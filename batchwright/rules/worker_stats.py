@@ -1,4 +1,5 @@
-"""Make and read the statistics in worker heartbeats: polled queues, running slices, and sent requests.
+"""Make and read the statistics in worker heartbeats: polled queues, running slices (parts of batches), and
+sent requests.
 
 The statistics map names to numbers. A polled queue has the name `polls QUEUE`, and a running slice has the
 name `runs BATCH_ID MODEL`.
@@ -29,7 +30,7 @@ def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
 
 
 def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """Return the heartbeat statistics of a worker about its running slices.
+    """Return the heartbeat statistics of a worker about its running slices (parts of batches).
 
     Args:
         slices: number of running slices by (batch id, model).
@@ -39,7 +40,7 @@ def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, floa
 
 def is_worker_number(name: str) -> bool:
     """Return True if the heartbeat statistic with this name is about the whole worker, not about a queue or a
-    slice.
+    batch.
     """
     return not name.startswith((_POLLS, _RUNS))
 
@@ -66,7 +67,7 @@ def is_polled(queue: str, served: Collection[str]) -> bool:
 
 
 def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
-    """Return the (batch id, model) pairs with a slice that runs on at least one worker.
+    """Return each (batch id, model) of which at least one worker runs a slice (part of the lines).
 
     Args:
         reports: the statistics of each worker.
@@ -75,7 +76,9 @@ def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[st
 
 
 def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
-    """Read from one worker's statistics how many slices it runs, by (batch id, model)."""
+    """Return how many slices (parts of batches) a worker runs, by (batch id, model). `stats` is from its
+    heartbeat.
+    """
     found: dict[tuple[str, str], int] = {}
     for name, count in stats.items():
         if name.startswith(_RUNS):

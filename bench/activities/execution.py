@@ -114,7 +114,9 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return one queue for each model, with the requests that start the slices of the model."""
+    """Return one queue for each model. Its items are the requests that start the slices (parts) of the
+    model's lines.
+    """
     return [
         deque(
             SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)

@@ -64,7 +64,7 @@ def _weighted(random: Random) -> list[Batch]:
 def _arriving(interval: float) -> Batches:
     """Return batches that start at random times, on average `interval` seconds apart.
 
-    If the interval is 540 s, the batches need about two thirds of the permits.
+    If the interval is 540 s, the batches need about two thirds of the permits (allowed requests in flight).
     """
 
     def made(random: Random) -> list[Batch]:

@@ -50,7 +50,7 @@ def mixed(
 ) -> list[Arrival]:
     """Return batches of three sizes that are created at random times.
 
-    Together, the batches use the fraction `load` of the permits.
+    Together, the batches use the fraction `load` of the permits (allowed requests in flight).
     """
     mean_seconds = 2.0 * math.exp(0.5)
     chances = {"small": 0.7, "medium": 0.25, "large": 0.05}
@@ -75,7 +75,7 @@ def tight_and_loose(random: Random) -> list[Arrival]:
 
 def three_priorities(random: Random) -> list[Arrival]:
     """Return batches of equal size with random priorities, created during one hour. They need 120 % of the
-    permits.
+    permits (allowed requests in flight).
     """
     every = 400 * 2.0 * math.exp(0.5) / (64 * 1.2)
     now, arrivals = 0.0, list[Arrival]()

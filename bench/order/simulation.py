@@ -1,4 +1,6 @@
-"""Simulation of one tenant's batches, which wait for the permits of one model."""
+"""Simulation of one tenant's batches, which wait for permits (rights to have a request in flight) of one
+model.
+"""
 
 import math
 from collections import defaultdict

@@ -47,7 +47,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _once(settled: Path, folder: Path) -> Finalized:
-    """Finalize the batch in `settled` in a new process, and return the cost.
+    """Finalize the batch in the directory `settled` in a new process, and return the cost.
 
     The batch is copied to `folder` with hard links first, because finalization deletes its inputs.
     """

@@ -1,6 +1,6 @@
 """Section of the benchmark: use of permits with long and uneven response times; waiting times of new tenants.
 
-A permit is the right to have one request in flight. A new tenant creates its batch while another tenant holds
+A permit is the right to have one request in flight. A new tenant creates its batch while another tenant uses
 all permits.
 """
 
@@ -39,8 +39,8 @@ class Case:
 
     Attributes:
         lines: number of lines of all batches together.
-        turn_seconds: time after which a slice (part of a batch) releases its place if other slices wait. This
-            ends its turn.
+        turn_seconds: length of a turn. After this time, a slice (part of a batch) releases its place if other
+            slices wait.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
         sample: number from which the response times are computed. It is chosen so that no very long response
@@ -113,7 +113,7 @@ _BUSY = Case("busy", 1_024, 3.0, 30.0, True)
 
 @dataclass(frozen=True)
 class Utilization:
-    """How well the permits were used.
+    """How well the permits (rights to have one request in flight) were used.
 
     Attributes:
         in_use: fraction of the permits in use, from the first request until the last request was sent.
@@ -131,7 +131,9 @@ class Utilization:
 
 
 def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
-    """Return how well the permits were used. `calls` contains the start and end time of each request."""
+    """Return how well `permits` allowed requests in flight were used. `calls` has start and end of each
+    request.
+    """
     calls = sorted(calls)
     first, last = calls[0][0], calls[-1][0]
     used = sum(max(0.0, min(ended, last) - started) for started, ended in calls)
@@ -187,7 +189,7 @@ def _fields(case: Case, number: int) -> dict[str, object]:
 
 
 def _run(prepared: _Prepared) -> Utilization:
-    """Run all batches of a case, and return how well the permits were used.
+    """Run all batches of a case, and return how well the permits (allowed requests in flight) were used.
 
     Raises:
         SystemExit: a line got no response, or was sent twice.
@@ -227,7 +229,7 @@ def _wait_until_planned(prepared: _Prepared, client: Client, batch_ids: list[str
 
 
 def _newcomers_wait(prepared: _Prepared) -> list[float]:
-    """Run a large batch of one tenant. While it holds all permits, run small batches of other tenants.
+    """Run a large batch of one tenant. While it uses the whole capacity, run small batches of other tenants.
 
     Return the seconds from the creation of each small batch to its first request.
     """
@@ -271,7 +273,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _run_group(group: tuple[Case, ...], options: SectionOptions) -> list[tuple[Case, Utilization]]:
-    """Run the cases of a group at the same time. Return how well each case used its permits."""
+    """Run the cases of a group at the same time. Return how well each case used its permits (allowed requests
+    in flight).
+    """
     cases = [_small(case) for case in group] if options.quick else group
     with ExitStack() as running:
         prepared = [running.enter_context(_prepared(case, options.folder / case.name)) for case in cases]

@@ -1,4 +1,4 @@
-"""Simulation that compares rules for sharing permits between tenants.
+"""Simulation that compares rules for sharing permits (rights to have a request in flight) between tenants.
 
 `python -m bench.shares` prints the tables.
 """

@@ -1,4 +1,4 @@
-"""Simulation of tenants that always wait for the permits of one model."""
+"""Simulation of tenants that always wait for permits (rights to have a request in flight) of one model."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -19,8 +19,8 @@ class ShareResult:
     """Result of one run, or of several runs.
 
     Attributes:
-        evenness: how evenly tenants share the permits by weight, as the mean of Jain's index over all
-            minutes. 1 is perfectly even.
+        evenness: how evenly tenants share the permits (rights to have a request in flight) by weight, as the
+            mean of Jain's index over all minutes. 1 is perfectly even.
         least_even: lowest index of any minute.
         shares: fraction of the permits that each tenant has before new tenants come.
         wait: longest time in seconds for which a new tenant waits for its first permit; None without new
@@ -84,7 +84,8 @@ class Simulation:
         self._grant()
 
     def _evenness(self, start: float) -> float:
-        """Return how evenly tenants share the permits in the minute after `start`, as Jain's index.
+        """Return how evenly tenants share the requests in flight in the minute after `start`, as Jain's
+        index.
 
         1 is perfectly even. Only tenants that wait during the whole minute count.
         """

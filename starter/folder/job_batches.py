@@ -66,9 +66,10 @@ class JobBatches:
         return self._client.batch(batch_id)
 
     def start(self, job: JobDirectory) -> StartedBatch:
-        """Create the batch of a job. If an earlier process has already created it, return that batch.
+        """Create the batch of a job, and return it. If an earlier process has already created the batch,
+        return this batch.
 
-        If the batch ended early and was resumed, return the batch that resumes it.
+        If this batch ended early and was resumed, return the batch that resumes it.
 
         Raises:
             JobFailed: the input cannot be used, or was changed while it was read.

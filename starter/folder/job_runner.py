@@ -137,8 +137,8 @@ class FolderJobRunner:
     def _claim(self, name: str) -> bool:
         """Move a queued job to the running jobs. Return True if this succeeds.
 
-        Return False if the job cannot be moved, or if another job already has its name. In the latter case,
-        move it to the failed jobs.
+        Return False if the job cannot be moved. If another job already has its name, move the queued job to
+        the failed jobs and return False.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:

@@ -22,7 +22,7 @@ class BudgetCollector:
 
     Tenants and organizations that have used the greatest part of their budgets get their own series. Teams,
     users and keys are only counted, because their names and ids must not become labels. `default` is the
-    budget of tenants without a budget of their own.
+    budget that applies to a tenant for which no other budget was set.
     """
 
     def __init__(

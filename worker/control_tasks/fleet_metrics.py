@@ -113,9 +113,9 @@ class FleetMetricsCollector:
 class LiveBatchCollector:
     """Sets the metrics of live batches: number, age, lines, slack, and demand.
 
-    The slack is the time between the forecast end of a batch and its deadline. The demand of a model consists
-    of the number of its lines that are due soon, and the rate at which they must get results. Each refresh
-    replaces all series of a metric. So no series of ended batches remain.
+    The slack is the time between the forecast end of a batch and its deadline. A model's demand is the number
+    of its lines that are due soon, and the rate at which they must get results. Each refresh replaces all
+    series of a metric. So no series of ended batches remain.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
@@ -276,7 +276,7 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Sets metrics of retention (times of the last success) and of the last consistency check."""
+    """Sets two groups of metrics: when retention last succeeded, and what the last consistency check found."""
 
     def __init__(self, retention: RetentionTable, checks: ConsistencyChecksTable, metrics: Metrics) -> None:
         self._retention, self._checks, self._metrics = retention, checks, metrics

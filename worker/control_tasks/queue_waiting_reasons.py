@@ -1,4 +1,6 @@
-"""Finds out why batches wait: a hold, a queue that no worker polls, a rate limit, or slices ahead of them."""
+"""Finds out why batches wait. The reason is a hold (an operator has stopped the sending), a queue that no
+worker polls, a rate limit, or slices (parts) of other batches in front of them.
+"""
 
 import asyncio
 import logging

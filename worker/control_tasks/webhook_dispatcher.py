@@ -62,7 +62,7 @@ class WebhookDispatcher:
 
         Raises:
             DatabaseUnavailable, RPCError: the database or Temporal does not respond, or a delivery was not
-                started. If several were not started, the error of the oldest one is raised.
+                started. If several deliveries were not started, the error of the oldest delivery is raised.
         """
         found = await self._deliveries.unstarted(_PAGE)
         age = (datetime.now(UTC) - found[0].created_at).total_seconds() if found else 0.0

@@ -21,7 +21,7 @@ RELEASED = "released"
 
 
 class ModelRun(Message):
-    """Start argument of the workflow that sends the lines of one model of a batch (the model run).
+    """Start argument of a model run: the workflow that sends a batch's lines for one model.
 
     Each activity of the workflow sends one slice, which is a part of the lines. The fields after `policy` are
     the state of the workflow. They are set when it continues as new.
@@ -57,7 +57,7 @@ class ModelRun(Message):
 
     @classmethod
     def of(cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, paused: bool = False) -> Self:
-        """Return the start argument of the workflow that sends the lines of one model of a batch.
+        """Return the start argument of the workflow that sends a batch's lines for one model.
 
         Args:
             order: start argument of the batch's workflow.
@@ -88,7 +88,7 @@ class ModelRun(Message):
 class SliceRequest(Message):
     """Argument of the activity `run_slice`, which sends the lines of one slice.
 
-    A slice is a part of the lines of one model in a batch. `number` is the number of the slice.
+    A slice is a part of a batch's lines for one model. `number` is the number of the slice.
 
     The workflow may schedule the same slice several times, and Temporal counts the attempts from 1 again each
     time. `generation` is greater each time, so generation and attempt number together show which of two

@@ -1,6 +1,7 @@
 """Messages and activity of retention, which deletes expired data.
 
-A retention run has one sweep for each kind of data. A sweep has one or more turns. Each turn is one activity.
+A retention run deletes each kind of data in one sweep. A sweep has one or more turns. Each turn is one
+activity.
 """
 
 from datetime import datetime
@@ -118,7 +119,8 @@ class RetentionResult(Message):
 
 
 class RetentionActivities:
-    """Declares the activity `sweep`, so that workflows can call it without importing its implementation.
+    """Declares the activity `sweep`, which deletes old data. Workflows call it without importing its
+    implementation.
 
     The implementation is in `activities/retention/activity.py`.
     """

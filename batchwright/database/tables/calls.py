@@ -63,14 +63,15 @@ class CallsTable(Protocol):
         ...
 
     async def open(self, group: str, order: BatchOrder) -> None:
-        """Make the batch of `order` collect the calls of a group.
+        """Make the batch of `order` collect the calls (single requests) of a group.
 
         If another batch already collects them, nothing changes.
         """
         ...
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
-        """Move a call to the batch `batch_id`, and return True. The caller has started this batch.
+        """Move a call (single request) to the batch `batch_id`, and return True. The caller has started this
+        batch.
 
         Change nothing and return False in these cases:
 

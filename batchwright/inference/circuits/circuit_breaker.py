@@ -47,10 +47,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    While the circuit is open, only trial requests are sent. The circuit opens after a number of failures in a
-    row: `failures_to_open`, or half the number of requests in flight if this is higher. If all failed lines
-    belong to one tenant, the circuit may first wait some seconds for the result of another tenant's line. All
-    times are seconds of `clock`.
+    While the circuit is open, only trials are sent: single requests that show if the backend has recovered.
+    The circuit opens after a number of failures in a row: `failures_to_open`, or half the number of requests
+    in flight if this is higher. If all failed lines belong to one tenant, the circuit may first wait some
+    seconds for the result of another tenant's line. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -87,9 +87,10 @@ class CircuitBreaker:
     def wait_seconds(self, tenant: str = "") -> float:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        If the circuit is open, the call also records that the tenant waits. The tenant of the last trial
-        waits longer if this trial did not succeed and other tenants wait. The other tenants can then send the
-        next trial.
+        If the circuit is open, this method also records that the tenant waits. An open circuit lets only
+        trials through: single requests that show if the backend has recovered. If the last trial did not
+        succeed and other tenants wait, the tenant of this trial waits longer, so that another tenant can send
+        the next trial.
         """
         if not self._pause:
             return 0.0
@@ -147,7 +148,9 @@ class CircuitBreaker:
             self._retry_at = max(self._retry_at, self.clock())
 
     def record_success(self, attempt: CircuitAttempt) -> None:
-        """Record a normal response. If the request was a trial, the circuit closes."""
+        """Record a normal response. If the request was a trial (sent while the circuit is open), the circuit
+        closes.
+        """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         seconds = self._record_response() - attempt.sent_at
@@ -193,8 +196,8 @@ class CircuitBreaker:
     ) -> None:
         """Record a failure that is the backend's fault.
 
-        The failure may open the circuit. If the circuit is already open, a failed trial may make the pause
-        before the next trial longer.
+        The failure may open the circuit. If the circuit is already open and the request was a trial (single
+        request that shows if the backend has recovered), the pause before the next trial may become longer.
 
         Args:
             attempt: the request that failed.
@@ -225,8 +228,8 @@ class CircuitBreaker:
         """Record that the backend refused a request, because other clients use its slots.
 
         If the circuit is closed and the backend is processing other requests of this process, the circuit
-        stays closed. In all other cases, the refusal counts as a failure. The pauses between trials then stay
-        short, because a slot may become free at any time.
+        stays closed. In all other cases, the refusal counts as a failure. The pauses between trials (single
+        requests while the circuit is open) then stay short, because a slot may become free at any time.
 
         Requests in flight may never get a response. For this reason they count as processed only if one of
         them was sent recently, or if the backend has responded recently.

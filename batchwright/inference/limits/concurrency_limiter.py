@@ -47,7 +47,9 @@ class PermitRequest:
     must_yield: Callable[[], bool] | None = None
 
     def detach(self) -> None:
-        """Drop the references to the callbacks, because they would keep a finished slice in memory."""
+        """Drop the references to the callbacks, because they would keep a finished slice (part of a batch) in
+        memory.
+        """
         self.on_granted, self.must_yield = _already_detached, None
 
 
@@ -116,7 +118,7 @@ class Permit(Struct, eq=False):
 
 
 class ConcurrencyLimiter:
-    """Grants permits to waiting slices, within the limits of models and backends.
+    """Grants permits to waiting slices (parts of batches), within the limits of models and backends.
 
     A permit lets a slice send a line. The limit of a model is the lower of two limits: its own limit, and the
     sum of its backends' adaptive limits. A slice waits for one permit at a time. The next permit goes to the
@@ -137,7 +139,7 @@ class ConcurrencyLimiter:
         """Create the limiter of one process.
 
         Args:
-            total: number of permits over all models.
+            total: number of permits over all models. A permit is the right to have one request in flight.
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
@@ -176,7 +178,8 @@ class ConcurrencyLimiter:
         return self._permits_of(name).grants
 
     def enqueue(self, request: PermitRequest) -> None:
-        """Queue a slice's request for a permit, the right to have one request in flight.
+        """Queue the request of a slice (part of a batch) for a permit, the right to have one request in
+        flight.
 
         `on_granted` is called with the permit as soon as one is free, possibly before this method returns.
         """
@@ -192,7 +195,7 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def others_wait(self, name: str, tenant: str) -> bool:
-        """Return True if a slice of another tenant waits for a permit to send a request to the model.
+        """Return True if a slice (part of a batch) of another tenant waits for a permit to send to the model.
 
         A slice that waits because its tenant is at a cap or a rate does not count, because it would not get
         the next permit.
@@ -201,9 +204,9 @@ class ConcurrencyLimiter:
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if slices of the tenant for this model wait because of a cap or a rate.
+        """Return True if the tenant's lines for this model wait because of a cap or a rate.
 
-        Return False if they wait because all permits are in use.
+        Return False if they wait because all permits (rights to have a request in flight) are in use.
         """
         model = self._models.get(name)
         return model is not None and tenant in model.capped
@@ -217,7 +220,8 @@ class ConcurrencyLimiter:
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
         """Return the limit that makes lines of the tenant or the API key wait.
 
-        Return None if they have reached no limit, or if they only wait for a free permit.
+        Return None if they have reached no limit, or if they only wait for a free permit, the right to have
+        one request in flight.
         """
         model = self._models.get(name)
         return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
@@ -225,15 +229,16 @@ class ConcurrencyLimiter:
     def refresh(self, name: str) -> None:
         """Read the limit and the backends of the model again.
 
-        If more requests may be in flight now, grant permits. Every waiting slice calls this from time to
-        time, because limits change without a notification to the limiter.
+        If more requests may be in flight now, grant permits to waiting requests. Every slice (part of a
+        batch) that waits calls this from time to time, because the limiter is not notified when limits
+        change.
         """
         model = self._models.get(name)
         if model is not None and (model.waiting or model.capped):
             self._refresh(model)
 
     def cancel(self, request: PermitRequest) -> None:
-        """Remove a waiting permit request from the queue.
+        """Remove a waiting request for a permit from the queue.
 
         Raise KeyError or ValueError if the request is not in the queue.
         """
@@ -244,7 +249,7 @@ class ConcurrencyLimiter:
             self._stop_waiting(model, tenant)
 
     def release(self, permit: Permit) -> None:
-        """Return a permit, so that another request may be sent. A second call has no effect."""
+        """Give a permit back, so that another request may be sent. A second call has no effect."""
         if permit.released:
             return
         permit.released = True
@@ -304,9 +309,9 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def _grant(self, now: float) -> None:
-        """Grant permits to waiting slices, until the limits on requests in flight are reached.
+        """Grant permits to waiting permit requests, until the limits on requests in flight are reached.
 
-        The callback of a granted request can call `enqueue` or `release` while this loop runs. The loop then
+        The callback `on_granted` can call `enqueue` or `release` while this loop runs. The loop then
         continues with the new state, and no second loop is started.
         """
         self._is_granting = True
@@ -320,7 +325,8 @@ class ConcurrencyLimiter:
             self._is_granting = False
 
     def _next_model(self, now: float) -> _Model | None:
-        """Return the model that gets the next permit; None if no waiting model may get a permit.
+        """Return the model that gets the next permit (the right to send a request); None if no model may get
+        one.
 
         The model with the fewest permits in use gets the next permit. If several models have the same number,
         the model that got its last permit first is chosen. As a result, no model waits forever, even if there

@@ -1,1 +1,1 @@
-"""Single calls: lines of the rolling batches that run them, and the stored results of calls."""
+"""Single requests of clients (calls): the lines of batches that run them, and their stored results."""

@@ -127,7 +127,9 @@ class BatchSchedule:
         self._updated_at = -math.inf
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the ranks of the model's batches. They stay the same until the next call of `update`."""
+        """Return the ranks of the model's batches: the order in which they send. They stay the same until the
+        next call of `update`.
+        """
         return self._ranks.get(model) or BatchRanks()
 
     def update(
@@ -139,7 +141,7 @@ class BatchSchedule:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
             paused: ids of the paused batches. They may be missing in `batches`. If another batch is missing
-                for the first time, its remaining lines count as settled.
+                for the first time, its remaining lines count as settled (they have a result).
         """
         self._measure(batches, now, paused)
         self._updated_at = now

@@ -1,7 +1,7 @@
-"""Select the waiting request that gets the next permit of a model.
+"""Select the waiting request that gets the next permit (the right to have one request in flight) of a model.
 
 `FairShare` selects the tenant, and the priority of a tenant, by the time that their requests are in flight.
-`FairQueue` orders the batches and slices of one tenant.
+`FairQueue` orders the batches of one tenant and their slices (parts).
 """
 
 import hashlib
@@ -160,7 +160,7 @@ class FairShare:
 
         Args:
             weights: the present weights of tenants. A missing tenant has its default weight.
-            waiting: the tenants that wait for a permit. They are not dropped.
+            waiting: the tenants that wait to send a request. They are not dropped.
             now: the current time in seconds.
         """
         present = self._last.clock_at(now)
@@ -209,7 +209,8 @@ class _Priority(Generic[Request]):
 
     Attributes:
         batches: requests by batch id. The batch that has waited longest since its last permit comes first.
-            The requests of a batch are in descending order of slice numbers.
+            The requests of a batch are in descending order of the numbers of their slices (parts of the
+            batch).
         permits: number of permits granted so far.
     """
 
@@ -225,7 +226,7 @@ class _Priority(Generic[Request]):
         Args:
             is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
                 None if no key has a cap.
-            ranks: the rank of each batch.
+            ranks: the rank of each batch. The batch with the lowest rank is sent first.
         """
         batches = self.batches
         takes_turns = len(batches) == 1 or not ranks or self.permits % _TURN_EVERY == _TURN_EVERY - 1
@@ -263,13 +264,14 @@ def _must_yield(request: QueuedRequest) -> bool:
 
 
 class FairQueue(Generic[Request]):
-    """Queue of one tenant's requests for permits of one model. A permit lets a slice send one line.
+    """Queue of one tenant's requests for permits of one model. A permit lets a slice (part of a batch) send
+    one line.
 
     Priorities share the permits by weight and time in flight, as tenants do in `FairShare`. Within a
-    priority, the batch with the lowest rank goes first. But one in five permits goes to the batch that has
-    waited longest, so no batch waits forever. Within a batch, the slice with the lowest number goes first,
-    unless it must yield. The slices of a worker therefore end at different times: while the results of one
-    slice are stored, another slice keeps sending.
+    priority, the batch with the lowest rank (the first one in the order of `BatchSchedule`) goes first. But
+    one in five permits goes to the batch that has waited longest, so no batch waits forever. Within a batch,
+    the slice with the lowest number goes first, unless it must yield. The slices of a worker therefore end at
+    different times: while the results of one slice are stored, another slice keeps sending.
 
     Attributes:
         waiting: number of requests in the queue.
@@ -316,7 +318,7 @@ class FairQueue(Generic[Request]):
         Args:
             is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
                 None if no key has a cap.
-            ranks: the rank of each batch.
+            ranks: the rank of each batch. The batch with the lowest rank is sent first.
             now: the current time in seconds.
         """
         found: dict[str, str] = {}
@@ -356,8 +358,8 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new Temporal fairness key for a tenant whose batch with the id `stopped` has ended early.
 
-    Temporal counts cancelled slices in a task queue as use of their fairness key, as if they had run. So with
-    the old key, the tenant's next batches would have to wait.
+    A batch is sent in slices (parts). Temporal counts the cancelled slices in a task queue as use of their
+    fairness key, as if they had run. So with the old key, the tenant's next batches would have to wait.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

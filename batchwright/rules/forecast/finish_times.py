@@ -41,7 +41,7 @@ class _Progress:
         """Start with what is known about a batch.
 
         Args:
-            settled: number of settled lines.
+            settled: number of settled lines, which have a stored result.
             lines: number of lines that settled in the last `seconds`.
         """
         self._settled = settled
@@ -99,7 +99,7 @@ class _ModelRate:
         """Record how much work was done in a period. Lines must have been waiting during the whole period.
 
         Args:
-            done: work of the lines that settled, as a number of average lines.
+            done: work of the lines that got a result, as a number of average lines.
             started: by how much the number of requests in flight has grown since the last measurement. A part
                 of the work of these requests counts as done. If durations vary much, this part is small,
                 because short requests end first.
@@ -159,7 +159,7 @@ class Forecaster:
         """Update all forecasts from the current state. Call this at regular intervals.
 
         Args:
-            work: the unsettled lines of all live batches, except paused and cancelled batches.
+            work: the lines without a result of all live batches, except paused and cancelled batches.
             traffic: number and duration of all workers' requests since their start, by model and backend.
             now: the current time, in seconds of any clock.
         """
@@ -240,14 +240,14 @@ class Forecaster:
     def _expected_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], done: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines each batch was expected to settle since the last call of `observe`.
+        """Return how many lines of each batch were expected to get a result since the last call of `observe`.
 
         The work that was done is divided between the priorities of the tenants by their shares. Within a
-        priority, it is divided in proportion to the lines that each batch has really settled. The order of
-        the batches is not used, because it may have changed meanwhile.
+        priority, the work is divided in proportion to the lines of each batch that really got a result. The
+        order of the batches is not used, because it may have changed meanwhile.
 
         Args:
-            done: work of all lines of the model that were settled since then. A line of average work counts
+            done: work of all lines of the model that got a result since then. A line of average work counts
                 as 1.
         """
         before = {each.key: each for each in model.waiting}
@@ -272,11 +272,11 @@ class Forecaster:
     def _settled_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], passed: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines each batch has settled since the last call of `observe`.
+        """Return how many lines of each batch were settled (got a result) since the last call of `observe`.
 
-        Only batches that were known at the last call are counted. If a batch is no longer in `work`, it has
-        settled its last lines, or it was paused or cancelled. Its remaining lines are then counted as
-        settled, but at most as many lines as it usually settles in `passed` seconds.
+        Only batches that were known at the last call are counted. If a batch is no longer in `work`, its last
+        lines were settled, or it was paused or cancelled. Its remaining lines are then counted as settled,
+        but at most as many lines as are usually settled in `passed` seconds.
         """
         present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}

@@ -35,11 +35,11 @@ class ModelSpeed(Message):
 
 
 class LineWork(NamedTuple):
-    """How much work the lines of a batch are for one model, and at which rate they settle.
+    """How much work the lines of a batch are for one model, and at which rate they get results.
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
-        certainty: number of settled lines on which `per_line` is based.
+        certainty: number of lines with a result on which `per_line` is based.
         lines_per_second: present rate of the batch.
     """
 

@@ -28,7 +28,7 @@ class SteadyRate:
         """Record a period in which lines were always waiting.
 
         Args:
-            lines: how many lines were settled.
+            lines: how many lines got a result in this period.
             pending: number of requests in flight at the end of the period.
             passed: length of the period in seconds.
             limited: True if all waiting lines belong to tenants or API keys with limits of their own.

@@ -24,7 +24,8 @@ class ThroughputHistory:
         self._seen: dict[str, _BatchProgress] = {}
 
     def record(self, batch_id: str, settled: int, at: float) -> float:
-        """Record how many lines of a batch are settled at the time `at`. Return the average lines per second.
+        """Record that `settled` lines of a batch have a result at the time `at`. Return the average lines per
+        second.
 
         The first call for a batch returns 0, because a rate needs two measurements.
 

@@ -57,7 +57,8 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """The lines of one model of a live batch: how many are settled, and how many are left to send.
+    """The lines of one model of a live batch: how many are settled (have a result), and how many are left to
+    send.
 
     Attributes:
         began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.

@@ -1,7 +1,7 @@
 """Divide an input that is too large for one batch into parts. The batches of all parts form a group.
 
-The metadata of each batch contains the id of the group and the number of the part. So a group needs no
-database row of its own.
+The metadata of each batch contains the group's id and the part's number. So a group needs no database row of
+its own.
 """
 
 import hashlib

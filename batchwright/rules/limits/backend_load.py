@@ -51,8 +51,8 @@ class CongestionWindow:
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
         """Count a rejection. Return the new limit that follows from all rejections in its group.
 
-        The limit is the number of requests in flight when the group started, minus one for each rejection. It
-        is at least 70 % of that number.
+        The new limit is the number of requests that were in flight when the group started, minus one for each
+        rejection, but at least 70 % of this number of requests.
 
         A rejection starts a new group if two conditions are met: its request was sent after the current group
         started, and the current group is at least `span` seconds old.

@@ -3,11 +3,12 @@
 If requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
 slower. If the backend has room, response times stay the same. There are three kinds of trial:
 
-- After slow responses, the limit is lowered. If that does not help, the backend is slow but not crowded, and
-  the limit is restored.
+- After slow responses, the limit is lowered. If responses do not get faster, the backend is slow but not
+  crowded, and the limit is restored.
 - From time to time, the limit is lowered without a reason, because the backend may have been crowded from the
   start.
-- While the whole limit is used, the limit is raised, in growing steps as long as that helps.
+- While the whole limit is used, the limit is raised. The steps grow as long as the additional requests do not
+  queue.
 """
 
 import math
@@ -45,7 +46,7 @@ class LimitChange(StrEnum):
 
 
 class TrialResult(StrEnum):
-    """Result of a trial, as the responses so far show it."""
+    """Result of a trial (tested change of the limit), as the responses so far show it."""
 
     UNCLEAR = "unclear"  # more responses are needed
     NO_CHANGE = "no_change"  # as many requests are in flight as before the trial
@@ -97,7 +98,7 @@ class LimitTrial:
 
 
 class TrialSchedule:
-    """Decides when the next trial may begin, and how far an increase goes."""
+    """Decides when the next trial (tested change of the limit) may begin, and how far an increase goes."""
 
     def __init__(self, ceiling: int, now: float) -> None:
         self._best_limit = float(ceiling)
@@ -131,25 +132,31 @@ class TrialSchedule:
         return max(limit * self._increase_factor, limit + 1)
 
     def end_trial(self, response_seconds: float, now: float) -> None:
-        """Record the end of a trial. `response_seconds` is the usual response time."""
+        """Record the end of a trial, a tested change of the limit. `response_seconds` is the usual response
+        time.
+        """
         self._measured_at = now
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """Test decreases as often as at first, because a trial has shown how busy the backend is."""
+        """From now on, test decreases of the limit as often as at first, because a test has shown how busy
+        the backend is.
+        """
         self._decrease_pause = _DECREASE_SECONDS
 
     def expect_decreases_to_fail(self) -> None:
-        """Test decreases half as often, because the last one did not make responses faster."""
+        """From now on, test decreases of the limit half as often, because the last one did not make responses
+        faster.
+        """
         self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
 
     def continue_increases(self, now: float) -> None:
-        """Let the next increase follow at once, and go further, because the last one helped."""
+        """Let the next increase of the limit follow at once and go further, because the last one helped."""
         self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
         self._next_increase_at = now
 
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
-        """Test no increase for some time, because more requests than `good_limit` were too many.
+        """Test no increase of the limit for some time, because more requests than `good_limit` were too many.
 
         If `good_limit` is far below the best one so far, the next increase goes further than usual.
         """

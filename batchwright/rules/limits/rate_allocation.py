@@ -1,6 +1,6 @@
 """Rate limits of the whole fleet: which limits are in effect, how they are divided, what one turn may send.
 
-A turn is one run of a slice on a worker. Temporal limits how many turns start per second.
+A turn is one run of a slice (part of a batch) on a worker. Temporal limits how many turns start per second.
 """
 
 import math
@@ -40,8 +40,8 @@ class EffectiveRate(NamedTuple):
 class Pacing(NamedTuple):
     """How a rate is enforced: the maximum number of requests per turn, and of turns per second.
 
-    A turn is one run of a slice on a worker. It sends at most `lines` requests. Temporal's task queue limits
-    how many turns start per second.
+    A turn is one run of a slice (part of a batch) on a worker. It sends at most `lines` requests. Temporal's
+    task queue limits how many turns start per second.
     """
 
     requests_per_second: float
@@ -49,14 +49,17 @@ class Pacing(NamedTuple):
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds between two requests of one turn. A turn is one run of a slice on a worker."""
+        """Seconds between two requests of one turn. A turn is one run of a slice (part of a batch) on a
+        worker.
+        """
         return 1.0 / self.requests_per_second
 
     @property
     def turns_per_second(self) -> float:
-        """Maximum number of turns (runs of a slice) that Temporal may start per second.
+        """Maximum number of turns that Temporal may start per second. A turn is one run of a slice (part of a
+        batch).
 
-        It is the rate limit of the task queue.
+        This number is the rate limit of the task queue.
         """
         return self.requests_per_second / self.lines
 
@@ -109,7 +112,8 @@ class RateTable:
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if they can stay.
+        """Return the task queue to which the model's slices (parts of batches) must move; empty if they can
+        stay.
 
         `queue` is the task queue in which the slices are now.
         """
@@ -118,7 +122,9 @@ class RateTable:
         return self.queue_of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the task queue of the model's slices. Models that share a rate also share one queue."""
+        """Return the task queue of the model's slices (parts of batches). Models that share a rate share one
+        queue.
+        """
         return DISPATCH_QUEUE if self.is_shared(model) else inference_queue(safe_name(model))
 
     def _rate_of(self, name: str) -> float:
@@ -142,8 +148,8 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
     Args:
         requests_per_second: the rate, above 0.
-        turn_seconds: length of a turn (one run of a slice). A turn may send as many requests as the rate
-            allows in this time, but at least one.
+        turn_seconds: length of a turn (one run of a slice, which is a part of a batch). A turn may send as
+            many requests as the rate allows in this time, but at least one.
     """
     lines = max(1, math.floor(min(turn_seconds, MAX_TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(MAX_TURN_LINES, lines))
@@ -168,7 +174,7 @@ class RateAllocation:
         """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
 
         Models that share a rate also share the `dispatch` queue. Their own queues are polled as well, but
-        without a limit, because slices in them are only moved to the `dispatch` queue.
+        without a limit, because the slices (parts of batches) in them are only moved to the `dispatch` queue.
 
         Args:
             served: names of the models that the fleet serves.
@@ -187,7 +193,7 @@ def allocate_rates(
     Args:
         rates: the rate limits in effect.
         served: names of the models that the fleet serves.
-        turn_seconds: length of a turn (one run of a slice).
+        turn_seconds: length of a turn (one run of a slice, which is a part of a batch).
 
     Raises:
         RatesConflict: the models' own rates leave nothing to share.

@@ -75,7 +75,7 @@ def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
 
 
 def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield each line in a plan as (offset, length, hash of the system prompt).
+    """Yield each line in a plan (list of a model's lines) as (offset, length, hash of the system prompt).
 
     This is faster than `unpack_entries`.
 
@@ -92,7 +92,7 @@ def pack_slice(record: SliceRecord) -> bytes:
 
 
 def unpack_slice(data: bytes, number: int) -> SliceRecord:
-    """Return the record of slice `number` from its bytes in the slice table.
+    """Return the record of slice `number` (part of a model's lines) from its bytes in the slice table.
 
     Args:
         data: the SLICE_BYTES bytes at `number * SLICE_BYTES` in the table.

@@ -108,7 +108,8 @@ class PromptPrefixes:
         return number, self._hashes[number]
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
-        """Sort all prefixes by their text. Return the rank of each prefix, indexed by prefix number.
+        """Sort all prefixes by their text. Return the place of each prefix in this order, indexed by prefix
+        number.
 
         Args:
             read_line: returns a line, given its offset and length.
@@ -187,8 +188,8 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
     """Sort the packed lines by the text of their prompts, and yield them.
 
     Args:
-        rows: packed lines, already sorted by the rank of their prefix and then by sort key. Lines that are
-            equal in both are sorted here by the rest of their prompts.
+        rows: packed lines, already sorted by their prefix and then by sort key. Lines with the same prefix
+            and the same sort key are sorted here by the rest of their prompts.
         read_line: returns a line, given its offset and length.
     """
     key, first, equal = b"", b"", bytearray()

@@ -77,7 +77,7 @@ class Slicer:
         plan_lines: int | None = None,
         fewest: int = MIN_LARGE_SLICE_LINES,
     ) -> None:
-        """Set the limits of a slice.
+        """Set the limits of a slice, which is a part of a plan (the lines of one model).
 
         Args:
             max_lines: maximum number of lines.
@@ -127,7 +127,7 @@ class Slicer:
         return ended
 
     def finish(self) -> SliceRecord | None:
-        """Return the last slice; None if no line was added."""
+        """Return the last slice (part of the model's lines); None if no line was added."""
         return self._record() if self._entries else None
 
     def _lines(self) -> int:

@@ -89,7 +89,8 @@ class RecordLocation(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """Location of one record in a segment, as the footer of the segment lists it.
+    """Location of one record in a segment (stored object with many results), as the segment's footer lists
+    it.
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
@@ -104,7 +105,9 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects results and records of attempts. `finish` returns all of them as the bytes of one segment."""
+    """Collects results and records of attempts. `finish` returns all of them as one segment, the bytes of an
+    object.
+    """
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -132,7 +135,7 @@ class SegmentWriter:
         data += payload
 
     def copy(self, data: bytes, place: RecordLocation) -> None:
-        """Copy a record of another segment into this segment. The record stays unchanged.
+        """Copy a record of another segment (stored object with many results) unchanged into this one.
 
         Args:
             data: the other segment.
@@ -177,7 +180,8 @@ def tail_bytes(trailer: bytes) -> int:
 
 
 def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
-    """Return the list of records from the footer of a segment, if only the end of the segment was read.
+    """Return the list of records of a segment (stored object with many results) from only the end of the
+    segment.
 
     The records themselves are not verified.
 
@@ -196,7 +200,7 @@ def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
 
 
 def record_payload(record: bytes | memoryview) -> bytes:
-    """Verify a record and return its payload.
+    """Verify one record of a segment (stored object with many results), and return its payload.
 
     Args:
         record: the `HEAD_BYTES` before the payload, followed by the payload.
@@ -266,7 +270,8 @@ def tokens_before(head: bytes) -> tuple[int, ...]:
     """Return the four token counts of a record: input, cached, output, reasoning.
 
     Args:
-        head: the last `TOKENS_BYTES` of the segment before the record's payload.
+        head: the last `TOKENS_BYTES` before the record's payload in its segment (stored object with many
+            results).
     """
     return _TOKENS.unpack_from(head)
 

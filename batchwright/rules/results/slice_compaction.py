@@ -1,4 +1,6 @@
-"""Merge the segments of a slice (objects with many results each) into one with one result for each line."""
+"""Merge the segments (objects with results) of a slice (part of a batch) into one with one result for each
+line.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,8 +19,8 @@ def compact_segments(segments: Iterable[bytes]) -> bytes:
     """Merge several segments (objects with many results) into one that has one result for each line.
 
     If a line has several results, the first success is kept, or the first error if there is no success. If
-    the kept result is an error, the dead letter of the line is kept too. For a line without a result, its
-    last record of attempts is kept.
+    the kept result is an error, the line's dead letter (record of its final failure) is kept, too. For a line
+    without a result, its last record of attempts is kept.
     """
     kept: dict[int, _SegmentRecord] = {}
     finals: dict[int, _SegmentRecord] = {}

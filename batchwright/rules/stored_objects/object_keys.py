@@ -51,7 +51,7 @@ def plan(prefix: str, safe_model: str) -> str:
 
 
 def slice_table(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's slice table, which has one record per slice.
+    """Return the key of a model's slice table, which has one record per slice (part of the model's lines).
 
     `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
     """
@@ -59,7 +59,8 @@ def slice_table(prefix: str, safe_model: str) -> str:
 
 
 def shard(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's shard: the model's lines in dispatch order, each with a newline.
+    """Return the key of a model's shard: the object with the model's lines in dispatch order, each with a
+    newline.
 
     `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
     """
@@ -116,7 +117,8 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
 
 
 def number_of_slice(key: str) -> int:
-    """Return the number of the slice that wrote a segment (a stored object with many results).
+    """Return the number of the slice (part of a model's lines) whose results are in a segment, a stored
+    object.
 
     `key` is the segment's key. It begins with the prefix of the slice, from `slice_results`.
     """
@@ -124,7 +126,7 @@ def number_of_slice(key: str) -> int:
 
 
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
-    """Return a unique key for a segment, a stored object with many results of a slice.
+    """Return a unique key for a segment: an object with many results of a slice (part of a model's lines).
 
     The keys of the segments of a slice sort by generation, then attempt, then sequence.
 

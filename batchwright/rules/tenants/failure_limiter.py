@@ -51,7 +51,7 @@ class FailureLimiter:
         self._change(address, 1)
 
     def release(self, address: str) -> None:
-        """Remove a failure that `acquire` counted for the client `address`, because the attempt did not fail."""
+        """Undo a call of `acquire` for the client `address`, because the attempt did not fail."""
         self._change(address, -1)
 
     def _change(self, address: str, by: int) -> None:

@@ -1,6 +1,6 @@
-"""Metrics of batches, of their steps (ingestion, slices, finalization), and of webhooks.
+"""Metrics of batches, of their steps (ingestion, sending in slices, finalization), and of webhooks.
 
-The worker that runs a step counts it.
+Each step is counted by the worker that runs it.
 """
 
 from batchwright.telemetry.families.factory import LONG_SECONDS, MetricFactory

@@ -8,7 +8,7 @@ _JOB_LABELS = ("model", "kind")
 
 
 class RequestMetrics:
-    """Metrics of requests by model: limits, results, retries, deferrals and tokens."""
+    """Metrics of requests by model: limits, results, retries, deferrals (lines that must wait) and tokens."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_limits(create)

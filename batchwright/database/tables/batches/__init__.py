@@ -1,1 +1,1 @@
-"""Batches of tenants: their rows, lists, progress, dead letters and reruns."""
+"""Batches of tenants: their rows, lists, progress, dead letters (failed lines) and reruns."""

@@ -30,8 +30,8 @@ class BatchDeletions(Protocol):
         ...
 
     async def remove(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Delete the row of an ended batch and everything that belongs to it, such as its dead letters, and
-        return True.
+        """Delete the row of an ended batch and everything that belongs to it, such as its dead letters
+        (failed lines), and return True.
 
         Also record that the batch was deleted at the time `at`, so that no process can insert its row again.
         Change nothing and return False if there is no such batch, if it has not ended, or if its files are

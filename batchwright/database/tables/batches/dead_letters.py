@@ -98,7 +98,7 @@ class DeadLettersTable(Protocol):
         ...
 
     async def delete(self, id: str) -> bool:
-        """Delete a dead letter. Return True, or False if there is no dead letter with this id."""
+        """Delete the dead letter (failed line) with this id. Return True, or False if it does not exist."""
         ...
 
 
@@ -135,7 +135,7 @@ class PostgresDeadLetters(DeadLettersTable):
     async def insert_by(
         self, session: Session, tenant: str, batch_id: str, dead_letters: Sequence[DeadLetter]
     ) -> None:
-        """Insert the dead letters of a batch in the caller's transaction."""
+        """Insert the dead letters (failed lines) of a batch in the caller's transaction."""
         for start in range(0, len(dead_letters), _INSERT_CHUNK):
             some = _DEAD_LETTERS.dump_json(list(dead_letters[start : start + _INSERT_CHUNK])).decode()
             await session.execute(self._sql.insert, tenant, batch_id, storable_json(some))
