@@ -49,7 +49,7 @@ WORKS: dict[str, Work] = {
 
 
 def seconds(work: Work, count: int, seed: int, order: PlanOrder) -> float:
-    """Return the number of seconds that a batch of `count` lines takes, with `PERMITS` requests in flight."""
+    """Return the seconds that a batch takes whose `count` lines are sent in `order`, `PERMITS` at a time."""
     random = Random(seed)
     tokens: dict[bytes, float] = {}
     for number in range(count):

@@ -208,7 +208,7 @@ class SimulatedBackend:
         self._end(pending, response, status=damage)
 
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
-        """Record the end of a request in the ledger (the record of all requests), then send the response.
+        """Record in the ledger (the record of all requests) that a request has ended, then send its response.
 
         `status` is the name under which the ledger counts this end. If it is None, the HTTP status is used.
         """

@@ -47,7 +47,7 @@ class HttpExchange(Protocol):
     def respond(self, response: HttpResponse) -> None: ...
 
     def cut(self, response: HttpResponse) -> None:
-        """Send the header and half of the body, then close the connection."""
+        """Send the header and half of the body of `response`, then close the connection."""
         ...
 
     def abort(self) -> None:

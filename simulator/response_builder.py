@@ -121,7 +121,9 @@ def _responses(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _message(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
-    """Return a message of Anthropic's API. Its `input_tokens` exclude the cached tokens."""
+    """Return the response to a request of Anthropic's Messages API. Its `input_tokens` exclude the cached
+    tokens.
+    """
     text = response_types.TextBlock(_choice(call, digest, 0, cost))
     usage = response_types.MessageUsage(cost.prompt - cost.cached, cost.output, cost.cached)
     stop = "max_tokens" if _finish(call, cost) == "length" else "end_turn"

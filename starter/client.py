@@ -160,7 +160,8 @@ class Client:
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
-        """Return the estimated lines, tokens and cost of a batch with this input, without creating the batch.
+        """Return the estimated lines, tokens and cost of a batch with this input for `endpoint`. No batch is
+        created.
 
         Args:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.

@@ -192,7 +192,7 @@ async def _open_worker(settings: Settings) -> AsyncGenerator[_OpenWorker]:
 async def _poll(
     worker: _OpenWorker, roles: Sequence[Role], models: Sequence[str], shutdown: ShutdownSignal
 ) -> None:
-    """Poll the task queues until a signal arrives or a poller fails.
+    """Poll the task queues until a stop signal arrives or a poller fails.
 
     Then stop all pollers after their current work.
 
@@ -350,7 +350,7 @@ async def _drain(
 ) -> None:
     """Stop all pollers after their current work.
 
-    If this takes too long, stop waiting, so that the process ends.
+    If the work takes too long, stop waiting, so that the process can end.
     """
     try:
         async with asyncio.timeout(settings.drain_seconds + _EXIT_MARGIN_SECONDS):

@@ -68,7 +68,8 @@ class ModelRouter:
         self._failures_to_open, self._clock = failures_to_open, clock
 
     def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
-        """Apply a changed configuration of the model. Backends that are still configured keep their state.
+        """Apply a changed configuration and retry policy of the model. Backends that stay configured keep
+        their state.
 
         `backends` has the backends that `config` names, in the same order.
         """

@@ -97,7 +97,8 @@ async def _fetch(client: httpx.AsyncClient, url: str, kind: type[_Document]) -> 
 
 
 def _check_discovery(issuer: str, discovery: _Discovery) -> None:
-    """Check that the document belongs to the issuer, and that the URL from which keys are fetched is safe.
+    """Check that the discovery document belongs to the issuer, and that the URL in it for fetching keys is
+    safe.
 
     If the issuer's URL begins with https, the URL of the keys must begin with https, too.
 
@@ -117,7 +118,7 @@ def _check_discovery(issuer: str, discovery: _Discovery) -> None:
 
 
 def _usable_keys(document: _KeySet, url: str) -> tuple[IssuerKey, ...]:
-    """Return the keys that can verify the signatures of tokens.
+    """Return those keys in `document` that can verify the signatures of tokens.
 
     Keys for encryption, symmetric keys, short keys, and keys that this version cannot read are left out.
 

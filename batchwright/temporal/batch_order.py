@@ -71,7 +71,9 @@ def build_order(
 def _policy(
     template: BatchTemplate, settings: Settings, fairness_key: str, fairness_weight: float | None
 ) -> BatchPolicy:
-    """Return the settings that stay the same for the batch, even if the operator changes them later."""
+    """Return those settings that keep their present values for the batch, even if the operator changes them
+    later.
+    """
     return BatchPolicy(
         profile=settings.profile,
         cancel_grace_seconds=settings.cancel_grace_seconds,

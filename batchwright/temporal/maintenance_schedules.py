@@ -66,7 +66,7 @@ SCHEDULES: tuple[PlannedSchedule, ...] = (
 
 
 async def ensure_schedule(client: Client, planned: PlannedSchedule) -> bool:
-    """Create a schedule, or update it if it exists. Return True if it was created.
+    """Create the schedule `planned`, or update it if it exists. Return True if it was created.
 
     If an operator has paused the schedule, it stays paused.
     """

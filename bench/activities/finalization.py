@@ -58,7 +58,8 @@ class Finalized(msgspec.Struct, frozen=True):
 
 
 async def settle(directory: Path, result_bytes: int) -> None:
-    """Prepare a batch for finalization. Each of its lines gets a response of about `result_bytes` bytes.
+    """Prepare a batch in `directory` for finalization. Each line gets a response of about `result_bytes`
+    bytes.
 
     The input is ingested, and a segment (a file of results) is written for each slice (part of the batch).
     The result of ingestion is stored in the file `result`.
@@ -145,7 +146,7 @@ async def _finalize(directory: Path) -> None:
 
 
 async def _database(directory: Path, result: IngestResult) -> MemoryDatabase:
-    """Return a database in memory with the batch in its state after all lines were sent."""
+    """Return a database in memory that contains the batch as it is after all its lines were sent."""
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
     await database.batches.upsert(order())

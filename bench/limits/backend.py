@@ -80,7 +80,9 @@ class BackendModel:
         return self.slots, 1.0
 
     def most_answers(self, since: float, until: float) -> float:
-        """Return the number of responses in a period if all slots are always in use. This is the maximum."""
+        """Return the maximum number of responses from `since` to `until`: the number if all slots are always
+        in use.
+        """
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)
         total = 0.0

@@ -216,10 +216,10 @@ def _in_trouble(scenario: Scenario, answered: list[float]) -> float:
 
 
 def _recovery(scenario: Scenario, answered: list[float]) -> float:
-    """Return the seconds from the end of the disturbance until the rate has recovered.
+    """Return the seconds from the end of the disturbance until the rate of responses has recovered.
 
-    The rate has recovered when it is 90 % of the capacity for three seconds. Return 0.0 if the scenario has
-    no disturbance.
+    The rate has recovered when it is at least 90 % of the capacity for three seconds. Return 0.0 if the
+    scenario has no disturbance.
     """
     if not scenario.back_at:
         return 0.0

@@ -44,7 +44,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _last_first(backend: Simulator, models: tuple[str, ...]) -> float:
-    """Return the latest time at which one of the models received its first request, in Unix seconds."""
+    """Return when the last of the models received its first request, in Unix seconds."""
     totals = backend.ledger().models
     firsts = [totals[model].first_request_at for model in models]
     return max(first for first in firsts if first is not None)

@@ -75,7 +75,7 @@ def _pages(batch_id: str, file_id: str) -> dict[str, str]:
 
 
 def _seconds_of(browser: httpx.Client, page: str) -> float:
-    """Return the median time of a page."""
+    """Return the median time until `browser` has received the page, in seconds."""
     found: list[float] = []
     for _ in range(_TIMES):
         began = time.perf_counter()

@@ -138,7 +138,9 @@ def _compared(
 
 
 def _costs(bare: list[Measured], batch: list[WholeBatch]) -> list[Figure]:
-    """Return figures of CPU time per request in microseconds, durations in seconds, and memory in MiB."""
+    """Return figures of the bare loop and the batch: CPU time per request in microseconds, duration in
+    seconds, and memory in MiB.
+    """
 
     def each(attribute: str) -> list[float]:
         return [getattr(whole, attribute) / whole.requests * 1e6 for whole in batch]

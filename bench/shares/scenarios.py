@@ -1,4 +1,4 @@
-"""The simulated scenarios: tenants, duration of their requests, and number of permits (requests in flight)."""
+"""The simulated scenarios: tenants, duration of their requests, and number of requests in flight."""
 
 import math
 from collections.abc import Callable

@@ -93,7 +93,9 @@ class Simulation:
         return jains_index([self._work(tenant, start, start + MINUTE) / tenant.weight for tenant in tenants])
 
     def _work(self, tenant: Tenant, since: float, until: float) -> float:
-        """Return for how many seconds requests of the tenant were in flight in a period, all together."""
+        """Return the sum of the seconds for which requests of the tenant were in flight, from `since` to
+        `until`.
+        """
         held = self._held[tenant.name]  # by start
         first = bisect_left(held, (since - self._longest,))
         inside = held[first : bisect_left(held, (until,))]

@@ -91,8 +91,8 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend once. Gateways (backends for all models) come first, then backends of single
-    models.
+    """Return each backend to check once. Gateways (backends for all models) come first, then backends of
+    single models.
     """
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:

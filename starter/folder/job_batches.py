@@ -157,7 +157,8 @@ class JobBatches:
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 
     def _create(self, job: JobDirectory, record: JobRecord) -> str:
-        """Upload the input of a job, create its batch, and return the batch's id.
+        """Upload the input of a job, create its batch with the parameters in `record`, and return the batch's
+        id.
 
         Raises:
             JobFailed: the input cannot be read, or was changed.

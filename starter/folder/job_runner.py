@@ -207,7 +207,9 @@ class FolderJobRunner:
             self._report(job.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Write the reason of a failure into the job's directory, and move the job to the failed jobs."""
+        """Write `reason`, why the job has failed, into the job's directory, and move the job to the failed
+        jobs.
+        """
         try:
             with self._folder.job(state, name) as job:
                 job.write(JobFile.REASON, [reason.encode(errors="replace") + b"\n"])

@@ -84,7 +84,7 @@ class JobFolder:
 
     @contextmanager
     def job(self, state: State, name: str) -> Generator[JobDirectory]:
-        """Context manager that opens the directory of a job."""
+        """Context manager that opens the directory of the job `name`, which is in the state `state`."""
         fd = os.open(name, _DIRECTORY, dir_fd=self._fds[state])
         try:
             yield JobDirectory(fd, name)
@@ -92,7 +92,7 @@ class JobFolder:
             os.close(fd)
 
     def move(self, name: str, source: State, target: State) -> None:
-        """Move a job from one state to another."""
+        """Move the job `name` from the state `source` to the state `target`."""
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:

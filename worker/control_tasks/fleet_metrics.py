@@ -260,7 +260,7 @@ class LostRunCollector:
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
-        """Create the collector. Each refresh checks the batches that `live` found at its own last refresh."""
+        """Create the collector. Each refresh looks up the runs of the batches that `live` has read last."""
         self._runs, self._live, self._metrics = runs, live, metrics
 
     async def refresh(self, now: datetime) -> None:
@@ -276,7 +276,7 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Sets two groups of metrics: when retention last succeeded, and what the last consistency check found."""
+    """Sets metrics that show when retention last succeeded, and what the last consistency check found."""
 
     def __init__(self, retention: RetentionTable, checks: ConsistencyChecksTable, metrics: Metrics) -> None:
         self._retention, self._checks, self._metrics = retention, checks, metrics

@@ -110,7 +110,7 @@ class ScheduleActivities:
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the due batch may be created. Return its start argument, or the reason why it is
+        """Check that the batch that is due in `run` may be created. Return its start argument, or why it is
         refused.
 
         The batch is not stored in the database yet. A repeated call returns the start argument of the same
@@ -120,17 +120,19 @@ class ScheduleActivities:
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the database row of a batch that was started, and add the run to its schedule."""
+        """Insert the database row of a batch that was started. Add `record`, the result of the run, to its
+        schedule.
+        """
         raise NotImplementedError
 
     @activity.defn
     async def record_scheduled_cancel(self, order: BatchOrder) -> None:
-        """Record in the database that the batch is being cancelled, so that clients see it."""
+        """Record in the database that the batch of `order` is being cancelled, so that clients see this."""
         raise NotImplementedError
 
     @activity.defn
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
-        """Return the final status of a batch; None if the batch was deleted.
+        """Return the final status of the batch of `order`; None if the batch was deleted.
 
         While the batch runs, the activity fails, and Temporal calls it again later. In this way no worker is
         occupied by waiting.

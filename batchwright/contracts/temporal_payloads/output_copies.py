@@ -34,10 +34,12 @@ class OutputCopyActivities:
 
     @activity.defn
     async def copy_output(self, order: BatchOrder) -> OutputCopyState:
-        """Write the files of an ended batch to its output location, and return the final state."""
+        """Write the files of an ended batch to its output location, and return the final state of the copy."""
         raise NotImplementedError
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that the files will not be copied again, and return the final state."""
+        """Record that no further attempt to copy the batch's files will be made, and return the final state
+        of the copy.
+        """
         raise NotImplementedError

@@ -137,7 +137,7 @@ class CircuitBreaker:
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record that a request ended without a result that says anything about the backend.
+        """Record that a request ended without showing if the backend works.
 
         An example is a cancelled request.
         """

@@ -11,7 +11,9 @@ logger = logging.getLogger(__name__)
 
 
 def report_success(dispatch: Dispatch) -> None:
-    """Report a normal response to the backend's circuit breaker. The circuit may close."""
+    """Report to the backend's circuit breaker that the request `dispatch` got a normal response. The circuit
+    may close.
+    """
     _log_if_closed(dispatch, lambda: dispatch.upstream.circuit.record_success(dispatch.attempt))
 
 

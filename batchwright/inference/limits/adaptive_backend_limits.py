@@ -183,8 +183,8 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot. Further requests then show if there is
-        one.
+        """Raise the limits of full backends that may have a free slot. Further requests then show if a slot
+        is free.
 
         Call this regularly while requests wait. Only backends that have refused requests because of other
         clients are changed.

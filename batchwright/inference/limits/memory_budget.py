@@ -67,7 +67,7 @@ class MemoryBudget:
         return room
 
     def release(self, room: Reservation) -> None:
-        """Free the memory of a reservation. A reservation that still waits is removed from the queue."""
+        """Free the memory of the reservation `room`. If it still waits for memory, remove it from the queue."""
         if room.granted:
             self._shards -= room.size
         else:
@@ -75,7 +75,7 @@ class MemoryBudget:
         self._grant()
 
     def shrink(self, room: Reservation, size: int) -> None:
-        """Reduce a granted reservation to `size` bytes. The rest of its memory becomes free."""
+        """Reduce the granted reservation `room` to `size` bytes. The rest of its memory becomes free."""
         self._shards -= room.size - size
         room.size = size
         self._grant()

@@ -249,7 +249,8 @@ def discovered_models(
 def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
     """Return settings for models that no backend lists. `names` has the names of these models.
 
-    Each model gets all backends that accept any model name. If there are none, the result is empty.
+    Each model gets all `gateways` that accept any model name as backends. If there are none, the result is
+    empty.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]
     return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}

@@ -279,7 +279,7 @@ class _PooledExchange(Struct, eq=False):
 
 
 def enable_tcp_keepalive(connected: socket.socket) -> None:
-    """Turn on TCP keep-alive for a socket, to detect that the other host is no longer there."""
+    """Turn on TCP keep-alive for a connected socket, to detect that the other host is no longer reachable."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _TCP_KEEPALIVE_OPTIONS.items():
         option: int | None = getattr(socket, name, None)  # not every operating system has all options

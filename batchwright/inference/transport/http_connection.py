@@ -43,7 +43,7 @@ class BackendConnection(asyncio.Protocol):
         )
 
     async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
-        """Start TLS on the open connection.
+        """Start TLS on the open connection to `host`, with the settings in `context`.
 
         Raise OSError, for example ssl.SSLError, if the handshake fails.
         """

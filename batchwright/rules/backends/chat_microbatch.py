@@ -117,7 +117,9 @@ def _check_types(result: ChatResult) -> ChatResult:
 
 
 def _is_plain(fields: JsonFields) -> bool:
-    """Return True if a chat requests one plain message: only text, one choice, no stream, no tools."""
+    """Return True if a chat with these body fields requests one plain message: text, one choice, no stream,
+    no tools.
+    """
     shown = {name: bytes(value).strip() for name, value in fields.items()}
     return (
         all(shown.get(name, b"null") in _EMPTY for name in _NOT_SHARED)

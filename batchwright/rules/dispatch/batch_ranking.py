@@ -49,7 +49,9 @@ def fairness_key_of(key: str, priority: int, group: str = "") -> str:
 
 
 def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
-    """Return True if `now` is in the last quarter of a batch's window."""
+    """Return True if `now` is in the last quarter of a batch's completion window, from `created_at` to
+    `deadline`.
+    """
     return deadline - now < _AT_RISK * (deadline - created_at)
 
 
@@ -191,7 +193,7 @@ class BatchSchedule:
         self._batches = listed
 
     def _rate(self, group: tuple[str, str, int]) -> float:
-        """Return the rate of a priority in lines per second; 0 if it is not known yet."""
+        """Return how many lines per second the priority `group` sends; 0 if this is not known yet."""
         lines, seconds = self._recent.get(group, (0.0, 0.0))
         return lines / seconds if seconds >= _MIN_RATE_SECONDS else 0.0
 

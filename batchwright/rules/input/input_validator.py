@@ -52,7 +52,7 @@ class InputValidator:
         limits: InputLimits,
         new_bytes: NewBytes = GrowingBytes,
     ) -> None:
-        """Create a validator.
+        """Create a validator for one input.
 
         Args:
             new_bytes: creates the storage for data of lines beyond the first million.

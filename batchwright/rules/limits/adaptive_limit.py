@@ -178,7 +178,9 @@ class AdaptiveLimit:
             self._apply(self._limit)
 
     def on_aborted(self, sent_at: float, now: float) -> None:
-        """Record the end of a request that has no outcome, for example because it was cancelled."""
+        """Record that the request sent at `sent_at` ended without an outcome, for example because it was
+        cancelled.
+        """
         self._meter.record_early_end(0, sent_at, now, has_response=False)
 
     def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:

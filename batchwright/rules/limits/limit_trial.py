@@ -72,13 +72,17 @@ class LimitTrial:
     failures: int = 0
 
     def responses_needed(self, meter: ResponseMeter) -> float:
-        """Return how many responses the current window needs to show if requests queue in the backend."""
+        """Return how many responses must be in the current time window until it shows if requests queue in
+        the backend.
+        """
         # If requests queue, the level changes by at least this much.
         effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
         return meter.responses_to_see(effect)
 
     def judge(self, meter: ResponseMeter, limit: int) -> TrialResult:
-        """Return what the responses of the current window show. `limit` is the current limit."""
+        """Return what the responses of the current time window show about this trial. `limit` is the current
+        limit.
+        """
         change = self._change(meter)
         if abs(change) < _SAME_CONCURRENCY and limit > 1:
             return TrialResult.NO_CHANGE
@@ -90,7 +94,8 @@ class LimitTrial:
         return TrialResult.QUEUED if is_queued else TrialResult.ROOM
 
     def _change(self, meter: ResponseMeter) -> float:
-        """Return the change of the number of requests in flight in this trial, as the logarithm of the ratio.
+        """Return how the number of requests in flight has changed in this trial: the logarithm of new divided
+        by old.
 
         The result is positive if more requests are in flight than before the trial.
         """

@@ -77,7 +77,7 @@ class InputEstimator:
         return self._validator.total
 
     def feed(self, piece: bytes) -> None:
-        """Read the next bytes of the input. Lines after the largest allowed number of lines are ignored."""
+        """Read `piece`, the next bytes of the input. Lines beyond the allowed number of lines are ignored."""
         if not self._validator.is_full:
             self._add(self._validator.feed(piece))
 

@@ -131,7 +131,7 @@ def id_digest(line: bytes) -> bytes:
 
 
 def request_digest(request_id: str) -> bytes:
-    """Return the binary form (16 bytes) of a `batch_req_...` id.
+    """Return the binary form (16 bytes) of the id `request_id`, which begins with `batch_req_`.
 
     For a line with this id, `id_digest` returns the same bytes.
 

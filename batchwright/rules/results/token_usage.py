@@ -127,7 +127,9 @@ def _tokens(found: _Usage | None) -> Tokens:
 
 
 def total_usage(usages: Iterable[TokenUsage]) -> Usage:
-    """Add up token counts. This is fast enough for thousands of responses at a time."""
+    """Return the sum of the token counts in `usages`. This is fast enough for thousands of responses at a
+    time.
+    """
     inputs = cached = outputs = reasoning = 0
     for usage in usages:
         inputs += usage.input_tokens

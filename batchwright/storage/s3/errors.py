@@ -97,7 +97,7 @@ def error_code(error: BaseException) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if a retry of the operation may succeed."""
+    """Return True if a retry of the operation that failed with `error` may succeed."""
     if isinstance(error, ClientError):
         status = _status_of(error)
         if status in (_FULL_STATUS, _NOT_IMPLEMENTED) or error_code(error) in _FULL:

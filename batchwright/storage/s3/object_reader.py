@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 async def read_object(
     client: "S3Client", settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of an object in pieces, through an open client.
+    """Yield the bytes of the object at `location` in pieces. `client` is open.
 
     All bytes are of one version of the object.
 

@@ -152,7 +152,9 @@ class HistogramSeries(MetricSeries):
             state.is_stale = True
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """Add many values in one call, which is faster than calling `observe` for each."""
+        """Add many values to the histogram in one call. This is faster than a call of `observe` for each
+        value.
+        """
         state, ordered, below = self.state, sorted(amounts), 0
         with state.lock:
             numbers, end = self._numbers, self._sum_at

@@ -103,7 +103,9 @@ class MetricFamily(Collector, Generic[_Series]):
 
     @abstractmethod
     def _numbers(self) -> list[float]:
-        """Return the values of all series, in the order of the text. The caller must hold the lock."""
+        """Return the values of all series, in the order in which they appear in the text of /metrics. The
+        caller must hold the lock of the metric.
+        """
 
     def _add(self, key: tuple[str, ...]) -> _Series:
         if len(key) != len(self.label_names) or not key:
@@ -118,7 +120,7 @@ class MetricFamily(Collector, Generic[_Series]):
             return self._series[key]
 
     def _remove(self, keys: Sequence[tuple[str, ...]]) -> None:
-        """Remove the series with these label values. The caller must hold the lock."""
+        """Remove the series with these label values (`keys`). The caller must hold the lock of the metric."""
         for key in keys:
             del self._series[key]
             self._template, self._state.is_stale = None, True

@@ -167,7 +167,8 @@ class BatchesTable(Protocol):
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        """Add files, counts and token usage to a batch that ended before its files were written.
+        """Add files, counts and token usage from `outcome` to a batch that ended before its files were
+        written.
 
         Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
         batch has no row.

@@ -138,7 +138,9 @@ class AuditLogTable(Protocol):
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        """Record the outcome of the action `id`. If an outcome is recorded already, nothing changes."""
+        """Record `result` as the outcome of the action `id`. If an outcome is recorded already, nothing
+        changes.
+        """
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
@@ -167,7 +169,8 @@ class AuditLogTable(Protocol):
         above: str | None = None,
         below: str | None = None,
     ) -> tuple[list[RecordedAction], bool]:
-        """Return at most `limit` entries, sorted by id. The second item is True if more follow.
+        """Return at most `limit` entries that meet the filters, sorted by id. The second item is True if more
+        follow.
 
         Args:
             ascending: True returns the oldest first.

@@ -73,8 +73,8 @@ class OperatorBatches(Protocol):
     async def page(
         self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
-        """Return at most `limit` batches, sorted by id (the order of creation). The second item is True if
-        more follow.
+        """Return at most `limit` batches that meet the filters, sorted by id (the order of creation). The
+        second item is True if more follow.
 
         Rolling batches, which collect single calls, are left out, because there are very many of them.
 
@@ -93,7 +93,9 @@ class OperatorBatches(Protocol):
         ascending: bool,
         after: str | None,
     ) -> FoundBatches:
-        """Return at most `limit` batches that have a line with this custom id, in the order of `page`."""
+        """Return at most `limit` batches that have a line with this custom id and meet the filters. Their
+        order is the same as in `page`.
+        """
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:

@@ -14,18 +14,22 @@ _MAX_DELETED = 1000
 
 class SessionsTable(Protocol):
     async def insert(self, token_hash: bytes, key_id: str, at: datetime, expires_at: datetime) -> None:
-        """Insert a session of an API key. Sessions that have expired at the time `at` are deleted."""
+        """Insert a session of an API key. Sessions that have expired at the time `at` are deleted.
+
+        `token_hash` is the hash of the session's token, by which `find` and `delete` find the session.
+        """
         ...
 
     async def find(self, token_hash: bytes, at: datetime) -> StoredApiKey | None:
-        """Return the API key of a session; None if there is no such session, or if it has expired.
+        """Return the API key of the session with this token; None if there is no such session, or if it has
+        expired.
 
         A key is returned even if it is revoked or expired, or if its tenant is disabled.
         """
         ...
 
     async def delete(self, token_hash: bytes) -> None:
-        """Delete a session. If it does not exist, nothing changes."""
+        """Delete the session with this token. If it does not exist, nothing changes."""
         ...
 
 
