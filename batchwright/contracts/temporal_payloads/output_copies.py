@@ -34,7 +34,7 @@ class OutputCopyActivities:
 
     @activity.defn
     async def copy_output(self, order: BatchOrder) -> OutputCopyState:
-        """Write the files of an ended batch to its output location, and return the final state of the copy."""
+        """Copy the files of an ended batch to its output location. Return the final state of the copy."""
         raise NotImplementedError
 
     @activity.defn

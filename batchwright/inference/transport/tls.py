@@ -17,7 +17,7 @@ class TlsContext:
     """
 
     def __init__(self, backend: BackendConfig) -> None:
-        """Load the backend's certificate and key files. Raise InvalidTlsFiles if one of them cannot be used."""
+        """Load the backend's certificate and key files. Raise InvalidTlsFiles if one cannot be used."""
         self._backend = backend
         self._stamps = self._file_stamps()
         self.context = self._create()
