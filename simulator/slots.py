@@ -1,7 +1,8 @@
 """Slots for requests that are processed at the same time, and the queue of direct callers.
 
 While no slot is free, requests of a dispatcher are refused, because the dispatcher can send them to another
-backend. Direct callers wait in order. A slot that becomes free goes to a waiting direct caller first.
+backend. Direct callers wait in a queue. A slot that becomes free goes to the direct caller that has waited
+longest.
 """
 
 from collections.abc import Callable

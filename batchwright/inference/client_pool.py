@@ -96,7 +96,8 @@ class ClientPool:
             settings: settings of the process.
             open_transport: creates transports.
             on_problem: called if a backend cannot be used.
-            of_batches: False if the process sends only interactive calls.
+            of_batches: False if the process sends only interactive calls. The requests of its clients then do
+                not get the headers that mark lines of batches.
         """
         self._of_batches = of_batches
         self._settings, self._open_transport, self._on_problem = settings, open_transport, on_problem

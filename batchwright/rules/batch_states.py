@@ -40,8 +40,8 @@ def cancel_effect(shown: BatchStatus) -> CancelEffect:
 def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
     """Return True if a batch must end as cancelled instead of completed, because of a recent cancel request.
 
-    A request that is older than ten minutes does not count. The workflow has probably lost such a request,
-    for example because Temporal was restored from a backup.
+    A request that is older than ten minutes does not count. The batch's workflow has probably lost such a
+    request, for example because Temporal was restored from a backup.
 
     Args:
         end: status with which the batch would end. The result is False if it is not `completed`.

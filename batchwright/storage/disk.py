@@ -152,7 +152,11 @@ class FileEntry(NamedTuple):
 
 
 def walk_files(root: Path, prefix: str, after: str = "") -> Iterator[FileEntry]:
-    """Yield the files whose key starts with `prefix` and is greater than `after`, sorted by key."""
+    """Yield the files in the storage directory `root` whose key starts with `prefix` and is greater than
+    `after`.
+
+    The files are sorted by key, which is the path relative to `root`.
+    """
     folder, slash, name_prefix = prefix.rpartition("/")
     yield from _walk_folder(resolve_key(root, folder) if folder else root, folder + slash, name_prefix, after)
 

@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager that measures the time of its block, even inside a `paused` block."""
+        """Context manager: the time of its block counts, even inside a `paused` block."""
         since = time.perf_counter()
         try:
             yield

@@ -18,7 +18,9 @@ HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
 def limits_of(scenario: Scenario) -> dict[str, Callable[[], LimitAlgorithm]]:
-    """Return the concurrency limits to compare in a scenario, by name. Each value creates a new limit."""
+    """Return the concurrency limits to compare in a scenario, by name. Each value is a function that creates
+    a limit.
+    """
     return {**LIMITS, **(SHARED if scenario.bursts else {})}
 
 

@@ -88,7 +88,7 @@ def _timed(plain: httpx.Client, path: str) -> tuple[httpx.Response, float]:
 async def _fill(stack: RunningStack, count: int) -> None:
     """Insert `count` copies of the row of a completed batch.
 
-    Their creation times are in the past, one second apart.
+    The creation times of the copies are in the past, one second apart.
     """
     connection = await open_connection_pool(stack.postgres, size=2, patience_seconds=10)
     row = await connection.fetchrow(_COLUMNS)

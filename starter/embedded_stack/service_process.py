@@ -213,8 +213,8 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """At the third restart in a row, tell the user that the service keeps ending. At all others, do
-        nothing.
+        """At the third restart in a row, tell the user that the service keeps ending. At any other restart,
+        do nothing.
 
         Args:
             why: error of the last start; empty if the start succeeded.

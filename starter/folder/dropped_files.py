@@ -97,7 +97,7 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Tell the user that a file cannot be moved, once for each file. The next call of `take` tries
+        """Tell the user once why the file `name` cannot be moved. The next call of `take` tries to move it
         again.
         """
         if name not in self._stuck:

@@ -256,7 +256,7 @@ class ModelProgress(Message):
 
 
 class BatchState(Message):
-    """Result of the workflow's `state` query, for operators and tests."""
+    """Result of the query `state`, which a batch's workflow answers, for operators and tests."""
 
     status: BatchStatus
     paused: bool = False

@@ -42,7 +42,8 @@ class UploadsTable(Protocol):
         ...
 
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
-        """Change the status from `pending` to `completed`, insert `file`, and delete the rows of the parts.
+        """Change the status of an upload from `pending` to `completed`, insert `file`, and delete the rows of
+        its parts.
 
         Return the row of the upload, changed or not. If the status is not `pending`, nothing changes.
         `completion` is a digest of the list of parts that form the file. Raises UnknownUpload if the upload
@@ -51,7 +52,7 @@ class UploadsTable(Protocol):
         ...
 
     async def cancel(self, tenant: str, upload_id: str, at: datetime) -> UploadRow | None:
-        """Change the status from `pending` to `cancelled`, and delete the rows of the parts.
+        """Change the status of an upload from `pending` to `cancelled`, and delete the rows of its parts.
 
         If the upload has another status or has expired, nothing changes. Return the current row, or None if
         the tenant has no such upload.

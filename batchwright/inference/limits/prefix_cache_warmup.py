@@ -69,7 +69,7 @@ class PrefixGroups:
         return max(0, most - self._in_flight.get(group, 0))
 
     def start(self, group: int) -> None:
-        """Record that a line of the group was sent."""
+        """Record that a line of the group (lines with the same system prompt) was sent."""
         if not group:
             return
         in_flight = self._in_flight.get(group, 0)

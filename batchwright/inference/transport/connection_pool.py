@@ -164,7 +164,7 @@ class PooledTransport(Transport):
         return None
 
     async def _connect(self, origin: Origin, seconds: float) -> BackendConnection:
-        """Open a connection and return it.
+        """Open a connection to `origin`, and return it.
 
         The time limit is the shorter one of `seconds` and the connect timeout.
 

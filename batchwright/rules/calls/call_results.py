@@ -73,7 +73,7 @@ _ERROR_BODY = msgspec.json.Decoder(_ErrorBody)
 def read_result(line: bytes) -> CallResult:
     """Parse one line of an output or error file.
 
-    If the response is nested too deeply to be read, the result has an error in its place.
+    If the response is nested too deeply to be read, the result has an error instead of the response.
 
     Raises:
         msgspec.MsgspecError: the line is not valid.

@@ -336,7 +336,7 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight, from a waiting request that may be sent.
+        """Return the tenant's weight, which is read from a waiting request that may be sent.
 
         A request may be sent if its API key has not reached its cap. Return None if there is no such request.
         """

@@ -90,7 +90,9 @@ class _ModelRate:
         return sum(each.left for each in self.waiting) > self.pending
 
     def restart(self) -> None:
-        """Reduce the weight of past measurements, because future lines may differ from past lines."""
+        """Give past measurements less weight, because future lines may take longer or shorter than past
+        lines.
+        """
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
         self.steady.reset()

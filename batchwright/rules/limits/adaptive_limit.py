@@ -381,7 +381,7 @@ class AdaptiveLimit:
         return max(1.0, min(self._limit, self._meter.window.peak or self._limit))
 
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
-        """Set a new target for the limit. Return `change`.
+        """Set a new target for the limit. Return `change`, the reason of the change.
 
         A decrease or a restored limit takes effect at once. An increase takes effect step by step, to avoid a
         burst of requests.

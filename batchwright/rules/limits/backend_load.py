@@ -2,9 +2,9 @@
 
 There are two reasons for rejections. If a backend can process C requests at once and gets L requests at once,
 and L is greater than C, it rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction
-falls to zero. A gateway that fails now and then is different: it rejects the same fraction at any L. There,
-fewer requests in flight would only cost throughput. To distinguish the two cases, requests sent at high
-concurrency are compared with requests sent at low concurrency.
+falls to zero. A gateway that fails now and then rejects the same fraction at any L. For such a gateway, fewer
+requests in flight would only cost throughput. To distinguish the two cases, requests sent at high concurrency
+are compared with requests sent at low concurrency.
 """
 
 import math
@@ -178,8 +178,8 @@ class FreeSlots:
     def search(self, now: float, response_seconds: float) -> bool:
         """Raise the limit by 1 if no response has arrived for a long time.
 
-        Return True if the limit was raised. Call this regularly while the whole limit is used. The parameters
-        are those of `record_response`.
+        Return True if the limit was raised. Call this regularly while the whole limit is used.
+        `response_seconds` is the usual duration of a request; 0 if unknown.
         """
         if now - self._answered_at < max(_SILENT_SECONDS, _SILENT_RESPONSES * response_seconds):
             return False

@@ -45,7 +45,8 @@ def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: in
     """Return the part of a fleet-wide rate per minute that one worker may use.
 
     The workers in `users` divide the rate equally, and all other workers get 0. So a new worker gets a part
-    as soon as `users` contains it. If `users` is empty, each live worker may begin with an equal part.
+    as soon as `users` contains it. If `users` is empty, each of the `live` workers may begin with an equal
+    part.
 
     Args:
         per_minute: rate of the whole fleet.

@@ -68,8 +68,8 @@ class PlanLine(Struct, frozen=True, gc=False):
 class PromptPrefixes:
     """Gives each distinct prompt prefix of a batch a number, in the order of first occurrence.
 
-    A prefix is the system messages and tools of a prompt. Its text is not stored, only the position of the
-    first line with this prefix.
+    A prefix is the system messages and tools of a prompt. The text of a prefix is not stored, only the
+    position of the first line with this prefix.
     """
 
     def __init__(self) -> None:
@@ -85,8 +85,8 @@ class PromptPrefixes:
         """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
 
         Args:
-            offset: position of the prompt's line in the input. If the prefix is new, it is read from there
-                later.
+            offset: position of the prompt's line in the input. If the prefix is new, its text will be read
+                from this line.
             length: length of the line, in bytes.
         """
         number = self._recent.get((prompt.system, prompt.tools))

@@ -50,11 +50,10 @@ class _OutputDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
-    `prompt_tokens` include cached tokens, which were read from a cache or written to it. `input_tokens`
-    include cached tokens if the usage also has `input_tokens_details`. A usage without this field belongs to
-    Anthropic's Messages API, and its `input_tokens` do not include cached tokens. Some gateways use fields of
-    both forms in one response. SGLang reports `reasoning_tokens` of a chat beside the other counts, and no
-    details.
+    Cached tokens were read from a cache or written to it. `prompt_tokens` include them. `input_tokens`
+    include them only if the usage also has `input_tokens_details`. A usage without this field belongs to
+    Anthropic's Messages API. Some gateways use fields of both forms in one response. SGLang reports the
+    `reasoning_tokens` of a chat beside the other counts, without an object of details.
     """
 
     prompt_tokens: _Count = None

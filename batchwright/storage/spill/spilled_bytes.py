@@ -25,9 +25,9 @@ class SpoolStopped(Exception):
 class SpillSpace:
     """Creates growing sequences of bytes that move from memory to a file when they become too large.
 
-    All sequences of an activity together take at most `memory_bytes`, and each takes up to 256 KiB more.
-    Call `close` at the end to delete their files. Several threads may use the space at the same time, but
-    only one thread at a time may use the same sequence.
+    All sequences of an activity together take at most `memory_bytes`, and each takes up to 256 KiB more. Call
+    `close` at the end to delete their files. Several threads may use the space at the same time, but each
+    sequence may be used by only one thread at a time.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.

@@ -95,7 +95,7 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Set the function that returns the value of the gauge. It is called at each scrape.
+        """Set the function `callback`, which returns the value of the gauge. It is called at each scrape.
 
         The function must not update a series of the same metric.
         """

@@ -100,7 +100,8 @@ class BatchesTable(Protocol):
         errors: list[ErrorCount] | None = None,
         prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
-        """Change the status from `validating` to `in_progress`, and store the counts from reading the input.
+        """Change a batch's status from `validating` to `in_progress`, and store the counts from reading its
+        input.
 
         Return True, or False without a change if the status is not `validating`.
 
@@ -136,7 +137,7 @@ class BatchesTable(Protocol):
     async def fail_validation(
         self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
     ) -> bool:
-        """Change the status from `validating` to `failed`, because the input is invalid.
+        """Change a batch's status from `validating` to `failed`, because its input is invalid.
 
         Return True, or False without a change if the status is not `validating`.
 
@@ -148,7 +149,8 @@ class BatchesTable(Protocol):
         ...
 
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Change the status from `in_progress` to `finalizing`, the phase in which the files are written.
+        """Change a batch's status from `in_progress` to `finalizing`, the phase in which its files are
+        written.
 
         Return True, or False without a change if the status is not `in_progress`.
         """

@@ -33,9 +33,9 @@ class LiveBatches(Protocol):
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return the number of batches that may send lines to a model now, by model and then by tenant.
 
-        A batch may send lines under the same conditions as in `lines_due`. Every model of a batch in progress
-        that workers must send lines to is in the result. If no batch may send lines to a model now, its inner
-        dict is empty.
+        The result has every model to which lines of a batch in progress must still be sent. If no batch may
+        send lines to a model now, the inner dict of the model is empty. `lines_due` says when a batch may
+        send lines.
 
         The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models

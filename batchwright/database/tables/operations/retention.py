@@ -42,7 +42,7 @@ class RetentionTable(Protocol):
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
-        """Return files that expired by `before`, sorted by time of expiry.
+        """Return files that expired at the time `before` or earlier, sorted by time of expiry.
 
         A file that a schedule or a batch needs is left out. A batch needs its input file until the batch has
         ended and its output files are written. The batch must have ended at the time `before` or earlier.
@@ -52,13 +52,14 @@ class RetentionTable(Protocol):
     async def remove_file(self, row: FileRow) -> bool:
         """Delete the row of a file and return True.
 
-        Change nothing and return False if there is no row, or if a batch or a schedule still needs the file
-        as input. Do the same if the row was replaced and has another storage key than `row`.
+        Change nothing and return False in three cases: there is no row, a batch or a schedule still needs the
+        file as input, or the row was replaced and has another storage key than `row`.
         """
         ...
 
     async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches that ended by `before` and whose intermediate objects can now be deleted.
+        """Return batches whose intermediate objects can now be deleted. They ended at the time `before` or
+        earlier.
 
         Intermediate objects are, for example, the stored results of a batch's parts. A batch is left out if
         its results are kept for a rerun, or if its output files are not written yet.
@@ -74,8 +75,8 @@ class RetentionTable(Protocol):
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return at most `limit` batches that ended by `before`, sorted by their end, after the position
-        `after`.
+        """Return at most `limit` batches that ended at the time `before` or earlier, sorted by their end.
+        They come after the position `after`.
 
         Only batches whose intermediate objects, output file and error file have been deleted are returned. A
         rolling batch (of single calls) that ended at least two days ago is returned even if it ended after
@@ -86,8 +87,8 @@ class RetentionTable(Protocol):
     async def remove_batch(self, batch: EndedItem) -> bool: ...
 
     async def old_uploads(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return uploads that expired by `before` and have no objects in storage any longer, sorted by
-        expiry.
+        """Return uploads that expired at the time `before` or earlier, and no longer have objects in storage.
+        They are sorted by time of expiry.
         """
         ...
 
@@ -133,7 +134,8 @@ class RetentionTable(Protocol):
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:
-        """Return files of a tenant that were created by `before` and have not expired at `now`, sorted by id.
+        """Return files of a tenant that were created at the time `before` or earlier, and have not expired at
+        the time `now`. They are sorted by id.
 
         Choose `before` so early that no file from that time is still being created. `after` is the last file
         id of the previous page; empty for the first page.
