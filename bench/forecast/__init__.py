@@ -1,1 +1,3 @@
-"""Measures in a simulation how exact forecasts are. `python -m bench.forecast` prints the table."""
+"""Measures in a simulation how exact the forecasts of batch ends are. `python -m bench.forecast` prints
+tables.
+"""

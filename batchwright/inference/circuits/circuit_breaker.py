@@ -245,7 +245,9 @@ class CircuitBreaker:
             self.record_failure(attempt, reason, pause=pause, steady=True)
 
     def _processes_others(self, refused: CircuitAttempt) -> bool:
-        """Return True if the backend seems to be processing another request of this process than `refused`."""
+        """Return True if the backend seems to be processing a request of this process, not counting
+        `refused`.
+        """
         others = [one for one in self._in_flight if one is not refused]
         longest = max(_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES * self._response_seconds)
         since = self.clock() - longest

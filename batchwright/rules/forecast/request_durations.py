@@ -92,7 +92,7 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return within which time a request in flight ends, with the given probability.
+    """Return the time within which a request in flight ends with the given probability.
 
     The result is the time from now, divided by the mean duration of a request. `variation` is
     `RequestDurations.variation`.

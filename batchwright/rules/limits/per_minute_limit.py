@@ -19,7 +19,7 @@ class PerMinuteLimit:
         """Create a limit with a full bucket.
 
         Args:
-            per_minute: the rate. It may be a fraction; 0 blocks everything.
+            per_minute: the limit per minute. It may have a fraction; 0 blocks everything.
             now: the current time in seconds.
         """
         self._at = now

@@ -165,7 +165,8 @@ class ResponseMeter:
         history: weighted sum of the earlier windows with the same limit.
         baseline: the usual response times.
         response_seconds: moving average of the response time; 0 before the first response.
-        noise: variance of a single response's latency level; None before it is measured.
+        noise: variance of a single response's latency level (the logarithm of its seconds, corrected for the
+            kind of request); None before it is measured.
     """
 
     def __init__(self, now: float) -> None:

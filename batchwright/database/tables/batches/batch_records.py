@@ -162,7 +162,8 @@ class _Columns(BaseModel):
     def usage(self) -> Usage:
         """Tokens of all models together.
 
-        While the batch runs, they come from the workers' reports. After its end, they come from its row.
+        While the batch runs, the numbers come from the workers' reports. After its end, they come from its
+        row.
         """
         if self.reported_usage is None:
             return Usage.model_validate(self, from_attributes=True)
