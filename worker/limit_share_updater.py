@@ -188,8 +188,8 @@ class LimitShareUpdater:
 
         The number of interactive requests varies around its mean by about the square root of the mean. So the
         mean and half of this root are kept free. Half is enough, because a request without a free place only
-        waits for the next line to end. If the traffic has grown, the present number of interactive requests
-        minus the root is higher than this. In this case, the higher number is kept free.
+        waits for the next line to end. If the present number of interactive requests minus the root is higher
+        than this, the traffic has grown, and the higher number is kept free.
 
         If a backend serves direct callers first, nothing is kept free, because it refuses lines of batches
         itself.
