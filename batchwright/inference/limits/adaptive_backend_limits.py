@@ -98,8 +98,8 @@ class BackendLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
 
-        A permit (the right to have one request in flight) counts at all these backends until a backend is
-        chosen for its request.
+        Until a backend is chosen for a request, its permit (the right to be in flight) counts at each backend
+        that may be chosen.
         """
         if not urls:
             return True
