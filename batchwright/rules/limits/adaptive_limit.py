@@ -52,8 +52,7 @@ class LimitBounds:
 
 
 class AdaptiveLimit:
-    """Limits how many requests may be in flight to one backend, and adapts this limit. `current` is the
-    limit.
+    """Adapts the limit on the requests in flight to one backend. `current` is this limit.
 
     Call `on_complete` at the end of each request. All times are seconds of a clock that the caller reads.
     """
@@ -178,9 +177,7 @@ class AdaptiveLimit:
             self._apply(self._limit)
 
     def on_aborted(self, sent_at: float, now: float) -> None:
-        """Record that the request sent at `sent_at` ended without an outcome, for example because it was
-        cancelled.
-        """
+        """Record that the request sent at `sent_at` ended without an outcome, such as a cancelled request."""
         self._meter.record_early_end(0, sent_at, now, has_response=False)
 
     def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:
@@ -208,8 +205,8 @@ class AdaptiveLimit:
         """Lower the limit after a timeout.
 
         Return the reason of the change, or None if the limit stays the same. The limit stays the same if the
-        request was sent before the last decrease, or if the last decrease is more recent than the length of a
-        measurement window. In both cases, the last decrease may have been enough.
+        request was sent before the last decrease, or if the last decrease was less than one time window ago.
+        In both cases, the last decrease may have been enough.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -373,8 +370,7 @@ class AdaptiveLimit:
         self._meter.start_windows(now)
 
     def _used(self) -> float:
-        """Return how much of the limit was used: the highest number of requests in flight in the present time
-        window.
+        """Return how much of the limit was used: the most requests in flight in the current time window.
 
         The result is at most the limit. If the number is not known, return the limit.
         """
