@@ -22,6 +22,7 @@ from batchwright.activities.services.backend_job_cancellation import cancel_job,
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.tables.callbacks import ReceivedCallback
 from batchwright.inference import job_messages
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
@@ -36,7 +37,7 @@ from batchwright.storage.base import StorageUnavailable
 
 _MAX_INCONCLUSIVE_POLLS = 3  # in a row; then the line waits for capacity and keeps its job
 _CANCEL_SECONDS = 2.0
-_CALLBACK_MARGIN_SECONDS = 2.0  # time to read a callback that arrived just in time
+_CALLBACK_MARGIN_SECONDS = 2.0  # time to store a callback that arrived just in time
 _FAILURE_RESULTS = {LineCode.JOB_LOST: "lost", LineCode.REQUEST_TIMEOUT: "overdue"}
 
 
@@ -192,8 +193,33 @@ class JobRunner:
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
         """Wait until a job ends, takes too long, or cannot be polled. Return the outcome of its line.
 
+        A callback that is stored but was not read yet still counts: it is read before the job is given up.
+
         Args:
             callback: gets the backend's callback; None if the backend does not report the end by a callback.
+        """
+        outcome = await self._poll_until_end(call, job, callback)
+        if callback is not None and (outcome is None or outcome.verdict is not retry_policy.SUCCESS):
+            await self._callbacks.read_now(self._token(call, job.since).id)
+            if callback.done():
+                return self._outcome_of(callback.result(), call.config, job)
+        if outcome is None:
+            await self._cancel_at_backend(call, job)
+            return job_messages.poll_timeout(call.config, job.id)
+        return outcome
+
+    def _outcome_of(self, received: ReceivedCallback, config: JobConfig, job: SubmittedJob) -> Outcome:
+        if received.body is None:
+            return job_messages.callback_too_large(received.size, self._max_bytes)
+        report = job_messages.from_callback(received.body, config)
+        return report if isinstance(report, Outcome) else job_messages.from_finished_job(report, job.id)
+
+    async def _poll_until_end(
+        self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None
+    ) -> Outcome | None:
+        """Poll a job until it ends or cannot be polled, and return the outcome of its line.
+
+        Return None if the callback has arrived, or if the job takes too long.
         """
         config = call.config
         margin = 0.0 if callback is None else _CALLBACK_MARGIN_SECONDS
@@ -215,14 +241,8 @@ class JobRunner:
                         self._outcomes.attribution.record_backend_failure(call.dispatch, found)
                     continue
             if time.time() >= until:
-                await self._cancel_at_backend(call, job)
-                return job_messages.poll_timeout(config, job.id)
-        assert callback is not None
-        received = callback.result()
-        if received.body is None:
-            return job_messages.callback_too_large(received.size, self._max_bytes)
-        report = job_messages.from_callback(received.body, config)
-        return report if isinstance(report, Outcome) else job_messages.from_finished_job(report, job.id)
+                break
+        return None
 
     async def _poll(self, call: _LineJob, job: SubmittedJob) -> JobReport | Outcome:
         upstream, config = call.upstream, call.config

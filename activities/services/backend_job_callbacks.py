@@ -47,6 +47,13 @@ class CallbackSubscriptions(Protocol):
         """
         ...
 
+    async def read_now(self, id: str) -> None:
+        """Read one callback without waiting for the next poll. If it has arrived, its future is then done.
+
+        While the database is unavailable, this waits.
+        """
+        ...
+
     async def forget(self, ids: Sequence[str]) -> None:
         """Delete the stored bodies of the callbacks with these ids.
 
@@ -65,17 +72,20 @@ class NoCallbacks(CallbackSubscriptions):
     def unsubscribe(self, id: str, call: CallbackFuture) -> None:
         call.cancel()
 
+    async def read_now(self, id: str) -> None: ...
+
     async def forget(self, ids: Sequence[str]) -> None: ...
 
 
 class CallbackWatch(CallbackSubscriptions):
-    """Waits for the callbacks of jobs in one worker process. It reads arrived callbacks once per second."""
+    """Waits for the callbacks of jobs in one worker process. It reads arrived callbacks once a second."""
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
         self._table = table
         self._max_bytes = settings.byte_budget // 4  # per query; other responses need memory, too
         self._secret, self._base = settings.callback_secret, settings.callback_url.rstrip("/")
         self._subscribed: dict[str, CallbackFuture] = {}
+        self._one_read_at_a_time = asyncio.Lock()  # of single callbacks; each can be larger than the limit
 
     def url(self, callback: CallbackToken) -> str:
         if not self._secret or not self._base:
@@ -91,6 +101,15 @@ class CallbackWatch(CallbackSubscriptions):
         if self._subscribed.get(id) is call:
             del self._subscribed[id]
 
+    async def read_now(self, id: str) -> None:
+        async with self._one_read_at_a_time:
+            while self._is_waiting(id):
+                try:
+                    await self._read([id])
+                    return
+                except DatabaseUnavailable:  # `run` logs it
+                    await asyncio.sleep(_POLL_SECONDS)
+
     async def forget(self, ids: Sequence[str]) -> None:
         """Delete the stored bodies of the callbacks with these ids.
 
@@ -101,38 +120,48 @@ class CallbackWatch(CallbackSubscriptions):
                 await self._table.clear_bodies(ids)
 
     async def run(self) -> None:
-        """Read callbacks every second until cancelled. An unavailable database is logged once per outage."""
+        """Read callbacks every second until cancelled. An unavailable database is logged once per outage.
+
+        If one query does not read all callbacks, the next query follows at once.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._poll_forever())
             if self._secret:
                 group.create_task(self._delete_expired())
 
-    async def poll(self) -> None:
-        """Read callbacks that have arrived, and pass them to the waiting jobs.
+    async def poll(self) -> bool:
+        """Read callbacks that have arrived, and pass them to the waiting jobs. Return True if there are more.
 
         If no job waits, no query is sent. One query reads at most a quarter of the worker's memory budget, or
-        one larger callback. The next poll reads the rest.
+        one larger callback, and first those that expire first.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
         """
-        waiting = [id for id, call in self._subscribed.items() if not call.done()]
-        if not waiting:
-            return
-        for received in await self._table.get(waiting, self._max_bytes):
-            call = self._subscribed.get(received.id)
-            if call is not None and not call.done():
-                call.set_result(received)
+        waiting = [id for id in self._subscribed if self._is_waiting(id)]
+        return await self._read(waiting) if waiting else False
+
+    async def _read(self, ids: Sequence[str]) -> bool:
+        found = await self._table.get(ids, self._max_bytes)
+        for received in found.callbacks:
+            if self._is_waiting(received.id):
+                self._subscribed[received.id].set_result(received)
+        return found.has_more
+
+    def _is_waiting(self, id: str) -> bool:
+        call = self._subscribed.get(id)
+        return call is not None and not call.done()
 
     async def _poll_forever(self) -> None:
         outages = OutageLog(logger, "callbacks cannot be read")
         while True:
             try:
-                await self.poll()
+                has_more = await self.poll()
                 outages.succeeded()
             except DatabaseUnavailable as error:
+                has_more = False
                 outages.failed(error)
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(0 if has_more else _POLL_SECONDS)
 
     async def _delete_expired(self) -> None:
         while True:

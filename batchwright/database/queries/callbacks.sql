@@ -9,12 +9,14 @@ SELECT id FROM callbacks WHERE id = $1
 
 -- name: get
 -- As many bodies as fit $2 bytes together, but at least one callback. The others are not read from disk.
-SELECT id, size, body
+-- `received` counts all, so that the caller knows if some were left out.
+SELECT id, size, body, received
 FROM (
     SELECT
         id, size, body,
-        row_number() OVER (ORDER BY id) AS place,
-        sum(coalesce(octet_length(body), 0)) OVER (ORDER BY id) AS total
+        row_number() OVER (ORDER BY expires_at, id) AS place,
+        sum(coalesce(octet_length(body), 0)) OVER (ORDER BY expires_at, id) AS total,
+        count(*) OVER () AS received
     FROM callbacks
     WHERE id = ANY($1) AND NOT emptied
 ) AS received

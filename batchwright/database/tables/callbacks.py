@@ -21,6 +21,13 @@ class ReceivedCallback(NamedTuple):
     body: bytes | None
 
 
+class ReceivedCallbacks(NamedTuple):
+    """Callbacks of one query. `has_more` is True if others were left out because of their size."""
+
+    callbacks: list[ReceivedCallback]
+    has_more: bool
+
+
 class CallbacksTable(Protocol):
     """Callbacks that backends have sent. Each id is accepted only once. A repeated callback is refused."""
 
@@ -39,12 +46,12 @@ class CallbacksTable(Protocol):
         """Return True if a callback with this id was accepted, also if its body was cleared since."""
         ...
 
-    async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
-        """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out.
+    async def get(self, ids: Sequence[str], max_bytes: int) -> ReceivedCallbacks:
+        """Return the received callbacks with these ids, except those whose bodies were cleared.
 
         Args:
-            max_bytes: maximum size of all returned bodies together. If there are more, the rest is left out,
-                in the order of the ids. The first callback is always returned, even if its body is larger.
+            max_bytes: maximum size of all returned bodies together. If there are more, those with the latest
+                `expires_at` are left out. At least one callback is returned, even if its body is larger.
         """
         ...
 
@@ -81,9 +88,10 @@ class PostgresCallbacks(CallbacksTable):
     async def is_received(self, id: str) -> bool:
         return await self._connections.fetchrow(self._sql.is_received, id) is not None
 
-    async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
+    async def get(self, ids: Sequence[str], max_bytes: int) -> ReceivedCallbacks:
         records = await self._connections.fetch(self._sql.get, list(ids), max_bytes)
-        return [ReceivedCallback(record["id"], record["size"], record["body"]) for record in records]
+        callbacks = [ReceivedCallback(record["id"], record["size"], record["body"]) for record in records]
+        return ReceivedCallbacks(callbacks, any(record["received"] > len(records) for record in records))
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:
         await self._connections.execute(self._sql.clear_bodies, list(ids))

@@ -86,6 +86,42 @@ async def test_large_callbacks_are_read_a_quarter_of_the_memory_budget_at_a_time
     assert read == [3, 6, 9]
 
 
+async def test_large_callbacks_that_arrive_together_are_read_without_pauses() -> None:
+    async with watching(300) as fixture:
+        await asyncio.sleep(1.5)
+        for id in fixture.calls:
+            await fixture.accept(id, b"x" * (5 * 2**20))
+        began = asyncio.get_running_loop().time()
+        await asyncio.gather(*map(fixture.received, fixture.calls))
+        assert asyncio.get_running_loop().time() - began < 1.5
+
+
+async def test_one_callback_is_read_at_once_if_its_job_asks_for_it() -> None:
+    fixture = WatchFixture()
+    fixture.subscribe(2)
+    await fixture.watch.read_now("job-1")
+    assert not fixture.calls["job-1"].done()
+    for id in fixture.calls:
+        await fixture.accept(id)
+    await fixture.watch.read_now("job-1")
+    assert (await fixture.received("job-1")).body == b"{}"
+    await fixture.watch.read_now("job-1")
+    assert fixture.table.reads == [["job-1"], ["job-1"]]
+
+
+async def test_a_job_that_reads_its_callback_waits_for_an_unavailable_database() -> None:
+    fixture = WatchFixture()
+    fixture.subscribe()
+    await fixture.accept()
+    fixture.database.rows.failing = DatabaseUnavailable("away")
+    reading = asyncio.create_task(fixture.watch.read_now("job-0"))
+    await asyncio.sleep(60)
+    assert not reading.done()
+    fixture.database.rows.failing = None
+    await reading
+    assert fixture.calls["job-0"].done()
+
+
 async def test_a_callback_that_arrived_before_its_job_waited_is_found() -> None:
     async with watching(0) as fixture:
         await fixture.accept()

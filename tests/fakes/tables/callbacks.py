@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
 
-from batchwright.database.tables.callbacks import CallbacksTable, ReceivedCallback
+from batchwright.database.tables.callbacks import CallbacksTable, ReceivedCallback, ReceivedCallbacks
 from tests.fakes.tables.rows import Rows
 
 
@@ -23,14 +23,14 @@ class MemoryCallbacks(CallbacksTable):
     async def is_received(self, id: str) -> bool:
         return id in self._rows.enter().callbacks
 
-    async def get(self, ids: Sequence[str], max_bytes: int) -> list[ReceivedCallback]:
+    async def get(self, ids: Sequence[str], max_bytes: int) -> ReceivedCallbacks:
         called = self._rows.enter().callbacks
         self.reads.append(list(ids))
-        found = [called[id][0] for id in sorted(ids) if id in called]
-        received = [callback for callback in found if callback is not None]
+        found = sorted((called[id][1], id, called[id][0]) for id in ids if id in called)
+        received = [callback for _, _, callback in found if callback is not None]
         totals = accumulate(len(callback.body or b"") for callback in received)
-        fitting = sum(total <= max_bytes for total in totals)
-        return received[: max(fitting, 1)]
+        fitting = max(sum(total <= max_bytes for total in totals), 1)
+        return ReceivedCallbacks(received[:fitting], len(received) > fitting)
 
     async def clear_bodies(self, ids: Sequence[str]) -> None:
         called = self._rows.enter().callbacks

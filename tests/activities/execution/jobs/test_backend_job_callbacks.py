@@ -93,6 +93,28 @@ async def test_a_callback_in_time_counts_even_if_it_is_read_after_the_time_limit
     assert len(server.submits) == 1
 
 
+async def test_a_job_is_not_given_up_while_its_stored_callback_is_unread() -> None:
+    """No poll reads the callback: the worker has too many others to read."""
+    server = CallingServer(max_poll_time=5.0)
+    await server.plan(1)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    await server.accept(0, b'{"result":{"echo":"unread"}}')
+    assert await running == SliceResult(finished=True, completed=1)
+    assert len(server.submits) == 1
+
+
+async def test_a_job_that_its_backend_has_forgotten_is_not_lost_while_its_stored_callback_is_unread() -> None:
+    server = CallingServer(poll_endpoint_template="/status/{id}")
+    await server.plan(1)
+    running = server.execution.start(request())
+    await eventually(lambda: len(server.submits) == 1)
+    await server.accept(0, b'{"result":{"echo":"unread"}}')
+    server.every_status = httpx.Response(404)
+    assert await running == SliceResult(finished=True, completed=1)
+    assert len(server.submits) == 1
+
+
 @pytest.mark.parametrize("field", ["", "webhook"])
 async def test_the_callback_url_is_sent_in_the_header_or_field_that_the_registry_names(field: str) -> None:
     server = CallingServer(callback_field=field, callback_header="X-Hook", submit_endpoint="/run")

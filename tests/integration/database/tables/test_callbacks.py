@@ -15,18 +15,20 @@ async def test_the_first_call_of_an_id_counts(any_database: Database) -> None:
     assert await table.is_received("first-a")
     assert not await table.accept("first-a", b"[]", 2, AT)
     assert await table.accept("first-b", None, 99_000_000_000, AT)
-    assert sorted(await table.get(["first-a", "first-b", "first-c"], 2)) == [
+    found = await table.get(["first-a", "first-b", "first-c"], 2)
+    assert sorted(found.callbacks) == [
         ReceivedCallback("first-a", 2, b"{}"),
         ReceivedCallback("first-b", 99_000_000_000, None),
     ]
-    assert await table.get([], 2) == []
+    assert not found.has_more
+    assert await table.get([], 2) == ([], False)
 
 
 async def test_a_callback_without_its_body_still_refuses_a_second_one(any_database: Database) -> None:
     table = any_database.callbacks
     await table.accept("emptied", b"{}", 2, AT)
     await table.clear_bodies(["emptied", "unknown"])
-    assert await table.get(["emptied"], 2) == []
+    assert await table.get(["emptied"], 2) == ([], False)
     assert await table.is_received("emptied")
     assert not await table.accept("emptied", b"{}", 2, AT)
 
@@ -36,7 +38,7 @@ async def test_expired_callbacks_are_deleted(any_database: Database) -> None:
     await table.accept("old", b"{}", 2, AT)
     await table.accept("new", b"{}", 2, AT + timedelta(hours=1))
     await table.delete_expired(AT + timedelta(minutes=1))
-    assert [callback.id for callback in await table.get(["old", "new"], 4)] == ["new"]
+    assert [callback.id for callback in (await table.get(["old", "new"], 4)).callbacks] == ["new"]
     assert await table.accept("old", b"{}", 2, AT)
 
 
@@ -45,9 +47,19 @@ async def test_callbacks_that_are_too_large_together_are_returned_in_parts(any_d
     for id, body in zip(ids, (b"1", b"22", None, b"4444", b"5"), strict=True):
         await table.accept(id, body, 4, AT)
 
-    async def returned(since: int) -> list[str]:
-        return sorted(callback.id for callback in await table.get(ids[since:], 3))
+    async def returned(since: int) -> tuple[list[str], bool]:
+        found = await table.get(ids[since:], 3)
+        return sorted(callback.id for callback in found.callbacks), found.has_more
 
-    assert await returned(0) == ids[:3]
-    assert await returned(3) == [ids[3]]
-    assert await returned(4) == [ids[4]]
+    assert await returned(0) == (ids[:3], True)
+    assert await returned(3) == ([ids[3]], True)
+    assert await returned(4) == ([ids[4]], False)
+
+
+async def test_callbacks_that_expire_first_are_returned_first(any_database: Database) -> None:
+    table, ids = any_database.callbacks, ["due-a", "due-b", "due-c"]
+    for hours, id in zip((3, 1, 2), ids, strict=True):
+        await table.accept(id, b"22", 2, AT + timedelta(hours=hours))
+    found = await table.get(ids, 4)
+    assert sorted(callback.id for callback in found.callbacks) == ["due-b", "due-c"]
+    assert found.has_more

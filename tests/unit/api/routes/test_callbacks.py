@@ -34,7 +34,7 @@ async def call(api: ApiFixture, token: str, body: bytes = b'{"status":"done"}') 
 
 async def stored_bodies(api: ApiFixture) -> list[bytes | None]:
     received = await api.database.callbacks.get([f"{DIGITS}.0", f"{DIGITS}.1"], 4096)
-    return [callback.body for callback in received]
+    return [callback.body for callback in received.callbacks]
 
 
 async def test_the_first_callback_is_stored_and_a_repeat_changes_nothing(api: ApiFixture) -> None:
@@ -123,7 +123,7 @@ async def test_a_body_that_is_not_json_is_refused_and_can_be_sent_again(api: Api
 async def test_a_callback_that_is_too_large_is_refused_and_recorded_for_its_line(api: ApiFixture) -> None:
     answer = await call(api, token(), b'"%s"' % (b"x" * 3000))
     assert answer.status_code == 413
-    [callback] = await api.database.callbacks.get([f"{DIGITS}.0"], 4096)
+    [callback] = (await api.database.callbacks.get([f"{DIGITS}.0"], 4096)).callbacks
     assert callback.body is None
     assert callback.size > 2048
 
