@@ -8,6 +8,7 @@ from typing import NamedTuple
 from batchwright.api.services.live_results.settled_line_index import LiveIndex
 from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.results.output_lines import HEAD_BYTES, line_id
+from batchwright.storage.spill.columns import ColumnSpace
 
 _MAX_LINE_BYTES = 2**31
 
@@ -21,13 +22,16 @@ class SentLines:
     found.
     """
 
-    def __init__(self, index: LiveIndex, end: int, success: bool) -> None:
+    def __init__(self, space: ColumnSpace, index: LiveIndex, end: int, success: bool) -> None:
         """Store which lines have one of the first `end` results in the index.
 
         Only successes are stored, or only failures if `success` is False. This takes about a microsecond for
         each line.
+
+        Raises:
+            StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
         """
-        [sent] = index.new_columns(("B", len(index))).views
+        [sent] = space.new_columns(("B", len(index))).views
         for settled in index.settlements(0, end):
             if settled.success == success:
                 sent[settled.line] = 1

@@ -77,7 +77,7 @@ class LiveResults:
         self._readers = Counter[str]()
         self._indexes = WeakValueDictionary[str, LiveIndex]()  # indexes that readers hold, and recent indexes
         self._recent = OrderedDict[str, LiveIndex]()
-        self._space = ColumnSpace(deps.settings.spool_dir, "Reading results")
+        self.space = ColumnSpace(deps.settings.spool_dir, "Reading results")
         self._opening: dict[str, asyncio.Task[LiveIndex | None]] = {}
 
     async def response(
@@ -147,7 +147,7 @@ class LiveResults:
         if ingested is None or not ingested.ingest_prefix:
             return None
         seconds = self._deps.recent_seconds
-        return await open_index(self._deps.storage, row.order, ingested, self._space, seconds)
+        return await open_index(self._deps.storage, row.order, ingested, self.space, seconds)
 
     def _opened(self, batch_id: str, opening: "asyncio.Task[LiveIndex | None]") -> None:
         del self._opening[batch_id]
@@ -272,7 +272,8 @@ class _Reader:
         """
         if self._index is None or self._query.in_input_order:
             return None
-        return await asyncio.to_thread(SentLines, self._index, self._next, self._query.success)
+        space, success = self._results.space, self._query.success
+        return await asyncio.to_thread(SentLines, space, self._index, self._next, success)
 
     async def _from_file(
         self, sent: SentLines | None, is_disconnected: Callable[[], Awaitable[bool]]

@@ -29,7 +29,7 @@ from batchwright.rules.results.segment_format import (
 )
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage
-from batchwright.storage.spill.columns import ColumnSpace
+from batchwright.storage.spill.columns import Columns, ColumnSpace
 
 _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
 _READS_AT_ONCE = 8
@@ -75,28 +75,22 @@ class LiveIndex:
         storage: Storage,
         order: BatchOrder,
         lines: BatchLines,
-        space: ColumnSpace,
+        columns: Columns,
         refresh_seconds: float,
     ) -> None:
         """Create an index without results. Do not call this: use `open_index`.
 
         Args:
+            columns: the columns of `_result_columns`, unused so far.
             refresh_seconds: minimum time between two listings of the segments.
-
-        Raises:
-            StorageFull, StorageUnavailable: the index needs the local disk, and it is full or cannot be used.
         """
         self._storage, self._order, self._lines = storage, order, lines
-        self.new_columns = space.new_columns
         self._root = object_keys.results_root(order.tenant, order.batch_id)
-        count = len(lines.offsets)
-        self._columns = space.new_columns(
-            ("I", count), ("Q", count), ("I", count), ("B", count), ("B", count), ("I", 2 * count)
-        )
+        self._columns = columns
         # `_known` has bits of each line's settlements: 1 a failure, 2 a success. A settlement is twice the
         # number of the line, plus 1 for a success. A line has at most two.
         self._segment, self._position, self._length, self._success, self._known, self._settlements = (
-            self._columns.views
+            columns.views
         )
         self._settled = 0  # number of settlements
         self._keys = [""]  # keys of segments, by number; empty if there is none, or no longer
@@ -323,9 +317,16 @@ async def open_index(
             offsets = [entry.offset for entry in results if entry.kind is RecordKind.SETTLED]
             await spilled.off_loop(collector.add_offsets, offsets)
         lines = await spilled.off_loop(collector.lines, space)
-    index = LiveIndex(storage, order, lines, space, refresh_seconds)
+        columns = await spilled.off_loop(_result_columns, space, len(lines.offsets))
+    index = LiveIndex(storage, order, lines, columns, refresh_seconds)
     await index.add_segments(segments)
     return index
+
+
+def _result_columns(space: ColumnSpace, lines: int) -> Columns:
+    return space.new_columns(
+        ("I", lines), ("Q", lines), ("I", lines), ("B", lines), ("B", lines), ("I", 2 * lines)
+    )
 
 
 async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -1,8 +1,10 @@
 """The index of a large batch that runs is on the local disk, and is the same as in memory."""
 
 import random
+import threading
 import tracemalloc
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -15,7 +17,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectInfo
 from batchwright.storage.local import LocalStorage
 from batchwright.storage.spill import columns
-from batchwright.storage.spill.columns import ColumnSpace
+from batchwright.storage.spill.columns import Columns, ColumnSpace
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, a_segment, an_order
 
 MIB = 1024 * 1024
@@ -103,6 +105,23 @@ async def test_an_index_on_disk_finds_lines_and_duplicates_of_a_batch(tmp_path: 
     assert found[: len(of_first)] == [Settlement(line, success=True) for line in of_first]
     assert len(found) == len(settled)
     assert await index.read([69_999, 5]) == [b"69999", b"5"]
+
+
+async def test_columns_of_an_index_are_created_in_threads_so_that_other_requests_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created, new_columns = list[threading.Thread](), ColumnSpace.new_columns
+
+    def recorded(space: ColumnSpace, *wanted: tuple[Literal["B", "i", "I", "Q"], int]) -> Columns:
+        created.append(threading.current_thread())
+        return new_columns(space, *wanted)
+
+    monkeypatch.setattr(ColumnSpace, "new_columns", recorded)
+    batch = RunningBatch(tmp_path, 3)
+    await batch.prepare()
+    await batch.index()
+    assert len(created) == 2
+    assert threading.main_thread() not in created
 
 
 async def test_a_plan_that_is_cut_off_is_damaged(tmp_path: Path) -> None:
