@@ -1,6 +1,7 @@
 """Columns of numbers, in memory or, if they are too large together, in a file on the local disk."""
 
 import mmap
+import threading
 from array import array
 from pathlib import Path
 from typing import Literal
@@ -42,6 +43,7 @@ class ColumnSpace:
 
     All columns that are in use at the same time take at most 64 MiB of memory together. Columns that do not
     fit are in a file without a name. The memory, or the file, is free as soon as no column is in use.
+    Several threads may use the space at the same time.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
@@ -50,6 +52,7 @@ class ColumnSpace:
 
     def __init__(self, directory: Path | None, purpose: str) -> None:
         self._directory, self._purpose = directory, purpose
+        self._lock = threading.Lock()  # held while memory is counted and taken
         self._in_memory = WeakSet[mmap.mmap]()
 
     def new_columns(self, *columns: tuple[_NumberType, int]) -> Columns:
@@ -67,12 +70,10 @@ class ColumnSpace:
         for size in sizes:
             starts.append(-(-(starts[-1] + size) // _ALIGNMENT) * _ALIGNMENT)
         total = max(starts[-1], _ALIGNMENT)
-        is_file = sum(map(len, self._in_memory)) + total > _MEMORY_BYTES
-        if is_file:
+        mapping = self._map_memory(total)
+        is_file = mapping is None
+        if mapping is None:
             mapping = self._map_file(total)
-        else:
-            mapping = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self._in_memory.add(mapping)
         whole = memoryview(mapping)
         views = [
             whole[start : start + size].cast(type)
@@ -87,6 +88,15 @@ class ColumnSpace:
         to delete these files.
         """
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
+
+    def _map_memory(self, size: int) -> mmap.mmap | None:
+        """Take memory. Return None if the columns in use leave too little."""
+        with self._lock:
+            if sum(map(len, self._in_memory)) + size > _MEMORY_BYTES:
+                return None
+            mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._in_memory.add(mapping)
+            return mapping
 
     def _map_file(self, size: int) -> mmap.mmap:
         with ScratchFile(self._directory, self._purpose) as file:

@@ -1,9 +1,11 @@
 """Columns of numbers are the same in memory and on disk, and all together take little memory."""
 
 import gc
+import mmap
 import os
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,32 @@ from batchwright.storage.spill.columns import ColumnSpace
 def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ColumnSpace:
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 1_000)
     return ColumnSpace(tmp_path, "Reading results")
+
+
+class _KnownLock:
+    """A lock that sets `waits` when a thread must wait for it."""
+
+    def __init__(self, waits: threading.Event) -> None:
+        self._lock, self._waits = threading.RLock(), waits
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._waits.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def space_with_known_lock(
+    space: ColumnSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ColumnSpace, threading.Event]:
+    """A space with 1,000 bytes of memory, and an event that is set when a thread waits for its lock."""
+    waits = threading.Event()
+    with monkeypatch.context() as creation:
+        creation.setattr(threading, "Lock", lambda: _KnownLock(waits))
+        return ColumnSpace(tmp_path, "Reading results"), waits
 
 
 def open_files(folder: Path) -> int:
@@ -52,6 +80,32 @@ def test_columns_that_do_not_fit_into_the_memory_of_all_are_in_files_without_nam
     assert open_files(tmp_path) == 0
     again = space.new_columns(("B", 600)).views  # the memory is free again
     assert (open_files(tmp_path), len(again)) == (0, 1)
+
+
+def test_two_threads_do_not_take_the_same_memory(
+    space_with_known_lock: tuple[ColumnSpace, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second thread begins when the first one has found enough memory, and has not taken it yet."""
+    space, goes_on = space_with_known_lock
+    real, files, threads, made = mmap.mmap, list[int](), list[threading.Thread](), list[columns.Columns]()
+
+    def create() -> None:
+        made.append(space.new_columns(("B", 600)))
+        goes_on.set()
+
+    def mapped(file: int, *args: int, **options: int) -> mmap.mmap:
+        if not threads:
+            threads.append(threading.Thread(target=create))
+            threads[0].start()
+            goes_on.wait()  # until the second thread has its columns, or waits for the first thread
+        files.append(file)
+        return real(file, *args, **options)
+
+    monkeypatch.setattr(mmap, "mmap", mapped)
+    create()
+    threads[0].join()
+    assert len(made) == 2
+    assert files.count(-1) == 1  # the other columns are in a file
 
 
 def test_a_disk_with_too_little_space_is_named_before_anything_is_written(
