@@ -11,6 +11,7 @@ from batchwright.storage.spill.scratch_file import ScratchFile
 from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _MEMORY_BYTES = 64 * 1024 * 1024  # more than the columns of a batch of a million lines
+_SMALL_BYTES = 1024 * 1024  # the columns of a batch of 40,000 lines
 _SPILL_BYTES = 8 * 1024 * 1024  # the offsets of a million lines
 _WRITE_BYTES = 1024 * 1024
 _ALIGNMENT = 8
@@ -42,7 +43,8 @@ class ColumnSpace:
     """Creates columns of numbers.
 
     All columns that are in use at the same time take at most 64 MiB of memory together. Columns that do not
-    fit are in a file without a name. The memory, or the file, is free as soon as no column is in use.
+    fit are in a file without a name. Columns of up to 1 MiB are in memory even if they do not fit, so that a
+    small batch needs no disk. The memory, or the file, is free as soon as no column is in use.
     Several threads may use the space at the same time.
 
     Args:
@@ -90,9 +92,9 @@ class ColumnSpace:
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
     def _map_memory(self, size: int) -> mmap.mmap | None:
-        """Take memory. Return None if the columns in use leave too little."""
+        """Take memory. Return None if the columns in use leave too little, and these are not small."""
         with self._lock:
-            if sum(map(len, self._in_memory)) + size > _MEMORY_BYTES:
+            if size > _SMALL_BYTES and sum(map(len, self._in_memory)) + size > _MEMORY_BYTES:
                 return None
             mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._in_memory.add(mapping)

@@ -19,6 +19,7 @@ from batchwright.storage.spill.columns import ColumnSpace
 @pytest.fixture
 def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ColumnSpace:
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 1_000)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
     return ColumnSpace(tmp_path, "Reading results")
 
 
@@ -128,3 +129,14 @@ def test_a_directory_that_cannot_be_used_is_named(space: ColumnSpace, tmp_path: 
     assert len(unusable.new_columns(("B", 900)).views[0]) == 900
     with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
         unusable.new_columns(("B", 2_000))
+
+
+def test_small_columns_need_no_disk_though_others_take_all_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+    (tmp_path / "file").touch()
+    unusable = ColumnSpace(tmp_path / "file", "Reading results")
+    assert len(unusable.new_columns(("B", 2**20 - 1)).views[0]) == 2**20 - 1
+    with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
+        unusable.new_columns(("B", 2**20 + 1))

@@ -115,6 +115,7 @@ async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     """A batch of eight lines. Ingestion has settled line 5 with an error."""
     if request.param == "index on disk":
         monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+        monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
         monkeypatch.setattr(columns, "_SPILL_BYTES", 0)
         monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1)
         monkeypatch.setattr(settled_line_index, "_ADDED_PER_RELEASE", 1)
@@ -591,6 +592,7 @@ async def test_a_full_disk_refuses_the_results_of_a_large_batch_until_it_has_roo
     live = LiveBatch(await a_batch(lines=3))
     await live.settle(live.batch.success(0))
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
     with monkeypatch.context() as full:
 
         def refuse(_: ScratchFile, needed_bytes: int) -> None:

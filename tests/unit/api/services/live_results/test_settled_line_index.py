@@ -66,6 +66,7 @@ class RunningBatch:
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
     monkeypatch.setattr(columns, "_SPILL_BYTES", 0)
 
 
