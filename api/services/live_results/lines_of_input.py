@@ -14,7 +14,7 @@ from typing import NamedTuple
 from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.rules.planning.duplicate_lines import Duplicate, decode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged, walk_entries
-from batchwright.storage.spill.columns import ColumnSpace
+from batchwright.storage.spill.columns import Columns, ColumnSpace
 from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _ROWS_AT_ONCE = 4096
@@ -31,6 +31,7 @@ class BatchLines(NamedTuple):
     ingestion, a record of each duplicate was stored.
 
     Attributes:
+        columns: all columns that follow.
         offsets: for each line, the byte at which it begins in the input file.
         distances: for each line, how many lines before it its original is; 0 if the line is not a duplicate.
         originals, duplicates: pairs of line numbers, sorted. Line `duplicates[n]` repeats line
@@ -40,6 +41,7 @@ class BatchLines(NamedTuple):
         texts: the records of all duplicates, as ingestion stored them.
     """
 
+    columns: Columns
     offsets: memoryview
     distances: memoryview
     originals: memoryview
@@ -137,7 +139,7 @@ class LineCollector:
             ("I", duplicates),
             ("B", len(self._texts)),
         )
-        found = BatchLines(*columns.views)
+        found = BatchLines(columns, *columns.views)
         at = 0
         for rows in _groups(sorted_rows(self._offsets, _OFFSET_BYTES)):
             found.offsets[at : at + len(rows)] = array("Q", struct.unpack(f">{len(rows)}Q", b"".join(rows)))

@@ -25,7 +25,7 @@ from batchwright.api.services.live_results.line_selection import (
     selected_lines,
 )
 from batchwright.api.services.live_results.reading_order import NextWindow, next_in_input_order, next_settled
-from batchwright.api.services.live_results.settled_line_index import LiveIndex, open_index
+from batchwright.api.services.live_results.settled_line_index import BYTES_PER_LINE, LiveIndex, open_index
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.input.compression import Compression
@@ -37,6 +37,7 @@ JSONL = "application/jsonl"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer the lines
 _MAX_READERS, _MAX_READERS_PER_TENANT = 64, 8
 _MAX_INDEXES = 16  # in addition to the indexes that readers hold
+_MAX_FILE_BYTES = 1024**3  # of all indexes on disk, except those that readers hold: half of a pod's disk
 _MAX_MISSES = 10
 
 
@@ -146,8 +147,21 @@ class LiveResults:
         ingested = await self._deps.temporal.ingested(row.order.batch_id)
         if ingested is None or not ingested.ingest_prefix:
             return None
+        self._make_room(BYTES_PER_LINE * ingested.total)
         seconds = self._deps.recent_seconds
         return await open_index(self._deps.storage, row.order, ingested, self.space, seconds)
+
+    def _make_room(self, size: int) -> None:
+        """Drop indexes on disk that no reader holds until another one of `size` bytes is within the limit.
+
+        The indexes that were not used for the longest time are dropped first.
+        """
+        for batch_id in [id for id, index in self._recent.items() if index.is_on_disk]:
+            if self.space.file_bytes_with(size) <= _MAX_FILE_BYTES:
+                return
+            del self._recent[batch_id]
+            if (held := self._indexes.get(batch_id)) is not None:
+                self._recent[batch_id] = held
 
     def _opened(self, batch_id: str, opening: "asyncio.Task[LiveIndex | None]") -> None:
         del self._opening[batch_id]

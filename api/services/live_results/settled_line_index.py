@@ -35,6 +35,7 @@ _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
 _READS_AT_ONCE = 8
 _MAX_GAP = 16 * 1024  # maximum bytes between two results that are read with one request
 _ADDED_PER_RELEASE = 65_536
+BYTES_PER_LINE = 38  # size of an index, if no line is a duplicate
 
 
 class _Place(NamedTuple):
@@ -101,6 +102,10 @@ class LiveIndex:
 
     def __len__(self) -> int:
         return len(self._lines.offsets)
+
+    @property
+    def is_on_disk(self) -> bool:
+        return self._columns.is_file or self._lines.columns.is_file
 
     def is_settled(self, line: int) -> bool:
         return self._keys[self._segment[self._lines.original(line)]] != ""

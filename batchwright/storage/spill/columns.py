@@ -25,17 +25,18 @@ class Columns:
     Attributes:
         views: the columns. The numbers can be read and replaced. As long as one view exists, the memory or
             the file of all these columns stays in use.
+        is_file: True if they are in a file.
     """
 
     def __init__(self, mapping: mmap.mmap, views: list[memoryview], *, is_file: bool) -> None:
-        self._mapping, self.views, self._is_file = mapping, views, is_file
+        self._mapping, self.views, self.is_file = mapping, views, is_file
 
     def release_pages(self) -> None:
         """Let the system decide how much of the file is in memory. Nothing is lost.
 
         Without this, the process counts all pages of the file that it has read or changed as its own memory.
         """
-        if self._is_file:
+        if self.is_file:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
@@ -54,8 +55,8 @@ class ColumnSpace:
 
     def __init__(self, directory: Path | None, purpose: str) -> None:
         self._directory, self._purpose = directory, purpose
-        self._lock = threading.Lock()  # held while memory is counted and taken
-        self._in_memory = WeakSet[mmap.mmap]()
+        self._lock = threading.Lock()  # held while the mappings in use are counted or changed
+        self._in_memory, self._in_files = WeakSet[mmap.mmap](), WeakSet[mmap.mmap]()
 
     def new_columns(self, *columns: tuple[_NumberType, int]) -> Columns:
         """Create several columns, which are freed together.
@@ -91,10 +92,19 @@ class ColumnSpace:
         """
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
+    def file_bytes_with(self, size: int) -> int:
+        """Return how many bytes the files would have together after columns of `size` bytes are created."""
+        with self._lock:
+            in_files = sum(map(len, self._in_files))
+            return in_files if self._fits_in_memory(size) else in_files + size
+
+    def _fits_in_memory(self, size: int) -> bool:
+        return size <= _SMALL_BYTES or sum(map(len, self._in_memory)) + size <= _MEMORY_BYTES
+
     def _map_memory(self, size: int) -> mmap.mmap | None:
         """Take memory. Return None if the columns in use leave too little, and these are not small."""
         with self._lock:
-            if size > _SMALL_BYTES and sum(map(len, self._in_memory)) + size > _MEMORY_BYTES:
+            if not self._fits_in_memory(size):
                 return None
             mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             self._in_memory.add(mapping)
@@ -107,4 +117,7 @@ class ColumnSpace:
             # would be killed.
             for start in range(0, size, _WRITE_BYTES):
                 file.write(bytes(min(_WRITE_BYTES, size - start)))
-            return mmap.mmap(file.file.fileno(), size)
+            mapping = mmap.mmap(file.file.fileno(), size)
+        with self._lock:
+            self._in_files.add(mapping)
+        return mapping

@@ -19,6 +19,7 @@ from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.api.services.live_results import reading_order, result_stream, settled_line_index
 from batchwright.api.services.live_results.result_stream import LiveResults, ReaderCutOff, ResultQuery
+from batchwright.api.services.live_results.settled_line_index import BYTES_PER_LINE, LiveIndex
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
@@ -602,3 +603,38 @@ async def test_a_full_disk_refuses_the_results_of_a_large_batch_until_it_has_roo
         refused = await live.get()
     assert (refused.status_code, error_of(refused).message) == (503, "The storage is full. Try again later.")
     assert (await live.get()).content == lines_of(live.batch.success(0))
+
+
+async def test_indexes_on_disk_that_nobody_reads_make_room_for_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = LiveBatch(await a_batch(lines=8))
+    row = await live.deps.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    opened = list[str]()
+    ids = [f"batch_{n:032x}" for n in range(4)]
+    live.gateway.ingestions |= dict.fromkeys(ids, live.gateway.ingestions[BATCH_ID])
+    results = LiveResults(live.deps)
+
+    async def index(n: int) -> LiveIndex:
+        live.gateway.on_ingested = lambda: opened.append(ids[n])
+        order = row.order.model_copy(update={"batch_id": ids[n]})
+        found = await results.index(row.model_copy(update={"order": order}))
+        assert found is not None
+        return found
+
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(columns, "_MEMORY_BYTES", 8 * BYTES_PER_LINE)
+    await index(0)  # in memory
+    monkeypatch.setattr(result_stream, "_MAX_FILE_BYTES", 8 * BYTES_PER_LINE * 2)
+    used = await index(1)
+    await index(2)
+    await index(3)
+    assert opened == ids
+    assert [await index(n) is used for n in (0, 1, 3)] == [False, True, False]
+    assert opened == ids
+    await index(2)
+    assert opened == [*ids, ids[2]]
+    monkeypatch.setattr(result_stream, "_MAX_FILE_BYTES", 0)
+    assert len(await index(3)) == 8  # opened again, though it is larger than the limit
+    assert opened == [*ids, ids[2], ids[3]]
