@@ -18,6 +18,7 @@ from batchwright.storage.spill.columns import Columns, ColumnSpace
 from batchwright.storage.spill.spilled_bytes import SpillSpace
 
 _ROWS_AT_ONCE = 4096
+_OFFSETS_AT_ONCE = 65_536
 _OFFSET_BYTES = 8
 # Offset of the earlier line, offset of the duplicate, and place and length of its entry in the list.
 _DUPLICATE = struct.Struct(">QQQI")
@@ -56,6 +57,12 @@ class BatchLines(NamedTuple):
         For a duplicate, this is the earlier line that it repeats. For all other lines, it is the line itself.
         """
         return line - self.distances[line]
+
+    def all_offsets(self) -> Iterator[int]:
+        """Yield `offsets`. Only a small part of them is in memory at any time if they are on disk."""
+        for start in range(0, len(self.offsets), _OFFSETS_AT_ONCE):
+            yield from self.offsets[start : start + _OFFSETS_AT_ONCE]
+            self.columns.release_pages()
 
     def number(self, offset: int) -> int | None:
         """Return the number of the line that begins at this byte of the input; None if none begins there."""

@@ -271,6 +271,7 @@ class _Reader:
         yield b""
         while index is not None and (window := self._next_window(index, self._next, query.success)):
             lines = await index.read(window.lines)
+            index.count_use(window.end - self._next)
             self._next, self._misses = window.end, 0
             if lines:
                 if query.in_input_order:

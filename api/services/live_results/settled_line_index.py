@@ -34,7 +34,7 @@ from batchwright.storage.spill.columns import Columns, ColumnSpace
 _TAIL_BYTES = 8 * 1024  # the footer of a segment with 300 records
 _READS_AT_ONCE = 8
 _MAX_GAP = 16 * 1024  # maximum bytes between two results that are read with one request
-_ADDED_PER_RELEASE = 65_536
+_LINES_PER_RELEASE = 65_536
 BYTES_PER_LINE = 38  # size of an index, if no line is a duplicate
 
 
@@ -96,7 +96,7 @@ class LiveIndex:
         self._settled = 0  # number of settlements
         self._keys = [""]  # keys of segments, by number; empty if there is none, or no longer
         self._numbers: dict[str, int] = {}
-        self._added = 0  # results added since pages of the columns were released
+        self._used = 0  # lines looked up since pages of the columns were released
         self._refresh_seconds, self._refreshed_at = refresh_seconds, -refresh_seconds
         self._refreshing = asyncio.Lock()
 
@@ -136,7 +136,18 @@ class LiveIndex:
 
     def ids(self) -> Iterator[str]:
         """Yield the id (`batch_req_...`) of each line, in input order."""
-        return map(RequestIds(self._order.batch_id).of, self._lines.offsets)
+        return map(RequestIds(self._order.batch_id).of, self._lines.all_offsets())
+
+    def count_use(self, lines: int) -> None:
+        """Count lines that were looked up. After many, let the system decide how much is in memory.
+
+        Without this, the process would count the whole index on disk as its own memory after some time.
+        """
+        self._used += lines
+        if self._used >= _LINES_PER_RELEASE:
+            self._columns.release_pages()
+            self._lines.columns.release_pages()
+            self._used = 0
 
     async def refresh(self) -> None:
         """Add the segments that were stored since the last refresh, and remove segments that no longer exist.
@@ -241,7 +252,7 @@ class LiveIndex:
     async def _entries(self, info: ObjectInfo) -> list[IndexEntry] | None:
         return await read_entries(self._storage, info)
 
-    def _add(self, key: str, entries: Iterable[IndexEntry]) -> None:
+    def _add(self, key: str, entries: Sequence[IndexEntry]) -> None:
         number = self._numbers.setdefault(key, len(self._keys))
         if number == len(self._keys):
             self._keys.append(key)
@@ -251,10 +262,7 @@ class LiveIndex:
                 self._segment[line], self._position[line] = number, position
                 self._length[line], self._success[line] = length, success
                 self._record_settlement(line, success)
-                self._added += 1
-        if self._added >= _ADDED_PER_RELEASE:
-            self._columns.release_pages()
-            self._added = 0
+        self.count_use(len(entries))
 
     def _record_settlement(self, line: int, success: bool) -> None:
         kind = 2 if success else 1

@@ -29,6 +29,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import StorageFull, StorageUnavailable
 from batchwright.storage.local import LocalStorage
 from batchwright.storage.spill import columns, spilled_bytes
+from batchwright.storage.spill.columns import Columns
 from batchwright.storage.spill.scratch_file import ScratchFile
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, a_batch
@@ -119,7 +120,7 @@ async def live(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
         monkeypatch.setattr(columns, "_SPILL_BYTES", 0)
         monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1)
-        monkeypatch.setattr(settled_line_index, "_ADDED_PER_RELEASE", 1)
+        monkeypatch.setattr(settled_line_index, "_LINES_PER_RELEASE", 1)
     storage = LocalStorage(tmp_path) if request.param == "local" else None
     return LiveBatch(await a_batch(lines=8, unserved=[5], storage=storage))
 
@@ -638,3 +639,19 @@ async def test_indexes_on_disk_that_nobody_reads_make_room_for_another_one(
     monkeypatch.setattr(result_stream, "_MAX_FILE_BYTES", 0)
     assert len(await index(3)) == 8  # opened again, though it is larger than the limit
     assert opened == [*ids, ids[2], ids[3]]
+
+
+async def test_a_reader_releases_the_pages_of_an_index_to_which_nothing_was_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live, released = LiveBatch(await a_batch(lines=3)), list[Columns]()
+    await live.settle(live.batch.success(0))
+    await live.get()
+
+    def record(columns: Columns) -> None:
+        released.append(columns)
+
+    monkeypatch.setattr(settled_line_index, "_LINES_PER_RELEASE", 1)
+    monkeypatch.setattr(Columns, "release_pages", record)
+    assert (await live.get()).content == lines_of(live.batch.success(0))
+    assert len(set(released)) == 2  # where the lines are, and where the results are

@@ -1,6 +1,7 @@
 """The index of a large batch that runs is on the local disk, and is the same as in memory."""
 
 import random
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -63,6 +64,18 @@ class RunningBatch:
         return ObjectInfo(key, len(data))
 
 
+def mapped_memory(folder: Path) -> int:
+    """Return how many bytes of the files in a folder this process has in its memory."""
+    found, in_folder = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *rest = line.split()
+        if not name.endswith(":"):
+            in_folder = f"{folder}/" in line
+        elif name == "Rss:" and in_folder:
+            found += int(rest[0]) * 1024
+    return found
+
+
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
@@ -106,6 +119,21 @@ async def test_an_index_on_disk_finds_lines_and_duplicates_of_a_batch(tmp_path: 
     assert found[: len(of_first)] == [Settlement(line, success=True) for line in of_first]
     assert len(found) == len(settled)
     assert await index.read([69_999, 5]) == [b"69999", b"5"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the memory of each mapping")
+@pytest.mark.usefixtures("on_disk")
+async def test_an_index_on_disk_that_is_read_is_not_counted_as_memory(tmp_path: Path) -> None:
+    lines = 140_000  # so many that the pages are released twice, the second time after the last line
+    batch = RunningBatch(tmp_path, lines)
+    await batch.prepare()
+    index = await batch.index()
+    assert index.find("batch_req_unknown") is None
+    assert mapped_memory(tmp_path) == 0
+    for start in range(0, lines, 10_000):
+        assert not any(map(index.is_settled, range(start, start + 10_000)))
+        index.count_use(10_000)
+    assert mapped_memory(tmp_path) == 0
 
 
 async def test_columns_of_an_index_are_created_in_threads_so_that_other_requests_run(
