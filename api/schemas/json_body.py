@@ -20,6 +20,7 @@ from batchwright.api.errors import (
     missing_parameter,
     unknown_parameter,
 )
+from batchwright.rules.calls.call_lines import MAX_CALL_NESTING
 from batchwright.rules.json_text import RepeatedKey, check_nesting, check_unique_keys
 
 _OBJECT = TypeAdapter(dict[str, object])
@@ -58,9 +59,9 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
 async def read_raw_object(
     request: Request, most: int, count: Callable[[int], None]
 ) -> dict[str, msgspec.Raw]:
-    """Read the body of a request, which must be a JSON object. Return its fields with unparsed values.
+    """Read the body of a call, which must be a JSON object. Return its fields with unparsed values.
 
-    If a key is repeated, its last value is used.
+    If a key is repeated, its last value is used. The body may be nested at most MAX_CALL_NESTING levels deep.
 
     Args:
         most: maximum size of the body in bytes.
@@ -68,11 +69,11 @@ async def read_raw_object(
             body.
 
     Raises:
-        ApiError: the body is too large, is not JSON or is not an object.
+        ApiError: the body is too large, is not JSON, is not an object or is nested too deeply.
     """
     body = await _read(request, most, count)
     try:
-        check_nesting(body)
+        check_nesting(body, MAX_CALL_NESTING)
         return _RAW_OBJECT.decode(body)
     except msgspec.ValidationError:
         message = "The JSON body of your request must be an object."

@@ -29,14 +29,13 @@ _WHOLE = re.compile(
 _ESCAPE_BYTES = 6
 # All parsers of all Python versions accept this many levels, wherever they are called.
 MAX_NESTING = 500
-_FEW = MAX_NESTING // 4
 _LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS = bytes(set(range(256)) - _LEVELS.keys())
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 
 class NestedTooDeeply(RecursionError):
-    """A JSON text nests arrays and objects more than MAX_NESTING levels deep."""
+    """A JSON text nests arrays and objects more levels deep than is allowed."""
 
 
 def storable(text: str) -> str:
@@ -162,26 +161,26 @@ def check_unique_keys(text: bytes) -> None:
     json.loads(text, object_pairs_hook=unique_keys, parse_int=str, parse_float=str)
 
 
-def check_nesting(text: bytes) -> None:
+def check_nesting(text: bytes, most: int = MAX_NESTING) -> None:
     """Check how deeply a JSON text nests arrays and objects, before it is parsed.
 
     Text that is not JSON may pass, because its parser rejects it.
 
     Raises:
-        NestedTooDeeply: arrays and objects are nested more than MAX_NESTING levels deep.
+        NestedTooDeeply: arrays and objects are nested more than `most` levels deep.
     """
-    if len(text) <= 2 * MAX_NESTING:
+    if len(text) <= 2 * most:
         return
     # Almost all texts have few brackets. `replace` searches faster than `count`, and stops early.
-    size = len(text)
-    if size - len(text.replace(b"[", b"", _FEW)) < _FEW and size - len(text.replace(b"{", b"", _FEW)) < _FEW:
+    size, few = len(text), most // 4
+    if size - len(text.replace(b"[", b"", few)) < few and size - len(text.replace(b"{", b"", few)) < few:
         return
     outside_strings = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
     brackets = b"".join(outside_strings).translate(None, _NO_BRACKETS)
-    if len(brackets) <= MAX_NESTING:
+    if len(brackets) <= most:
         return
-    if max(accumulate(map(_LEVELS.__getitem__, brackets)), default=0) > MAX_NESTING:
-        raise NestedTooDeeply(f"arrays and objects are nested more than {MAX_NESTING} levels deep")
+    if max(accumulate(map(_LEVELS.__getitem__, brackets)), default=0) > most:
+        raise NestedTooDeeply(f"arrays and objects are nested more than {most} levels deep")
 
 
 def is_json(body: bytes) -> bool:

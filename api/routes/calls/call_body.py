@@ -68,7 +68,8 @@ class HeldBytes:
 
 
 class CallBodies:
-    """Reads the bodies of single calls. A body may be as large as a line of a batch.
+    """Reads the bodies of single calls. With a body, a line of a batch stays within its limits for bytes and
+    nesting.
 
     The bytes of all bodies in the memory of this process count towards the limits of `HeldBytes`. The bytes
     of a body count until its call (a single request) is accepted. If the client waits for the answer on the
@@ -85,8 +86,8 @@ class CallBodies:
         of the body count towards the limits of `HeldBytes`.
 
         Raises:
-            ApiError: the body is too large (413), is not JSON or is not an object (400). Or the bodies of the
-                tenant, or of all tenants together, have too many bytes (429).
+            ApiError: the body is too large (413), is not JSON, is not an object or is nested too deeply
+                (400). Or the bodies of the tenant, or of all tenants together, have too many bytes (429).
         """
         with self._held.counted(tenant) as count:
             yield await read_raw_object(request, self._most, count)

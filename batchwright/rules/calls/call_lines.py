@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from batchwright.contracts.terms import Endpoint
+from batchwright.rules.json_text import MAX_NESTING
 
 CALLS_PURPOSE: Literal["calls"] = (
     "calls"  # purpose of the files of rolling batches, which no list of files shows
@@ -14,13 +15,15 @@ CALLS_PURPOSE: Literal["calls"] = (
 _LINE = b'{"custom_id":"%b","method":"POST","url":"%b","body":%b}\n'
 # Number of bytes of a line that are not the body: the id, the URL, and what is between them.
 LONGEST_LINE_START = len(_LINE) + 42 + max(len(endpoint) for endpoint in Endpoint)
+MAX_CALL_NESTING = MAX_NESTING - 1  # levels of a call's body; the object around it in the line is one more
 _BREAKS = b"\r\n"
 
 
 def call_line(call_id: str, endpoint: Endpoint, body: bytes) -> bytes:
     """Return the input line for a call, with a newline.
 
-    A call is a single request that runs as a line of a batch.
+    A call is a single request that runs as a line of a batch. If its body is nested at most MAX_CALL_NESTING
+    levels deep, ingestion can parse the line.
     """
     return _LINE % (call_id.encode(), endpoint.encode(), body.translate(None, _BREAKS))
 
