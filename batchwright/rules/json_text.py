@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 import msgspec
@@ -29,8 +30,13 @@ _WHOLE = re.compile(
 _ESCAPE_BYTES = 6
 # All parsers of all Python versions accept this many levels, wherever they are called.
 MAX_NESTING = 500
-_LEVELS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_NO_BRACKETS = bytes(set(range(256)) - _LEVELS.keys())
+# Opening brackets as 1 and closing brackets as 0, so that one byte holds eight brackets.
+_BRACKETS = bytes.maketrans(b"[{]}", b"1100")
+_NOT_NESTING = bytes(set(range(256)) - set(b'"[{]}'))
+_STEPS = [list(accumulate(1 if bit == "1" else -1 for bit in f"{byte:08b}")) for byte in range(256)]
+_GAIN = [steps[-1] for steps in _STEPS]  # levels after eight brackets, compared with before
+_PEAK = [max(steps) for steps in _STEPS]  # the most levels within eight brackets, compared with before
+_SLICE = 64 * 1024
 _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -175,12 +181,37 @@ def check_nesting(text: bytes, most: int = MAX_NESTING) -> None:
     size, few = len(text), most // 4
     if size - len(text.replace(b"[", b"", few)) < few and size - len(text.replace(b"{", b"", few)) < few:
         return
-    outside_strings = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
-    brackets = b"".join(outside_strings).translate(None, _NO_BRACKETS)
-    if len(brackets) <= most:
-        return
-    if max(accumulate(map(_LEVELS.__getitem__, brackets)), default=0) > most:
+    unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Two quotes side by side are an empty string, or an end and a start of strings with brackets.
+    brackets = _outside_strings(unescaped.translate(_BRACKETS, _NOT_NESTING).replace(b'""', b""))
+    if len(brackets) > most and _depth(brackets) > most:
         raise NestedTooDeeply(f"arrays and objects are nested more than {most} levels deep")
+
+
+def _outside_strings(text: bytes) -> bytes:
+    """Return the bytes of a text without escapes that are not in strings.
+
+    The text is read in slices, because millions of short strings would need much memory together.
+    """
+    if b'"' not in text:
+        return text
+    outside, is_inside = bytearray(), False
+    for start in range(0, len(text), _SLICE):
+        pieces = text[start : start + _SLICE].split(b'"')
+        outside += b"".join(pieces[is_inside::2])
+        is_inside ^= len(pieces) % 2 == 0
+    return bytes(outside)
+
+
+def _depth(brackets: bytes) -> int:
+    """Return how many levels deep brackets are nested. Each is `1` (opening) or `0` (closing).
+
+    Eight brackets are counted at once, because a call may have millions of them.
+    """
+    size = -(-len(brackets) // 8)
+    eights = int(brackets.ljust(8 * size, b"0"), 2).to_bytes(size)
+    before = accumulate(map(_GAIN.__getitem__, eights), initial=0)
+    return max(map(add, before, map(_PEAK.__getitem__, eights)))
 
 
 def is_json(body: bytes) -> bool:

@@ -1,9 +1,13 @@
 """How deeply JSON is nested is limited by a number of ours, and not by the version of Python."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from batchwright.rules import json_text
 from batchwright.rules.input.line_parser import FastLine, fast_parse, read_new_fields
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.json_text import MAX_NESTING, NestedTooDeeply, check_nesting, is_json
@@ -51,3 +55,52 @@ def test_an_unfinished_text_is_left_to_its_parser() -> None:
     assert not is_json(b'["' + b"[" * 5_000)
     with pytest.raises(NestedTooDeeply):
         check_nesting(b"[" * 5_000)
+
+
+def depth_of(text: bytes) -> int:
+    """Return the most levels that are open at once, read byte by byte."""
+    depth, most, is_string, at = 0, 0, False, 0
+    while at < len(text):
+        if text[at : at + 2] in (b"\\\\", b'\\"'):
+            at += 2
+            continue
+        if text[at : at + 1] == b'"':
+            is_string = not is_string
+        elif not is_string:
+            depth += text[at] in b"[{"
+            depth -= text[at] in b"]}"
+        most, at = max(most, depth), at + 1
+    return most
+
+
+PIECES = [b"[", b"]", b"{", b"}", b'"', b'""', b"\\", b'\\"', b"\\\\", b"a", b"[[[[[[[[", b"]]]]]]]]"]
+
+
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=80), most=st.integers(1, 30), slice=st.integers(1, 40)
+)
+@example(pieces=[b"["] * 8 + [b"]"] * 8, most=8, slice=40)
+@example(pieces=[b"["] * 9 + [b"]"] * 9, most=8, slice=40)
+@example(pieces=[b'"', b"[", b'"', b"["] * 9, most=8, slice=3)
+def test_the_levels_are_those_that_are_counted_byte_by_byte(
+    pieces: list[bytes], most: int, slice: int
+) -> None:
+    text = b" " * 2 * most + b"".join(pieces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_text, "_SLICE", slice)
+        if depth_of(text) > most:
+            with pytest.raises(NestedTooDeeply):
+                check_nesting(text, most)
+        else:
+            check_nesting(text, most)
+
+
+def test_millions_of_short_strings_need_little_memory() -> None:
+    text = b"[" + b'["["],' * 100_000 + b"1]"
+    tracemalloc.start()
+    try:
+        check_nesting(text)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * len(text)
