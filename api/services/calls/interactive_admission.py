@@ -15,6 +15,7 @@ from batchwright.api.services.calls.backend_answer import CallCharge, Interactiv
 from batchwright.api.services.calls.interactive_load import InteractiveRates
 from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.terms import HoldKind
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.inference.limits.tenant_and_model_limits import (
@@ -138,12 +139,13 @@ class InteractiveAdmission:
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
         """Return True if holds and limits per minute allow one more request of the tenant to the model now.
 
-        A hold is an operator's order to send no calls of a tenant or a model.
-
-        Raises:
-            DatabaseUnavailable: the holds cannot be read.
+        A hold is an operator's order to send no calls of a tenant or a model. Return False if the holds
+        cannot be read: the answer that the call already has is better than an error of the database.
         """
-        await self._permissions.get(_ALL)
+        try:
+            await self._permissions.get(_ALL)
+        except DatabaseUnavailable:
+            return False
         return self._limit_reached(tenant, router) is None
 
     def _check_rates(self, tenant: str, router: ModelRouter) -> None:

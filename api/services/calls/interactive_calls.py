@@ -134,7 +134,7 @@ class InteractiveCalls:
             ApiError: as in `InteractiveAdmission.admit`. A limit per minute is used up (429). A hook of the
                 operator refuses the call (403) or fails (500). The circuit breakers of all backends are open
                 (503). No backend can be reached (502, 503, 504).
-            DatabaseUnavailable: the permissions, or the holds by operators, cannot be read.
+            DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
         router = await self._admission.admit(call, model)
@@ -172,13 +172,12 @@ class InteractiveCalls:
 
         Each request to a backend counts towards the limits per minute. Before each request, these limits and
         the holds are checked. A hold is an operator's order to send no calls of a tenant or a model. If no
-        further request is possible or allowed after a backend has refused the call, the refusal is yielded as
-        the answer.
+        further request is possible or allowed after a backend has refused the call, or if the holds cannot be
+        read, the refusal is yielded as the answer.
 
         Raises:
             _NotSent: no backend may get the call, or the last backend did not answer.
             ApiError: a limit or a hold forbids the first request.
-            DatabaseUnavailable: the holds cannot be read.
         """
         reachable = (upstream for each in (router, *router.fallbacks) for upstream in each.upstreams)
         tried = [upstream for upstream in reachable if upstream.jobs is not None]
@@ -199,7 +198,9 @@ class InteractiveCalls:
                                 charge.use(NO_TOKENS)
                                 tried += _closed_fallbacks(router, answer.response.status)
                             charges.close()
-                            if await self._admission.may_send_again(call.tenant, router):
+                            # Without another backend, the answer does not wait for the database.
+                            is_last = router.wait_seconds(call.tenant, exclude=tried) > 0
+                            if not is_last and await self._admission.may_send_again(call.tenant, router):
                                 following = _selected(router, call.tenant, tried)
                         if following is None:
                             if isinstance(answer, Outcome):

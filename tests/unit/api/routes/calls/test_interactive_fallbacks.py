@@ -10,6 +10,7 @@ from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import BackendConfig, LimitConfig
 from batchwright.contracts.terms import HoldKind
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of
 from tests.fakes.routing import Clock
@@ -165,6 +166,26 @@ async def test_a_call_is_not_sent_to_a_fallback_model_after_a_hold_has_begun(api
     before = calls_to(api, B)
     assert (await api.http.post(CHAT, json=ASK)).status_code == 503
     assert calls_to(api, B) == before
+
+
+@pytest.mark.parametrize("falls_back", [True, False])
+async def test_without_the_database_the_answer_of_the_last_backend_is_passed_on(
+    api: Fixture, falls_back: bool
+) -> None:
+    if falls_back:
+        await fall_back(api, answered)
+        await try_again(api)
+
+    def refused_without_a_database(_: httpx.Request) -> httpx.Response:
+        api.database.rows.failing = DatabaseUnavailable("gone")
+        return httpx.Response(503)
+
+    api.handlers[A] = refused_without_a_database
+    before = calls_to(api, B)
+    refused = await api.http.post(CHAT, json=ASK)
+    assert (refused.status_code, error_of(refused).message) == (503, "The backend answered 503.")
+    assert calls_to(api, B) == before
+    assert api.counted("interactive_requests_total", model="llama", result="503") == 1
 
 
 @pytest.mark.parametrize(("first", "requests"), [(status(503), 2), (unreachable, 1)])
