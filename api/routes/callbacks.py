@@ -37,7 +37,7 @@ class CallbackRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._callbacks = deps.database.callbacks
-        self._held = HeldBytes("callbacks")
+        self._held = HeldBytes("callbacks", largest=deps.settings.max_response_bytes)
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Backends"])

@@ -33,11 +33,15 @@ class HeldBytes:
     (`MAX_HELD_BYTES`).
     """
 
-    def __init__(self, what: str) -> None:
-        """Create a limit. `what` is the plural name of the objects to limit, such as "calls", for error
-        messages.
+    def __init__(self, what: str, *, largest: int = 0) -> None:
+        """Create a limit.
+
+        Args:
+            what: plural name of the objects to limit, such as "calls", for error messages.
+            largest: maximum size of one object in bytes. Both limits are raised if two such objects would
+                exceed them, so that no permitted object is always refused. `0` leaves the limits as they are.
         """
-        self._what = what
+        self._what, self._least = what, 2 * largest
         self._held = Counter[str]()  # bytes by tenant
 
     @contextmanager
@@ -53,7 +57,8 @@ class HeldBytes:
         def count(size: int) -> None:
             nonlocal counted
             own, all = self._held[tenant] + size, self._held.total() + size
-            if size > 0 and (own > MAX_HELD_BYTES_PER_TENANT or all > MAX_HELD_BYTES):
+            own_limit, limit = max(MAX_HELD_BYTES_PER_TENANT, self._least), max(MAX_HELD_BYTES, self._least)
+            if size > 0 and (own > own_limit or all > limit):
                 message = f"No room: this process holds too many bytes of {self._what}. Try again later."
                 raise no_room(message)
             self._held[tenant] += size

@@ -3,17 +3,20 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
+from batchwright.api.middleware import header_and_body_limits
 from batchwright.api.routes.calls import call_body
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
 from tests.fakes.api import ApiFixture, error_of, open_api
 
 SECRET = "s" * 32
 DIGITS = "ab" * 16
+LARGE = b'"%s"' % (b"x" * 2000)  # nearly the most that `api` accepts
 
 
 def token(*, seconds: float = 600, secret: str = SECRET, ordinal: int = 0) -> str:
@@ -30,6 +33,32 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 async def call(api: ApiFixture, token: str, body: bytes = b'{"status":"done"}') -> httpx.Response:
     return await api.http.post(CALLBACK_PATH + token, content=body)
+
+
+@asynccontextmanager
+async def open_calls(api: ApiFixture, count: int) -> AsyncGenerator[None]:
+    """Send callbacks whose bodies are complete only at the end of the block. Then all are accepted."""
+
+    async def body(begun: asyncio.Event) -> AsyncIterator[bytes]:
+        yield LARGE
+        begun.set()
+        await rest.wait()
+        yield b" "
+
+    rest, begun = asyncio.Event(), [asyncio.Event() for _ in range(count)]
+    urls = [CALLBACK_PATH + token(ordinal=ordinal) for ordinal in range(count)]
+    calls = [
+        asyncio.create_task(api.http.post(url, content=body(event)))
+        for url, event in zip(urls, begun, strict=True)
+    ]
+    for sent, event in zip(calls, begun, strict=True):
+        sent.add_done_callback(lambda _, event=event: event.set())  # so that a refused call fails the test
+    await asyncio.gather(*(event.wait() for event in begun))
+    try:
+        yield
+    finally:
+        rest.set()
+    assert [answer.json()["accepted"] for answer in await asyncio.gather(*calls)] == [True] * count
 
 
 async def stored_bodies(api: ApiFixture) -> list[bytes | None]:
@@ -80,24 +109,40 @@ async def test_the_body_of_a_repeated_callback_is_not_read(api: ApiFixture) -> N
 async def test_callbacks_that_arrive_together_have_a_limit_of_bytes(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def slow_body() -> AsyncIterator[bytes]:
-        yield b'"%s"' % (b"x" * 1000)
-        begun.set()
-        await rest.wait()
-        yield b" "
-
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 2000)
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 5000)
     refusals = api.metrics.callbacks.labels("no_room")
-    begun, rest, before = asyncio.Event(), asyncio.Event(), refusals.value
-    first = asyncio.create_task(api.http.post(CALLBACK_PATH + token(), content=slow_body()))
-    await begun.wait()
-    large = b'"%s"' % (b"y" * 1000)
-    refused = await call(api, token(ordinal=1), large)
-    assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
-    assert refusals.value - before == 1
-    rest.set()
-    assert (await first).json()["accepted"] is True
-    assert (await call(api, token(ordinal=1), large)).json()["accepted"] is True
+    before = refusals.value
+    async with open_calls(api, 2):
+        refused = await call(api, token(ordinal=3), LARGE)
+        assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
+        assert refusals.value - before == 1
+    assert (await call(api, token(ordinal=3), LARGE)).json()["accepted"] is True
+
+
+async def test_two_callbacks_of_the_largest_size_may_always_arrive_together(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 1000)
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES", 1000)
+    async with open_calls(api, 1):
+        assert (await call(api, token(ordinal=2), LARGE)).json()["accepted"] is True
+
+
+async def test_a_callback_whose_body_stalls_is_ended_and_frees_its_bytes(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stalled_body() -> AsyncIterator[bytes]:
+        yield LARGE
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(header_and_body_limits, "BODY_SECONDS", 0.05)
+        stalled = [api.http.post(CALLBACK_PATH + token(ordinal=n), content=stalled_body()) for n in (1, 2)]
+        for answer in await asyncio.gather(*stalled):
+            assert (answer.status_code, answer.headers["connection"]) == (408, "close")
+    async with open_calls(api, 1):
+        assert (await call(api, token(ordinal=2), LARGE)).json()["accepted"] is True
 
 
 async def test_a_wrong_token_is_refused_and_nothing_is_stored(api: ApiFixture) -> None:
