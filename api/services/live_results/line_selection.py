@@ -1,7 +1,7 @@
 """Selects result lines from a list, and from the file of a batch that has ended."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from json.encoder import encode_basestring_ascii
 from typing import NamedTuple
 
@@ -18,24 +18,22 @@ class NotInFile(Exception):
 
 
 class SentLines:
-    """The lines that were sent to a client before the batch ended, in the order in which results were
-    found.
+    """Remembers the lines that were sent to a client before the batch ended.
+
+    Raises:
+        StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
     """
 
-    def __init__(self, space: ColumnSpace, index: LiveIndex, end: int, success: bool) -> None:
-        """Store which lines have one of the first `end` results in the index.
+    def __init__(self, space: ColumnSpace, index: LiveIndex) -> None:
+        self._columns = space.new_columns(("B", len(index)))
+        [self._sent] = self._columns.views
+        self._lines = zip(index.ids(), self._sent, strict=True)
 
-        Only successes are stored, or only failures if `success` is False. This takes about a microsecond for
-        each line.
-
-        Raises:
-            StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
-        """
-        [sent] = space.new_columns(("B", len(index))).views
-        for settled in index.settlements(0, end):
-            if settled.success == success:
-                sent[settled.line] = 1
-        self._lines = zip(index.ids(), sent, strict=True)
+    def add(self, lines: Iterable[int]) -> None:
+        """Remember lines, which are given by their numbers. Do not call this after `has`."""
+        for line in lines:
+            self._sent[line] = 1
+        self._columns.release_pages()
 
     def has(self, id: str) -> bool:
         """Return True if the line with this id was sent.

@@ -195,6 +195,7 @@ class _Reader:
         self._is_checked = query.after is None  # False until the line `after` is found
         self._misses = 0
         self._index: LiveIndex | None = None
+        self._sent: SentLines | None = None  # None for input order, for which `_last` is enough to continue
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines, many in each item.
@@ -228,8 +229,8 @@ class _Reader:
                 if self._stops_following(until):
                     return
         self._results.forget(self._row.order.batch_id)
-        sent, self._index = await self._sent_lines(), None
-        async for piece in self._from_file(sent, is_disconnected):
+        self._index = None
+        async for piece in self._from_file(is_disconnected):
             yield piece
 
     def _stops_following(self, until: float) -> bool:
@@ -260,6 +261,9 @@ class _Reader:
         query = self._query
         if self._index is None:
             self._index = await self._results.index(self._row)
+            if self._index is not None and not query.in_input_order:
+                # now, because an error response is no longer possible when the batch ends
+                self._sent = await asyncio.to_thread(SentLines, self._results.space, self._index)
         index = self._index
         if index is None and query.after is not None:
             raise _unknown_line(query.after)
@@ -273,6 +277,8 @@ class _Reader:
             lines = await index.read(window.lines)
             index.count_use(window.end - self._next)
             self._next, self._misses = window.end, 0
+            if self._sent is not None:
+                self._sent.add(window.lines)
             if lines:
                 if query.in_input_order:
                     self._last = line_id(lines[-1])
@@ -280,31 +286,16 @@ class _Reader:
             else:
                 await asyncio.sleep(0)  # lets other requests run
 
-    async def _sent_lines(self) -> SentLines | None:
-        """Return the lines that were already sent to the client; None if no lines were sent.
-
-        Also return None for input order, for which the id of the last sent line is enough to continue.
-        """
-        if self._index is None or self._query.in_input_order:
-            return None
-        space, success = self._results.space, self._query.success
-        return await asyncio.to_thread(SentLines, space, self._index, self._next, success)
-
-    async def _from_file(
-        self, sent: SentLines | None, is_disconnected: Callable[[], Awaitable[bool]]
-    ) -> AsyncGenerator[bytes]:
+    async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
         In input order, reading continues after the last line that was yielded. If another result has replaced
         that line in the file, nothing is yielded.
 
-        Args:
-            sent: the result of `_sent_lines`.
-
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.
         """
-        after, custom_id = self._last, self._query.custom_id
+        after, custom_id, sent = self._last, self._query.custom_id, self._sent
         file = await self._file()
         if file is None and not self._is_checked:
             raise _unknown_line(after or "")

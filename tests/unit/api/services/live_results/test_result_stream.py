@@ -655,3 +655,24 @@ async def test_a_reader_releases_the_pages_of_an_index_to_which_nothing_was_adde
     monkeypatch.setattr(Columns, "release_pages", record)
     assert (await live.get()).content == lines_of(live.batch.success(0))
     assert len(set(released)) == 2  # where the lines are, and where the results are
+
+
+async def test_a_disk_that_is_full_at_the_end_of_a_batch_does_not_break_off_a_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    live = LiveBatch(await a_batch(lines=3))
+    monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
+    query = ResultQuery(follow=True, in_input_order=False)
+    follower = await live.follow(LiveResults(live.deps), query)
+    await live.settle(live.batch.success(1))
+    await follower.read_lines(1)
+
+    def refuse(_: ScratchFile, needed_bytes: int) -> None:
+        raise StorageFull(f"{needed_bytes} bytes do not fit")
+
+    await live.settle(live.batch.success(0), live.batch.success(2))
+    await live.finish()
+    monkeypatch.setattr(ScratchFile, "require", refuse)
+    await follower.read_to_end()
+    assert follower.data == lines_of(*map(live.batch.success, (1, 0, 2)))
