@@ -24,6 +24,7 @@ except ModuleNotFoundError:
 _ROWS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 64 * 1024 * 1024  # of rows that are converted together
 _NUMBER_BYTES = 8  # size of a value that is no text, such as a number
+_UTF8_BYTES = 4  # the most bytes of a character
 _TEXTS = ("STRING", "ENUM", "NONE")  # logical types of texts and bytes; NONE is for bytes
 
 
@@ -201,8 +202,13 @@ class _Chunk:
 
 
 def _size_of(value: object) -> int:
-    """Return about how many bytes a value has in Arrow."""
-    if isinstance(value, str | bytes):
+    """Return about how many bytes a value has in Arrow, at most.
+
+    If a text is not ASCII, each of its characters counts with the most bytes that a character has in UTF-8.
+    """
+    if isinstance(value, str):
+        return len(value) if value.isascii() else _UTF8_BYTES * len(value)
+    if isinstance(value, bytes):
         return len(value)
     if isinstance(value, dict):
         return sum(map(_size_of, value.values()))

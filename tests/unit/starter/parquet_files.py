@@ -29,6 +29,10 @@ def read_parquet(path: Path) -> Rows:
     return pq.read_table(path).to_pylist()
 
 
+def row_groups(path: Path) -> int:
+    return pq.read_metadata(path).num_row_groups
+
+
 def type_of(path: Path, column: str) -> str:
     return str(pq.read_schema(path).field(column).type)
 

@@ -11,6 +11,7 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results.output_lines import error_line, result_line
+from batchwright.starter.tables import parquet
 from batchwright.starter.tables.reading import open_table
 from batchwright.starter.tables.results import answer_text
 from batchwright.starter.tables.writing import table_writer
@@ -19,6 +20,7 @@ from tests.unit.starter.parquet_files import (
     Rows,
     arrow_memory,
     read_parquet,
+    row_groups,
     type_of,
     write_map,
     write_parquet,
@@ -176,6 +178,19 @@ def test_long_texts_are_written_as_parquet_in_bounded_memory(tmp_path: Path, suf
             writer.write(row)
     assert len(read_parquet(output)) == rows
     assert peak() < 200_000_000
+
+
+@pytest.mark.parametrize("text", ["a" * 120, "\N{GRINNING FACE}" * 30])
+def test_rows_are_converted_to_parquet_by_their_bytes_and_not_by_their_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(parquet, "_BYTES_AT_ONCE", 240)
+    (tmp_path / "in.jsonl").write_text(f'{{"text":"{text}"}}\n' * 4)
+    table = open_table(tmp_path / "in.jsonl")
+    with table_writer(tmp_path / "out.parquet", table, []) as writer:
+        for row in table.rows():
+            writer.write(row)
+    assert row_groups(tmp_path / "out.parquet") == 2
 
 
 @pytest.mark.parametrize("value", ["18446744073709551616", '{"b": [-9223372036854775809]}'])
