@@ -151,9 +151,11 @@ def _json(value: object) -> bytes:
     dicts. These lists and dicts are changed.
     """
     encoded = msgspec.json.encode(value)
-    if b"null" not in encoded:  # msgspec writes such numbers as null
+    # msgspec writes such numbers as null. Most rows have only the nulls of their own values.
+    own_values = list(cast("Row", value).values()) if isinstance(value, dict) else []
+    if encoded.count(b"null") == own_values.count(None):
         return encoded
-    holder = [value]
+    holder: list[object] = [value]
     _name_special_floats(holder)
     return msgspec.json.encode(holder[0])
 
