@@ -53,11 +53,14 @@ class SpillSpace:
         """Run a function that uses this space in a thread, and return its result.
 
         If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
-        the files.
+        the files. All other calls of this space then end as cancelled, too: why the first one was cancelled
+        is the error that the caller has to see.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
             return await asyncio.shield(thread)
+        except SpoolStopped:
+            raise asyncio.CancelledError from None
         except asyncio.CancelledError:
             self._stopped = True
             while not thread.done():

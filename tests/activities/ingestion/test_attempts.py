@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from temporalio.exceptions import ApplicationError
 
+from batchwright.activities.concurrency import map_concurrently, run_both
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
@@ -22,6 +23,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.rules import growing_bytes
 from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.storage.base import StorageFull, StorageUnavailable
+from batchwright.storage.spill.spilled_bytes import SpillSpace
 from tests.activities.ingestion.fresh_batch import BATCH_ID, TENANT, FreshBatch, a_batch, a_line
 from tests.fakes.storage import MemoryStorage, MemoryWriter
 
@@ -378,3 +380,28 @@ async def test_bytes_written_by_attempts_count_as_stored_bytes_of_the_tenant_unt
     at = batch.order.created_at
     await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
     assert await batch.database.quotas.stored(TENANT) == size
+
+
+async def test_an_error_is_raised_although_it_stops_the_threads_of_other_models(tmp_path: Path) -> None:
+    space, is_reading, is_stopped = SpillSpace(tmp_path, "Ingestion"), threading.Event(), threading.Event()
+
+    def read_until_stopped() -> None:
+        is_reading.set()
+        while not is_stopped.wait(0.001):
+            space.check_stopped()
+
+    async def store() -> None:
+        await asyncio.to_thread(is_reading.wait)
+        raise StorageUnavailable("The storage does not answer.")
+
+    async def publish(model: str) -> None:
+        if model == "reads":
+            try:
+                await space.off_loop(read_until_stopped)
+            finally:
+                is_stopped.set()
+        else:
+            await run_both(space.off_loop(is_stopped.wait), store())
+
+    with pytest.raises(StorageUnavailable):
+        await map_concurrently(publish, ["reads", "stores"], at_once=2)
