@@ -12,16 +12,13 @@ from typing import Protocol
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from batchwright.activities.services.signal_budget import SignalBudget
 from batchwright.background import log_failure
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
 
 logger = logging.getLogger(__name__)
-_SECONDS_PER_SIGNAL = 60.0
-# Maximum number of signals without a pause. The reason may change several times when a backend fails,
-# because lines in flight may still settle.
-_SIGNAL_BURST = 4
 _DATABASE_SECONDS = 5.0  # minimum time between two writes of the same reason
 _EXPIRY_MARGIN_SECONDS = 30.0
 _MAX_REMEMBERED = 10_000
@@ -42,12 +39,9 @@ class _Published:
     Attributes:
         reason: the reason that was last sent to the workflow; empty if no reason was sent, or if the reason
             was withdrawn.
-        signals_left: number of signals that could be sent without a pause at the time `signalled_at`.
     """
 
     reason: str = ""
-    signalled_at: float = float("-inf")
-    signals_left: float = _SIGNAL_BURST  # at the time `signalled_at`
     written_at: float = float("-inf")  # time of the last write to the database
     cleared_at: float = float("-inf")  # time at which the row in the database was last deleted
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # keeps reasons in their order
@@ -60,8 +54,7 @@ def _now() -> datetime:
 class WaitingReasons:
     """Publishes why models of batches wait: to the database for the API, and to the batch's workflow.
 
-    The workflow gets a reason only if the reason has changed. It gets at most four reasons in a row, then one
-    per minute.
+    The workflow gets a reason only if the reason has changed and `SignalBudget` allows another signal.
     """
 
     def __init__(
@@ -72,6 +65,7 @@ class WaitingReasons:
         now: Callable[[], datetime] = _now,
     ) -> None:
         self._signal, self._table, self._clock, self._now = signal, table, clock, now
+        self._signals = SignalBudget(clock)
         self._published: dict[tuple[str, str], _Published] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -86,7 +80,7 @@ class WaitingReasons:
         if published.reason == reason and self._clock() - published.written_at < _DATABASE_SECONDS:
             return
         published.written_at = self._clock()
-        may_signal = published.reason != reason and self._may_signal(published)
+        may_signal = published.reason != reason and self._signals.take(batch_id)
         now = self._now()
         waiting = WaitingRow(
             tenant=tenant,
@@ -99,7 +93,6 @@ class WaitingReasons:
         )
         if may_signal:
             published.reason = reason
-            self._count_signal(published)
         self._start(published, self._write(waiting, published, may_signal=may_signal))
 
     def clear(self, tenant: str, batch_id: str, model: str) -> None:
@@ -122,24 +115,13 @@ class WaitingReasons:
             self._published.clear()
         return self._published.setdefault((batch_id, model), _Published())
 
-    def _signals_left(self, published: _Published) -> float:
-        regained = (self._clock() - published.signalled_at) / _SECONDS_PER_SIGNAL
-        return min(_SIGNAL_BURST, published.signals_left + regained)
-
-    def _may_signal(self, published: _Published) -> bool:
-        return self._signals_left(published) >= 1
-
-    def _count_signal(self, published: _Published) -> None:
-        published.signals_left, published.signalled_at = self._signals_left(published) - 1, self._clock()
-
     async def _write(self, waiting: WaitingRow, published: _Published, *, may_signal: bool) -> None:
         try:
             is_new = await self._table.report(waiting)
         except DatabaseUnavailable:
             is_new = False  # the next report writes it
-        if is_new and not may_signal and self._may_signal(published):
-            self._count_signal(published)  # another worker had withdrawn the reason
-            may_signal = True
+        if is_new and not may_signal:  # another worker had withdrawn the reason
+            may_signal = self._signals.take(waiting.batch_id)
         if may_signal:
             fields = {"batch_id": waiting.batch_id, "model": waiting.model, "reason": waiting.reason}
             logger.info("batch blocked", extra=fields)
@@ -149,7 +131,8 @@ class WaitingReasons:
     async def _withdraw(self, tenant: str, batch_id: str, model: str, *, was_signalled: bool) -> None:
         withdrawn = was_signalled
         with suppress(DatabaseUnavailable):  # the row expires
-            withdrawn = await self._table.clear(tenant, batch_id, model, WaitingSource.WORKER) or withdrawn
+            is_cleared = await self._table.clear(tenant, batch_id, model, WaitingSource.WORKER)
+            withdrawn = was_signalled or (is_cleared and self._signals.take(batch_id))
         if withdrawn:
             logger.info("batch unblocked", extra={"batch_id": batch_id, "model": model})
             await self._signal(batch_id, WaitingReason(model=model))

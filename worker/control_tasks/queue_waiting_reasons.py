@@ -5,12 +5,13 @@ worker polls, a rate limit, or slices (parts) of other batches in front of them.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from temporalio.service import RPCError
 
+from batchwright.activities.services.signal_budget import SignalBudget
 from batchwright.activities.services.waiting_reason_publisher import ReasonSignal
 from batchwright.contracts.temporal_names import IO_QUEUE, inference_queue
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
@@ -62,7 +63,8 @@ class ModelRates(Protocol):
 class WaitingReasonMonitor:
     """Writes to the database why live batches wait, and reports changes to their workflows.
 
-    All control workers find the same reasons. Only the worker that writes a change first reports it.
+    All control workers find the same reasons. Only the worker that writes a change first reports it, as soon
+    as `SignalBudget` allows another signal.
     """
 
     def __init__(
@@ -76,6 +78,11 @@ class WaitingReasonMonitor:
         self._database, self._describe_queue, self._rates = database, describe_queue, rates
         self._report, self._now = report, now
         self._progress: dict[_BatchModel, tuple[int, datetime]] = {}  # number of lines left, and since when
+        self._signals = SignalBudget(lambda: self._now().timestamp())
+        self._due: dict[
+            _BatchModel, WaitingReason
+        ] = {}  # changes that this process has written, not reported
+        self._shown: set[_BatchModel] = set()  # whose workflow has a reason from this process
 
     async def run(self) -> None:
         """Refresh the reasons regularly, until cancelled."""
@@ -104,7 +111,10 @@ class WaitingReasonMonitor:
         for row in await self._database.waiting.get(WaitingSource.FLEET, now):
             key = (row.tenant, row.batch_id, row.model)
             if key not in reasons and await self._database.waiting.clear(*key, WaitingSource.FLEET):
-                await self._report(row.batch_id, WaitingReason(model=row.model, fleet_wide=True))
+                is_unknown = self._due.pop(key, None) is not None and key not in self._shown
+                if not is_unknown:
+                    self._due[key] = WaitingReason(model=row.model, fleet_wide=True)
+        await self._report_due(reasons)
         await self._database.waiting.delete_expired(now - _KEEP_EXPIRED)
 
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
@@ -204,9 +214,24 @@ class WaitingReasonMonitor:
         )
         if await self._database.waiting.report(row):
             logger.info("batch blocked", extra={"batch_id": batch_id, "model": model, "reason": reason})
-            await self._report(
-                batch_id, WaitingReason(model=model, reason=reason, since=now, fleet_wide=True)
-            )
+            self._due[key] = WaitingReason(model=model, reason=reason, since=now, fleet_wide=True)
+
+    async def _report_due(self, reasons: Mapping[_BatchModel, str]) -> None:
+        """Report the changes to the workflows, as far as the budgets of the batches allow.
+
+        The others stay due, unless they no longer agree with `reasons`: another control worker has then
+        written a later change. To withdraw a reason that this process has reported costs no budget.
+        """
+        self._due = {key: due for key, due in self._due.items() if due.reason == reasons.get(key, "")}
+        for key, due in list(self._due.items()):
+            _, batch_id, _ = key
+            if (not due.reason and key in self._shown) or self._signals.take(batch_id):
+                del self._due[key]
+                self._shown.discard(key)
+                if due.reason:
+                    self._shown.add(key)
+                await self._report(batch_id, due)
+        self._shown &= reasons.keys() | self._due.keys()
 
 
 def _behind(slices: int) -> str:

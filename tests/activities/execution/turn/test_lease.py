@@ -189,20 +189,35 @@ async def test_a_waiting_reason_is_reported_only_when_it_changes() -> None:
     assert reports.reasons == [("b", "m", "away"), ("b", "n", "away")]
 
 
-async def test_the_first_four_waiting_reasons_are_reported_at_once_and_later_ones_once_a_minute() -> None:
-    """Each signal is an event of the run's history, and an outage may last for days."""
+async def test_the_first_waiting_reasons_are_reported_at_once_and_later_ones_once_a_minute() -> None:
     reports = ReportFixture()
-    for reason in ("one", "two", "three", "four", "five"):
+    reasons = [f"reason {n}" for n in range(21)]
+    for reason in reasons:
         reports.signals.report("t", "b", "m", reason, 5.0)
     reports.clock.now = 59.0
-    reports.signals.report("t", "b", "m", "five", 5.0)
+    reports.signals.report("t", "b", "m", "reason 20", 5.0)
     await reports.signals.drain()
-    assert [reason for _, _, reason in reports.reasons] == ["one", "two", "three", "four"]
+    assert [reason for _, _, reason in reports.reasons] == reasons[:20]
     reports.clock.now = 60.0
-    reports.signals.report("t", "b", "m", "five", 5.0)
-    reports.signals.report("t", "b", "m", "six", 5.0)
+    reports.signals.report("t", "b", "m", "reason 20", 5.0)
+    reports.signals.report("t", "b", "m", "reason 21", 5.0)
     await reports.signals.drain()
-    assert [reason for _, _, reason in reports.reasons][4:] == ["five"]
+    assert [reason for _, _, reason in reports.reasons][20:] == ["reason 20"]
+
+
+async def test_a_day_of_waiting_reasons_that_come_and_go_is_few_signals() -> None:
+    """Temporal accepts 10,000 signals of a workflow, also from all other workers, and then no cancel."""
+    reports = ReportFixture()
+    for tick in range(24 * 60 * 2):
+        reports.clock.now = 30.0 * tick
+        for model in ("m", "n", "o"):
+            reports.signals.report("t", "b", model, "limited", 5.0)
+        await reports.signals.drain()
+        reports.clock.now += 6.0
+        for model in ("m", "n", "o"):
+            reports.signals.clear("t", "b", model)
+        await reports.signals.drain()
+    assert 100 < len(reports.reasons) < 400
 
 
 async def test_a_cleared_waiting_reason_is_reported_again_at_once() -> None:

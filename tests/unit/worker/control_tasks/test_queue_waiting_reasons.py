@@ -197,6 +197,38 @@ async def test_a_model_that_settles_lines_does_not_wait(fixture: WaitingReasonFi
     assert fixture.reported == []
 
 
+async def test_a_day_of_slow_lines_is_few_signals(fixture: WaitingReasonFixture) -> None:
+    """Between two lines, the batch stalls. Temporal accepts 10,000 signals of a workflow, then no cancel."""
+    fixture.queues.depth = 50
+    worker = fixture.worker()
+    for line in range(24 * 60 * 6):
+        await fixture.settle(line % 50)
+        for _ in range(2):
+            await fixture.beat(of=fixture.order)
+            await worker.refresh()
+            fixture.at += timedelta(seconds=5)
+    assert 100 < len(fixture.reported) < 400
+    assert await fixture.database.waiting.get(WaitingSource.FLEET, fixture.at) != []
+
+
+async def test_a_reason_that_could_not_be_signalled_is_signalled_later(fixture: WaitingReasonFixture) -> None:
+    fixture.queues.depth = 50
+    worker = fixture.worker()
+    for line in range(30):
+        await fixture.settle(line)
+        for _ in range(2):
+            await fixture.beat(of=fixture.order)
+            await worker.refresh()
+            fixture.at += timedelta(seconds=5)
+    before = len(fixture.reported)
+    assert fixture.reasons[-1] == ""
+    for _ in range(12):
+        await fixture.beat(of=fixture.order)
+        await worker.refresh()
+        fixture.at += timedelta(seconds=5)
+    assert fixture.reasons[before:] == [STALLED]
+
+
 async def test_a_batch_without_an_io_worker_shows_the_reason_until_one_runs() -> None:
     fixture = WaitingReasonFixture()
     await fixture.database.batches.upsert(fixture.order)
