@@ -23,6 +23,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuits.circuit_reports import report_probe_success
 from batchwright.inference.hooks import HookCall
+from batchwright.inference.microbatch_sender import NotSentAgain
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
@@ -178,6 +179,8 @@ class RequestTasks:
             else:
                 line.failed_upstream = sent.dispatch.upstream
                 self._queue.requeue(line)
+        except NotSentAgain:
+            self._queue.requeue(line)
         except Exception as error:
             self._state.fail(error)
 
@@ -233,7 +236,7 @@ class RequestTasks:
         if self.is_microbatched(upstream.model):
             limits, tenant = _limits_of(self._router, upstream.model), self._request.tenant
             sender = self._worker.senders.sender_for(
-                upstream.backend, upstream.model, self._endpoint, limits, tenant
+                upstream.backend, upstream.model, self._endpoint, limits, tenant, self._may_send_again
             )
             chat_label = GROUPED_CHAT if chat_label else ""
         started_at = time.monotonic()
@@ -263,11 +266,7 @@ class RequestTasks:
         """
         if sent.line.attempt.job is not None:
             return False  # the backend runs the line as a job, whose status cannot be polled now
-        if self._stop.reason is not None or not self._turn.lease.is_valid or not self._pacer.may_send:
-            return False
-        if self._turn.cost is not None and self._turn.cost.is_over_cap:
-            return False
-        if not sent.permit.may_send_again():
+        if not self._may_send_again() or not self._pacer.may_send or not sent.permit.may_send_again():
             return False
         following = self._router.select(
             sent.line.prefix_hash,
@@ -286,6 +285,12 @@ class RequestTasks:
         sent.permit.charge(len(sent.line.data))
         self._worker.metrics.passed_on.labels(self._request.model).inc()
         return True
+
+    def _may_send_again(self) -> bool:
+        """Return False if the turn stops, its lease may be lost, or the batch has cost as much as its cap."""
+        if self._stop.reason is not None or not self._turn.lease.is_valid:
+            return False
+        return self._turn.cost is None or not self._turn.cost.is_over_cap
 
     async def _probe_if_in_doubt(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Send a probe if it is unclear whether the line or the backend caused the failure.

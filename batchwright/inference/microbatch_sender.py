@@ -39,6 +39,15 @@ from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+
+class NotSentAgain(Exception):
+    """The shared request of a line has failed, and the line may not be sent again now."""
+
+
+def _always() -> bool:
+    return True
+
+
 LINGER_SECONDS = 0.01  # how long the first line waits for others to join
 _NOT_REGISTERED = LimitConfig.model_validate({})
 _DEFAULT_LIMITS = ModelLimits.model_validate({})
@@ -102,6 +111,7 @@ class MicrobatchSenders:
         endpoint: Endpoint,
         registered: LimitConfig = _NOT_REGISTERED,
         tenant: str = "",
+        may_send: Callable[[], bool] = _always,
     ) -> RequestSender:
         """Return the sender of a model's lines to one of its backends.
 
@@ -112,6 +122,8 @@ class MicrobatchSenders:
             registered: the model's limits in the registry, which override the settings.
             tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
                 lines of different tenants may share a request.
+            may_send: returns False when the lines may not be sent again. If a shared request then fails,
+                `send` raises NotSentAgain for these lines.
         """
         adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
         if adapter is None or policy is None:
@@ -122,7 +134,9 @@ class MicrobatchSenders:
             sender = MicrobatchSender(backend.client, adapter, policy, self._metrics)
             senders[model, endpoint] = sender
         is_shared = not tenant or self._settings.tenants_share_requests
-        return sender if is_shared else TenantSender(sender, tenant)
+        if is_shared and may_send is _always:
+            return sender
+        return BoundSender(sender, "" if is_shared else tenant, may_send)
 
     def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
         """Return the limits for shared requests of the model; None if each line is sent alone."""
@@ -165,17 +179,17 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
     return cast("ChatExecutor", found)
 
 
-class TenantSender:
-    """Sends the lines of one tenant. These lines share requests only with each other."""
+class BoundSender:
+    """Sends the lines of one slice. If `tenant` is not empty, they share requests only with its lines."""
 
-    def __init__(self, sender: "MicrobatchSender", tenant: str) -> None:
-        self._sender, self._tenant = sender, tenant
+    def __init__(self, sender: "MicrobatchSender", tenant: str, may_send: Callable[[], bool]) -> None:
+        self._sender, self._tenant, self._may_send = sender, tenant, may_send
 
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Coroutine[None, None, Outcome]:
-        """Send one line and return its outcome. `InferenceClient.send` explains the parameters."""
-        return self._sender.send(target, body, request_id, extra, self._tenant)
+        """Send one line and return its outcome. `MicrobatchSender.send` explains the parameters."""
+        return self._sender.send(target, body, request_id, extra, self._tenant, self._may_send)
 
 
 class _MicrobatchKey(NamedTuple):
@@ -194,6 +208,7 @@ class _Member(NamedTuple):
     body: bytes
     request_id: str
     answered: "asyncio.Future[Outcome]"
+    may_send: Callable[[], bool]
 
 
 @dataclass
@@ -230,11 +245,18 @@ class MicrobatchSender:
         request_id: str,
         extra: Sequence[Header] = (),
         tenant: str = "",
+        may_send: Callable[[], bool] = _always,
     ) -> Outcome:
         """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 
         Only lines with the same `tenant` share a request. If the call is cancelled, the shared request
         continues for the other lines. `InferenceClient.send` explains the other parameters.
+
+        Args:
+            may_send: asked before the line is sent again.
+
+        Raises:
+            NotSentAgain: a shared request failed, and `may_send` returned False.
         """
         part = self._eligible(body)
         if part is None:
@@ -244,7 +266,7 @@ class MicrobatchSender:
             return outcome
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         key = _MicrobatchKey(target, tuple(extra), tenant)
-        self._join(key, _Member(part, body, request_id, answered))
+        self._join(key, _Member(part, body, request_id, answered, may_send))
         return await answered
 
     def _eligible(self, body: bytes) -> MicrobatchPart | None:
@@ -298,7 +320,8 @@ class MicrobatchSender:
                     member.answered.set_exception(error)
 
     async def _send(self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int) -> None:
-        members = [member for member in members if not member.answered.done()]
+        if repetitions:
+            members = _may_be_sent_again(members)
         if len(members) < 2:
             return await self._one_by_one(key, members)
         try:
@@ -374,7 +397,7 @@ class MicrobatchSender:
         self._count_chat_fallbacks(label, len(members))
         self._metrics.microbatch_alone.labels(self._model).inc()
         logger.info("lines cannot share a request", extra={"model": self._model, "reason": reason})
-        await self._one_by_one(key, members)
+        await self._one_by_one(key, _may_be_sent_again(members))
 
     async def _one_by_one(self, key: _MicrobatchKey, members: Sequence[_Member]) -> None:
         async def send(member: _Member) -> None:
@@ -401,6 +424,16 @@ class MicrobatchSender:
     def _count_chat_fallbacks(self, reason: str, lines: int) -> None:
         if isinstance(self._adapter, ChatAdapter):
             self._metrics.chat_fallbacks.labels(reason).inc(lines)
+
+
+def _may_be_sent_again(members: Sequence[_Member]) -> list[_Member]:
+    """Return the lines whose callers still wait and may send them. The other callers get NotSentAgain."""
+    waiting = [member for member in members if not member.answered.done()]
+    sendable = [member for member in waiting if member.may_send()]
+    for member in waiting:
+        if member not in sendable:
+            member.answered.set_exception(NotSentAgain())
+    return sendable
 
 
 def _resolve(member: _Member, outcome: Outcome) -> None:

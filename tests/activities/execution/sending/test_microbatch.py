@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import httpx
 import pytest
 from pydantic import BaseModel
+from temporalio.activity import ActivityCancellationDetails
 
+from batchwright.activities.execution.slice_state.lease import HeartbeatReply
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Endpoint
@@ -208,6 +210,72 @@ async def test_a_request_is_aborted_when_all_its_lines_are_cancelled() -> None:
     await asyncio.wait(calls)
     await eventually(lambda: slow.cancelled > 0)
     assert (slow.cancelled, [call.cancelled() for call in calls]) == (1, [True, True])
+
+
+class Refuses(Slow):
+    """A sender that refuses shared requests when the test allows it. `sent` has the inputs by request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[list[str]] = []
+
+    async def send(
+        self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
+    ) -> Outcome:
+        self.sent.append(inputs_of(body))
+        outcome = await super().send(target, body, request_id, extra)
+        return outcome if len(inputs_of(body)) == 1 else Outcome(retry_policy.classify(400), 400)
+
+
+async def test_a_line_that_nobody_waits_for_is_not_sent_alone_when_its_group_is_refused() -> None:
+    """Its slice has ended. Another worker may have the slice, and has perhaps sent the line."""
+    backend = Refuses()
+    sender = grouping(backend)
+    calls = [asyncio.create_task(sender.send(TARGET, body_of(text), text)) for text in ("a", "bb")]
+    await backend.requests.wait()
+    calls[0].cancel()
+    await asyncio.wait(calls[:1])
+    backend.release.set()
+    assert (await calls[1]).status == 200
+    assert backend.sent == [["a", "bb"], ["bb"]]
+
+
+async def test_a_failed_group_is_not_sent_again_after_a_cancel() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(500))
+    execution = embedder.execution = ExecutionFixture(
+        ok,
+        models={"m": {"inputs_per_request": 4, "in_flight": 16}},
+        initial_backoff_seconds=5.0,
+        max_backoff_seconds=5.0,
+    )
+    execution.answer = embedder._answer  # pyright: ignore[reportPrivateUsage]
+    await plan_slice(execution.storage, [line_of(text) for text in TEXTS[:4]])
+    slice = execution.start(request(endpoint=Endpoint.EMBEDDINGS))
+    await eventually(lambda: len(embedder.requests) > 0)
+    details = ActivityCancellationDetails(cancel_requested=True)
+    execution.environment.cancel(cancellation_details=details)
+    assert not (await slice).finished
+    assert [len(inputs) for inputs in embedder.requests] == [4]
+
+
+async def test_a_failed_group_is_not_sent_again_while_the_lease_may_be_lost() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(500) if len(inputs) > 1 else None)
+    execution = embedder.execution = ExecutionFixture(
+        ok,
+        models={"m": {"inputs_per_request": 4, "in_flight": 16}},
+        initial_backoff_seconds=60.0,
+        max_backoff_seconds=60.0,
+    )
+    execution.answer = embedder._answer  # pyright: ignore[reportPrivateUsage]
+    execution.server.reply = HeartbeatReply.UNREACHABLE
+    await plan_slice(execution.storage, [line_of(text) for text in TEXTS[:4]])
+    slice = execution.start(request(endpoint=Endpoint.EMBEDDINGS))
+    await asyncio.sleep(30)
+    before = len(embedder.requests)
+    await asyncio.sleep(300)
+    assert len(embedder.requests) == before
+    execution.server.reply = HeartbeatReply.OK
+    assert (await slice).completed == 4
 
 
 async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -> None:
