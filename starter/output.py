@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum
@@ -13,8 +14,9 @@ from typing import NoReturn, cast
 import typer
 from pydantic import BaseModel
 from pydantic_core import to_json
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from batchwright.contracts.api_objects.openai import (
@@ -30,6 +32,7 @@ from batchwright.contracts.api_objects.openai import (
 from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.duration_text import duration_text
+from batchwright.rules.terminal_text import terminal_text
 
 
 def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
@@ -85,16 +88,25 @@ class ExitCode(IntEnum):
     USAGE = 3  # wrong usage, or the API is unreachable or rejects the request
 
 
+class _SafeConsole(Console):
+    """Console that leaves out control characters, because tenants and backends choose parts of the text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            # A replacement would be wider than the character, and not fit into the column of a table.
+            yield Segment(text if control else terminal_text(text, ""), style, control)
+
+
 def stdout() -> Console:
     """Return a new console that prints to the current `sys.stdout`, which tests replace."""
-    console = Console(file=sys.stdout, highlight=False)
+    console = _SafeConsole(file=sys.stdout, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNLIMITED_WIDTH  # each row stays on one line, for tools such as grep
     return console
 
 
 def stderr() -> Console:
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return _SafeConsole(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
 def program_name() -> str:

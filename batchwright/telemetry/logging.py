@@ -13,6 +13,7 @@ from typing import TextIO, cast
 from pythonjsonlogger.json import JsonFormatter
 from temporalio import activity, workflow
 
+from batchwright.rules.terminal_text import terminal_text
 from batchwright.settings import Settings
 from batchwright.telemetry import tracing
 from batchwright.telemetry.context import current_fields
@@ -74,8 +75,9 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a log entry as `time level message key=value ...`. A traceback is on the lines below.
+    """Formats a log entry as `time level message key=value ...`. A traceback is on indented lines below.
 
+    Text in it from clients and backends cannot look like another entry. Control characters are replaced.
     Long ids are at the end of the line, where a narrow terminal cuts them off.
     """
 
@@ -98,7 +100,7 @@ class TextFormatter(logging.Formatter):
         return False
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redact(super().format(record))
+        return terminal_text(self._redact(super().format(record))).replace("\n", "\n  ")
 
 
 class JsonLinesFormatter(JsonFormatter):

@@ -51,6 +51,19 @@ def test_status_exits_with_the_code_of_the_batch_status(
     assert status.value in ended.stdout
 
 
+@pytest.mark.parametrize("columns", [None, "60"])
+def test_what_tenants_and_backends_write_cannot_control_the_terminal(
+    cli: Cli, tmp_path: Path, columns: str | None
+) -> None:
+    escapes = "\x1b]0;title\x07\x1b[2J\x9b2J\r\u202ered"
+    row = cli.submitted(tmp_path, "--metadata", f"note={escapes}")
+    cli.begin(row, ModelCounts(model=f"llama{escapes}", lines=1))
+    cli.waits(row, "", f"the backend says {escapes}", WaitingSource.FLEET)
+    shown = cli.run("status", row.order.batch_id, **({"COLUMNS": columns} if columns else {})).stdout
+    assert shown.count("]0;title[2J2Jred") == 4  # metadata, model, and two reasons why it waits
+    assert not [each for each in shown if each != "\n" and not each.isprintable()]
+
+
 def test_status_shows_models_and_why_they_wait(cli: Cli, tmp_path: Path) -> None:
     row = cli.submitted(tmp_path)
     cli.begin(

@@ -77,6 +77,14 @@ def test_text_names_the_logger_of_a_library_only() -> None:
     assert logged("oops", logger="batchwright.worker.process").endswith("WARNING oops")
 
 
+def test_text_of_a_client_can_neither_control_the_terminal_nor_look_like_another_entry() -> None:
+    forged = "no\x1b[2J\r\n2026-11-28 04:00:00 INFO    signed in user=admin"
+    lines = logged("oops", custom_id="a\x1b]0;title\x07\x9b2J", error=ValueError(forged)).split("\n")
+    assert lines[0].endswith("custom_id=a?]0;title??2J")
+    assert lines[-2:] == ["  ValueError: no?[2J?", "  2026-11-28 04:00:00 INFO    signed in user=admin"]
+    assert all(line.startswith("  ") for line in lines[1:])
+
+
 def test_json_has_a_key_for_everything() -> None:
     entry = json.loads(
         logged("batch ended", log_format="json", batch_id="batch_1", lines=3, models=["a", "b"])
