@@ -9,6 +9,7 @@ import math
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from io import BytesIO
 from typing import TypeVar
 
 import httpx
@@ -131,13 +132,12 @@ class InteractiveForwarder:
         Raises:
             ApiError: the answer broke off, cannot be read, or is too large (as in `BackendAnswer.fail`).
         """
-        head, pieces = answer.response, list[bytes]()
+        head, buffer = answer.response, BytesIO()  # one buffer, because pieces may be of one byte
         try:
             async for piece in self._pieces(answer):
                 count(len(piece))
-                pieces.append(piece)
-            received = b"".join(pieces)
-            pieces.clear()
+                buffer.write(piece)
+            received = buffer.getvalue()
             most = self._settings.max_response_bytes
             body = decode_content(BackendResponse(head.status, head.headers, received), most)
             count(len(body) - len(received))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
+from itertools import count
 
 import httpx
 
@@ -14,6 +15,8 @@ from batchwright.inference.transport.base import (
     StreamedResponse,
     Transport,
 )
+
+_CHUNKS_PER_TURN = 100  # chunks of one response until other tasks run: about 2 ms
 
 
 class HttpxTransport(Transport):
@@ -116,9 +119,9 @@ async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncI
     """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     chunks = aiter(response.stream)
-    while True:
+    for number in count(1):
         async with asyncio.timeout_at(until):
-            chunk = await _next_chunk(chunks, idle)
+            chunk = await _next_chunk(chunks, idle, number)
         if chunk is None:
             return
         yield chunk
@@ -127,8 +130,8 @@ async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncI
 async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes:
     assert isinstance(response.stream, httpx.AsyncByteStream)
     body, size = BytesIO(), 0
-    chunks = aiter(response.stream)
-    while (chunk := await _next_chunk(chunks, idle)) is not None:
+    chunks, number = aiter(response.stream), count(1)
+    while (chunk := await _next_chunk(chunks, idle, next(number))) is not None:
         size += len(chunk)
         if size > most_bytes:
             raise ResponseTooLarge
@@ -136,12 +139,17 @@ async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes
     return body.getvalue()
 
 
-async def _next_chunk(chunks: AsyncIterator[bytes], idle: float) -> bytes | None:
+async def _next_chunk(chunks: AsyncIterator[bytes], idle: float, number: int) -> bytes | None:
     """Return the next chunk of the response; None at its end.
+
+    httpx does not wait between the chunks that it has received together, which may be thousands of one byte.
+    Other tasks may run before each chunk whose `number` is a multiple of `_CHUNKS_PER_TURN`.
 
     Raises:
         TimeoutError: no chunk arrived for `idle` seconds. With 0, there is no limit.
     """
+    if number % _CHUNKS_PER_TURN == 0:
+        await asyncio.sleep(0)
     silence = asyncio.timeout(idle or None)
     try:
         async with silence:

@@ -39,7 +39,8 @@ class EventStream:
                 asked for it.
         """
         self._hides_usage = hides_usage
-        self._rest: list[bytes] = []  # pieces of an event that is not complete
+        # The beginning of an event that is not complete; one buffer, because pieces may be of one byte.
+        self._rest = bytearray()
         self._tail = b""  # the last bytes of `_rest`, in which the end of an event may begin
         self.usage: Tokens | None = None
         self.events = 0
@@ -53,22 +54,22 @@ class EventStream:
         seen = self._tail + piece
         ends = [seen.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in seen]
         if not ends:
-            self._rest.append(piece)
+            self._rest += piece
             self._tail = seen[-_TAIL_BYTES:]
             return b""
         end = max(ends) - len(self._tail)
-        whole = b"".join([*self._rest, piece[:end]])
-        self._rest, self._tail = [piece[end:]], piece[end:][-_TAIL_BYTES:]
+        whole = bytes(self._rest) + piece[:end]
+        self._rest, self._tail = bytearray(piece[end:]), piece[end:][-_TAIL_BYTES:]
         return self._read(whole)
 
     @property
     def held_bytes(self) -> int:
         """Number of buffered bytes: the beginning of an event that is not complete yet."""
-        return sum(map(len, self._rest))
+        return len(self._rest)
 
     def finish(self) -> bytes:
         """Return the rest of the stream at its end: a last event without an empty line, or nothing."""
-        rest, self._rest, self._tail = b"".join(self._rest), [], b""
+        rest, self._rest, self._tail = bytes(self._rest), bytearray(), b""
         return self._read(rest)
 
     def _read(self, lines: bytes) -> bytes:

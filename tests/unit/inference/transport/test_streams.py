@@ -44,6 +44,28 @@ async def test_a_piece_is_there_before_the_backend_has_sent_the_next_one() -> No
         assert await anext(response.pieces) == b"two"
 
 
+async def test_other_tasks_run_while_thousands_of_chunks_are_read_at_once() -> None:
+    turns = 0
+
+    async def takes_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with (
+        served(answering(CHUNKED, b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")) as url,
+        client("httpx") as sender,
+        sender.stream(url, b"{}", "r-1") as response,
+    ):
+        other, longest, before, since = asyncio.create_task(takes_turns()), 0, -1, 0
+        async for _ in response.pieces:
+            before, since = turns, since + 1 if turns == before else 1
+            longest = max(longest, since)
+        other.cancel()
+    assert longest <= 200
+
+
 async def test_the_connection_is_closed_if_the_rest_is_not_wanted() -> None:
     is_closed = asyncio.Event()
 

@@ -1,5 +1,7 @@
 """Events of a backend that are passed on, and the usage in them."""
 
+import tracemalloc
+
 import pytest
 
 from batchwright.rules.results.event_stream import EventStream
@@ -25,6 +27,19 @@ def passed_on(stream: EventStream, content: bytes, size: int) -> bytes:
 )
 def test_a_stream_is_passed_on_unchanged(content: bytes, size: int) -> None:
     assert passed_on(EventStream(hides_usage=False), content, size) == content
+
+
+def test_an_event_in_tiny_pieces_takes_little_more_memory_than_its_bytes() -> None:
+    stream, pieces = EventStream(hides_usage=False), 100_000
+    tracemalloc.start()
+    try:
+        for _ in range(pieces):
+            stream.feed(bytes((120, 121)))  # a new object each time
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert stream.held_bytes == 2 * pieces
+    assert used < 4 * pieces
 
 
 @pytest.mark.parametrize("content", [WORDS + USAGE + DONE, WORDS + COMPLETED])

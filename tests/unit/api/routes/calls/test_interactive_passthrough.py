@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import MutableMapping
+import tracemalloc
+from collections.abc import AsyncIterator, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -392,6 +393,26 @@ async def test_a_tenant_has_a_limited_number_of_connections(
     answer = await api.http.post(CHAT, json=ASK)
     assert (answer.status_code, error_of(answer).code) == (429, "resource_unavailable")
     assert api.requests == []
+
+
+async def test_an_answer_in_tiny_pieces_takes_little_more_memory_than_its_bytes(api: Fixture) -> None:
+    class TinyPieces(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield json.dumps(ANSWER).encode()
+            for _ in range(pieces):
+                yield bytes((32, 32))  # a new object each time
+            nonlocal used
+            used = tracemalloc.get_traced_memory()[0]
+
+    pieces, used = 100_000, 0
+    api.handlers[A] = lambda _: httpx.Response(200, stream=TinyPieces())
+    await api.http.post(CHAT, json=ASK)
+    tracemalloc.start()
+    try:
+        assert (await api.http.post(CHAT, json=ASK)).json() == ANSWER
+    finally:
+        tracemalloc.stop()
+    assert used < 10 * pieces
 
 
 @pytest.mark.parametrize("of_all", [False, True])
