@@ -118,8 +118,9 @@ def _peak_kib(process: int) -> int:
 
 
 def _batch(cli: Cli, folder: Path, rows: int) -> str:
-    """Create a completed batch with `rows` results, and return its id. The results are generated during the
-    download.
+    """Create a completed batch with `rows` results. Return its id.
+
+    The results are not stored. They are generated while a client downloads them.
     """
     batch_id = cli.submitted(folder).order.batch_id
     cli.end(batch_id, BatchStatus.COMPLETED, output=_line(0))

@@ -51,11 +51,11 @@ class ResponseCost(msgspec.Struct):
 
 
 def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> ResponseCost:
-    """Return how many tokens the prompt and the response of a request have.
+    """Count the tokens of a request's prompt and of the response to it.
 
     Args:
         cached: number of prompt tokens that were in the prefix cache.
-        output_tokens: number of output tokens of one choice. The request may set a lower limit.
+        output_tokens: number of output tokens of one choice, if the request does not limit them to fewer.
     """
     limit = call.output_limit
     each = output_tokens if limit is None else min(output_tokens, max(limit, 0))

@@ -31,7 +31,7 @@ COMMANDS = (
     LazyCommand("validate", "batches.validate:validate", "Check FILE as the input of a batch, offline."),
     LazyCommand("render", "batches.render:render", "Make requests from TEMPLATE and the rows of TABLE."),
     LazyCommand("collect", "batches.collect:collect", "Join the results of batches to the rows of TABLE."),
-    LazyCommand("folder", "batches.folder:folder", "Run files that are dropped into DIR as batches."),
+    LazyCommand("folder", "batches.folder:folder", "Run each file that appears in DIR as a batch."),
     LazyCommand(
         "admin",
         "fleet.batches:admin",

@@ -51,10 +51,11 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def abandoned(*, results_kept: bool) -> str:
-    """Explain to tenants why a batch has no files: an operator abandoned them.
+    """Return the error message of a batch that an operator abandoned. The batch has no output and error file.
 
     Args:
-        results_kept: False if the batch had no results yet, because its input was still being read.
+        results_kept: True if the operator abandoned the writing of the files, so that the stored results are
+            kept. False if the operator abandoned the reading of the input, when no line had been sent.
     """
     if results_kept:
         return (

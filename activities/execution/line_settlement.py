@@ -270,7 +270,14 @@ class LineSettler:
         return self._apply_failure(sent, outcome, seconds)
 
     def settle_success(self, sent: InFlightRequest, outcome: Outcome, seconds: float) -> None:
-        """Settle the line with the backend's response. `seconds` is the duration of the request."""
+        """Store a successful response as the final result of its line, and report the success to the circuit
+        breaker and the metrics.
+
+        Args:
+            sent: the line and the request that was sent for it.
+            outcome: the backend's response.
+            seconds: duration of the request.
+        """
         upstream, usage = sent.dispatch.upstream, outcome.usage or tokens_of(outcome.body)
         if tokens := usage.input_tokens + usage.output_tokens:  # if no usage was reported, the estimate stays
             sent.permit.correct_charge(tokens)

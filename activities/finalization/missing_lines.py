@@ -32,8 +32,8 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: for each model with lines without a result, the offset of the first such line in the order
-            of sending.
+        first_of: the line without a result that would have been sent first, as its offset in the input in
+            bytes, by model. Models whose lines all have a result are left out.
     """
 
     def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:

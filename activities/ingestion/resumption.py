@@ -54,7 +54,9 @@ class ResultReader:
         self._line = b""
 
     def start(self) -> None:
-        """Read the first result. Call this once, after the whole file was written to the local disk.
+        """Read the first result, so that `id` is its request id.
+
+        Call this once, when the whole file is on the local disk.
 
         Raises:
             ResultDamaged: the first line is not a result.

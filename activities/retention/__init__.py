@@ -1,1 +1,4 @@
-"""Retention: delete expired data, and the data that crashed processes left behind, in short turns."""
+"""Retention: delete expired data and data of crashed processes.
+
+An activity deletes data for about ten seconds (a turn). The next activity continues where it stopped.
+"""

@@ -65,10 +65,11 @@ class SliceDemand:
         self._lock = Lock()  # guards `ended`, because Temporal's SDK calls `release` in its own threads
 
     def set_waiting(self, batches: WaitingBatches, sharing: Collection[str] = ()) -> None:
-        """Set how many batches have lines that may be sent now, by model and tenant.
+        """Store how many batches have lines that may be sent now, for each model and tenant.
 
-        This includes batches that run only on other workers. `sharing` has the models whose slices come from
-        the queue `ALL_MODELS`.
+        Args:
+            batches: the numbers of batches, including batches that run only on other workers.
+            sharing: models whose slices come from the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):

@@ -15,8 +15,8 @@ DatabaseError
   UploadFull            with one more part, the upload would exceed the limit of parts or bytes
   UnknownTenant         the tenant of a new API key, team or user does not exist
   UnknownBudgetGroup    the budget group to change does not exist
-  UnknownApiKey         the new member of a team or user is not an API key of the tenant
-  InOtherOrganization   the new member of an organization belongs to another organization
+  UnknownApiKey         a team or a user can only have API keys of its tenant as members; this is not one
+  InOtherOrganization   the tenant cannot join the organization, because it belongs to another one
   VersionConflict       another request changed the model after the caller had read it
 """
 

@@ -28,9 +28,11 @@ class PeerJob:
 
 
 def run(loop: Callable[[PeerJob], int]) -> None:
-    """Call `loop` with the job from the command line. Print its duration and cost as JSON.
+    """Call `loop` once, and print as JSON how long it took and how much CPU time and memory it used.
 
-    `loop` returns the number of responses.
+    Args:
+        loop: sends all requests of the job, and returns the number of responses. The job is described by the
+            arguments of the command line.
     """
     url, path, out, in_flight = sys.argv[1:]
     job = PeerJob(url, Path(path), Path(out), int(in_flight))

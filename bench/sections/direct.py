@@ -54,12 +54,13 @@ class _Way(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """Times of calls in seconds, and the work of the batch in the same time.
+    """Durations of calls, and how many lines of a batch the backend answered meanwhile.
 
     Attributes:
-        p95: 95th percentile of the times.
-        total: sum of the times.
-        lines: number of lines that the backend answered in the same time.
+        p95: 95th percentile of the durations, in seconds.
+        total: sum of the durations, in seconds.
+        lines: number of lines of the batch that the backend answered between the first call and the last
+            answer.
         lasted: seconds from the first call to the last answer.
     """
 

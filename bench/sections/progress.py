@@ -1,4 +1,4 @@
-"""Section of the benchmark: age of the progress that the API reports for a running batch."""
+"""Section of the benchmark: by how many seconds the progress of a batch in the API is behind the real one."""
 
 import time
 from typing import NamedTuple

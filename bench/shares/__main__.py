@@ -1,6 +1,7 @@
-"""`python -m bench.shares`: compares rules for sharing permits between tenants in a simulation.
+"""`python -m bench.shares`: simulates several rules that divide the permits of a model between tenants.
 
-It prints the tables in docs/scheduling.md.
+A permit is the right to have one request in flight. The output is the tables of docs/scheduling.md, which
+compare the rules.
 """
 
 from typing import Annotated

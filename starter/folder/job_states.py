@@ -157,7 +157,9 @@ class JobFolder:
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:
-        """Turn a staged file into a queued job: move its hidden directory to the queued jobs."""
+        """Queue the job of a dropped file: move its hidden directory, which `stage` returned, to the queued
+        jobs.
+        """
         writing, ready = self._fds[State.WRITING], self._fds[State.READY]
         os.rename(staged, self.staged_name(staged), src_dir_fd=writing, dst_dir_fd=ready)
 

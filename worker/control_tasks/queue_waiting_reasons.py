@@ -132,13 +132,13 @@ class WaitingReasonMonitor:
     async def _model_reasons(
         self, polled: Collection[str], running: Collection[tuple[str, str]], now: datetime
     ) -> dict[_BatchModel, str]:
-        """Return the waiting reason of each model of a batch whose lines wait.
+        """Return why the lines of a batch wait, for each batch and each of its models.
 
-        There are three possible reasons:
+        Models whose lines do not wait are left out. There are three possible reasons:
 
-        - An operator holds the tenant or the model.
-        - No worker polls the model's queue.
-        - Activities wait in the queue, and no line got a result for some seconds.
+        - An operator has stopped the sending of the tenant's or the model's lines.
+        - No worker polls the model's task queue.
+        - Slices wait in the task queue, and no line got a result for some seconds.
 
         Args:
             polled: task queues that at least one worker polls.

@@ -291,10 +291,10 @@ class LineQueue:
         line.data = b""
 
     def discard(self, line: SliceLine) -> None:
-        """Remove a quarantined line from the queue and count it as settled.
+        """Remove a quarantined line from the queue, and count it as settled.
 
-        A line is quarantined if it was in flight when a worker crashed. Call this when a quarantined line got
-        an error as its result, because it is not sent again after several crashes.
+        A line is quarantined if it was in flight when a worker crashed. After several crashes it is not sent
+        again: its result is an error. Call this when the error is written.
         """
         self._quarantined.remove(line)
         self.settle(line)

@@ -177,7 +177,7 @@ class LiveResults:
             self._recent.popitem(last=False)
 
     def forget(self, batch_id: str) -> None:
-        """Drop the index of a batch that has ended."""
+        """Drop the index of a batch's results in memory or on disk. Call this when the batch has ended."""
         self._indexes.pop(batch_id, None)
         self._recent.pop(batch_id, None)
 

@@ -77,10 +77,11 @@ class _Gateways(RegistryEntry):
 
 
 def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
-    """Return the settings `before` with the settings in `patch` merged into them.
+    """Return the settings `before` with the changes in `patch`.
 
-    Objects are merged key by key, and null removes a setting. Lists are replaced, including the list
-    `backends`. If a backend is in both lists, its settings are merged in the same way.
+    A value in `patch` replaces the value in `before`, and null removes it. Two objects are merged by the same
+    rule, key by key. A list replaces the whole earlier list. In the list `backends`, the settings of a
+    backend that was in the earlier list are merged with its earlier settings.
     """
     result = dict(before)
     for name, value in patch.items():

@@ -90,12 +90,12 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id. The batch with the lowest rank is sent first.
 
-    A batch that is not known yet comes after the batches at risk of missing their deadline, and before all
-    others.
+    An unknown id has a rank too, because a new batch is not ranked until the next update. This rank is higher
+    than the ranks of batches at risk of missing their deadline, and lower than all other ranks.
 
     Attributes:
-        first: for each tenant and priority, the batch with the lowest rank, as (tenant, batch id). Tenants
-            with only one batch of the model are left out.
+        first: the batches with the lowest rank of their tenant and priority, each as (tenant, batch id). The
+            list has no batch of a tenant that has only one batch of the model.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """
@@ -110,15 +110,15 @@ class BatchRanks(dict[str, Rank]):
 
 
 class BatchSchedule:
-    """Ranks all batches: which batch sends first within its tenant, model and priority.
+    """Decides in which order the batches of the same tenant, model and priority send their lines.
 
-    Batches at risk of missing their deadline go first. Among these batches, the batch with the least time to
-    spare goes first. All other batches follow, the batch with the fewest lines left first. So small batches
-    do not wait for large ones.
+    1. Batches at risk of missing their deadline, the batch with the least time to spare first.
+    2. All other batches, the batch with the fewest lines left first. So small batches do not wait for large
+       ones.
 
-    A batch is at risk if it would end in the last quarter of its window or later. The estimate assumes that
-    the batch gets the whole present rate of its priority. A batch that can no longer end in time is not at
-    risk, and is ranked by its lines.
+    A batch is at risk if its estimated end is in the last quarter of its window. The estimate assumes that
+    the batch alone gets the lines per second that all batches of its priority get now. If the estimated end
+    is after the window, the batch can no longer end in time. It is then not at risk.
     """
 
     def __init__(self) -> None:

@@ -7,9 +7,13 @@ _BATCH_FRACTION = 0.1  # fraction of a limit that interactive calls never take f
 
 
 def left_to_batches(limit: int, interactive: float) -> int:
-    """Return the part of a limit that batches may use while interactive calls use the part `interactive`.
+    """Return how much of a limit batches may use.
 
-    A tenth of the limit, rounded up, is always left to batches.
+    This is what interactive calls do not use, but at least a tenth of the limit, rounded up.
+
+    Args:
+        limit: the whole limit, such as a number of permits or of requests per minute.
+        interactive: how much of the limit interactive calls use now.
     """
     return max(limit - round(interactive), math.ceil(limit * _BATCH_FRACTION))
 

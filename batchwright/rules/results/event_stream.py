@@ -68,7 +68,10 @@ class EventStream:
         return len(self._rest)
 
     def finish(self) -> bytes:
-        """Return the rest of the stream at its end: a last event without an empty line, or nothing."""
+        """Return the last event if no empty line followed it; otherwise return nothing.
+
+        Call this when the stream has ended.
+        """
         rest, self._rest, self._tail = bytes(self._rest), bytearray(), b""
         return self._read(rest)
 

@@ -31,10 +31,11 @@ def folder(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Run files that are dropped into DIR as batches.
+    """Run each file that appears in DIR as a batch.
 
-    The results of DIR/NAME.jsonl are written to DIR/output/NAME. If this job fails, the reason is written to
-    DIR/failed/NAME. You can stop this command at any time. When you start it again, it continues.
+    The results of DIR/NAME.jsonl are written to DIR/output/NAME. If the batch
+    fails, the reason is written to DIR/failed/NAME. You can stop this command at
+    any time. When you start it again, it continues.
     """
     console = stdout()
 

@@ -123,7 +123,8 @@ def _follow(
     """Yield the results of a batch, as `follow_results` does.
 
     Args:
-        seen: ids of the lines that were yielded; None for input order, for which they are not needed.
+        seen: ids of the lines that were already yielded. None to get the results in input order, in which no
+            ids are needed.
     """
     last: str | None = None
     deadline: float | None = None  # set while the API is unavailable

@@ -134,11 +134,13 @@ class RetentionTable(Protocol):
     async def settled_files(
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:
-        """Return files of a tenant that were created at the time `before` or earlier, and have not expired at
-        the time `now`. They are sorted by id.
+        """Return one page of a tenant's files whose objects must be in storage, sorted by id.
 
-        Choose `before` so early that no file from that time is still being created. `after` is the last file
-        id of the previous page; empty for the first page.
+        Args:
+            after: the last file id of the previous page; empty for the first page.
+            before: return only files created at this time or earlier. Later files may be incomplete.
+            now: the current time. Files that have expired by then are left out.
+            limit: maximum number of files in the page.
         """
         ...
 

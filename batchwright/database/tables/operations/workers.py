@@ -1,4 +1,7 @@
-"""Tables of worker processes with their latest heartbeats, and of the load that API processes cause."""
+"""Tables of the latest heartbeat of each worker process, and of the requests that API processes send.
+
+API processes send requests to backends for clients that wait for the answer.
+"""
 
 import json
 from collections.abc import Sequence
