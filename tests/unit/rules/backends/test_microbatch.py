@@ -121,8 +121,8 @@ def test_usage_is_shared_by_tokens_with_its_details() -> None:
 
 
 def test_an_answer_without_usage_gives_none() -> None:
-    for result in KIND.split(answer(0, 1, usage=None), [part("a"), part("b")]):
-        assert "usage" not in json.loads(result.body)
+    results = KIND.split(answer(0, 1, usage=None), [part("a"), part("b")])
+    assert ["usage" in json.loads(result.body) for result in results] == [False, False]
 
 
 @pytest.mark.parametrize(
