@@ -236,7 +236,12 @@ class RequestTasks:
         if self.is_microbatched(upstream.model):
             limits, tenant = _limits_of(self._router, upstream.model), self._request.tenant
             sender = self._worker.senders.sender_for(
-                upstream.backend, upstream.model, self._endpoint, limits, tenant, self._may_send_again
+                upstream.backend,
+                upstream.model,
+                self._endpoint,
+                limits,
+                tenant,
+                partial(self._claim_repeat, sent),
             )
             chat_label = GROUPED_CHAT if chat_label else ""
         started_at = time.monotonic()
@@ -266,7 +271,7 @@ class RequestTasks:
         """
         if sent.line.attempt.job is not None:
             return False  # the backend runs the line as a job, whose status cannot be polled now
-        if not self._may_send_again() or not self._pacer.may_send or not sent.permit.may_send_again():
+        if not self._may_send_again(sent):
             return False
         following = self._router.select(
             sent.line.prefix_hash,
@@ -281,16 +286,28 @@ class RequestTasks:
         sent.dispatch.end()
         sent.dispatch = following
         sent.permit.place(following.upstream.backend.url)
-        self._pacer.record_send()
-        sent.permit.charge(len(sent.line.data))
+        self._count_repeat(sent)
         self._worker.metrics.passed_on.labels(self._request.model).inc()
         return True
 
-    def _may_send_again(self) -> bool:
-        """Return False if the turn stops, its lease may be lost, or the batch has cost as much as its cap."""
+    def _may_send_again(self, sent: InFlightRequest) -> bool:
+        """Return False if the turn stops, if its lease may be lost, or if a cap or a rate is reached."""
         if self._stop.reason is not None or not self._turn.lease.is_valid:
             return False
-        return self._turn.cost is None or not self._turn.cost.is_over_cap
+        if self._turn.cost is not None and self._turn.cost.is_over_cap:
+            return False
+        return self._pacer.may_send and sent.permit.may_send_again()
+
+    def _count_repeat(self, sent: InFlightRequest) -> None:
+        self._pacer.record_send()
+        sent.permit.charge(len(sent.line.data))
+
+    def _claim_repeat(self, sent: InFlightRequest) -> bool:
+        """Return True and count the request against the rates if the line may be sent again now."""
+        may_send = self._may_send_again(sent)
+        if may_send:
+            self._count_repeat(sent)
+        return may_send
 
     async def _probe_if_in_doubt(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Send a probe if it is unclear whether the line or the backend caused the failure.

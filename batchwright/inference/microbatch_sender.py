@@ -111,7 +111,7 @@ class MicrobatchSenders:
         endpoint: Endpoint,
         registered: LimitConfig = _NOT_REGISTERED,
         tenant: str = "",
-        may_send: Callable[[], bool] = _always,
+        may_repeat: Callable[[], bool] = _always,
     ) -> RequestSender:
         """Return the sender of a model's lines to one of its backends.
 
@@ -122,8 +122,8 @@ class MicrobatchSenders:
             registered: the model's limits in the registry, which override the settings.
             tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
                 lines of different tenants may share a request.
-            may_send: returns False when the lines may not be sent again. If a shared request then fails,
-                `send` raises NotSentAgain for these lines.
+            may_repeat: called for each line before it is sent again because its shared request has failed.
+                If the result is False, `send` raises NotSentAgain for this line.
         """
         adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
         if adapter is None or policy is None:
@@ -134,9 +134,9 @@ class MicrobatchSenders:
             sender = MicrobatchSender(backend.client, adapter, policy, self._metrics)
             senders[model, endpoint] = sender
         is_shared = not tenant or self._settings.tenants_share_requests
-        if is_shared and may_send is _always:
+        if is_shared and may_repeat is _always:
             return sender
-        return BoundSender(sender, "" if is_shared else tenant, may_send)
+        return BoundSender(sender, "" if is_shared else tenant, may_repeat)
 
     def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
         """Return the limits for shared requests of the model; None if each line is sent alone."""
@@ -182,14 +182,14 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 class BoundSender:
     """Sends the lines of one slice. If `tenant` is not empty, they share requests only with its lines."""
 
-    def __init__(self, sender: "MicrobatchSender", tenant: str, may_send: Callable[[], bool]) -> None:
-        self._sender, self._tenant, self._may_send = sender, tenant, may_send
+    def __init__(self, sender: "MicrobatchSender", tenant: str, may_repeat: Callable[[], bool]) -> None:
+        self._sender, self._tenant, self._may_repeat = sender, tenant, may_repeat
 
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Coroutine[None, None, Outcome]:
         """Send one line and return its outcome. `MicrobatchSender.send` explains the parameters."""
-        return self._sender.send(target, body, request_id, extra, self._tenant, self._may_send)
+        return self._sender.send(target, body, request_id, extra, self._tenant, self._may_repeat)
 
 
 class _MicrobatchKey(NamedTuple):
@@ -208,7 +208,7 @@ class _Member(NamedTuple):
     body: bytes
     request_id: str
     answered: "asyncio.Future[Outcome]"
-    may_send: Callable[[], bool]
+    may_repeat: Callable[[], bool]
 
 
 @dataclass
@@ -245,7 +245,7 @@ class MicrobatchSender:
         request_id: str,
         extra: Sequence[Header] = (),
         tenant: str = "",
-        may_send: Callable[[], bool] = _always,
+        may_repeat: Callable[[], bool] = _always,
     ) -> Outcome:
         """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 
@@ -253,10 +253,10 @@ class MicrobatchSender:
         continues for the other lines. `InferenceClient.send` explains the other parameters.
 
         Args:
-            may_send: asked before the line is sent again.
+            may_repeat: called before the line is sent again because a shared request has failed.
 
         Raises:
-            NotSentAgain: a shared request failed, and `may_send` returned False.
+            NotSentAgain: a shared request failed, and `may_repeat` returned False.
         """
         part = self._eligible(body)
         if part is None:
@@ -266,7 +266,7 @@ class MicrobatchSender:
             return outcome
         answered: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         key = _MicrobatchKey(target, tuple(extra), tenant)
-        self._join(key, _Member(part, body, request_id, answered, may_send))
+        self._join(key, _Member(part, body, request_id, answered, may_repeat))
         return await answered
 
     def _eligible(self, body: bytes) -> MicrobatchPart | None:
@@ -429,7 +429,7 @@ class MicrobatchSender:
 def _may_be_sent_again(members: Sequence[_Member]) -> list[_Member]:
     """Return the lines whose callers still wait and may send them. The other callers get NotSentAgain."""
     waiting = [member for member in members if not member.answered.done()]
-    sendable = [member for member in waiting if member.may_send()]
+    sendable = [member for member in waiting if member.may_repeat()]
     for member in waiting:
         if member not in sendable:
             member.answered.set_exception(NotSentAgain())

@@ -19,9 +19,11 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import ExecutionFixture, eventually, ok, plan_slice, request
+from tests.fakes.rates import FixedRates
 from tests.fakes.settings import load
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
@@ -276,6 +278,15 @@ async def test_a_failed_group_is_not_sent_again_while_the_lease_may_be_lost() ->
     assert len(embedder.requests) == before
     execution.server.reply = HeartbeatReply.OK
     assert (await slice).completed == 4
+
+
+async def test_lines_of_a_failed_group_that_are_sent_again_count_against_the_rate() -> None:
+    embedder = Embedder(lambda inputs: httpx.Response(500) if len(inputs) > 1 else None)
+    execution = embedder.execution
+    execution.context.rates = FixedRates(Pacing(1e6, 4))
+    await plan_slice(execution.storage, [line_of(text) for text in TEXTS[:4]])
+    assert await execution.turn(request(endpoint=Endpoint.EMBEDDINGS)) is None
+    assert sum(len(inputs) for inputs in embedder.requests) == 4
 
 
 async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -> None:
