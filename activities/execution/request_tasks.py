@@ -23,7 +23,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuits.circuit_reports import report_probe_success
 from batchwright.inference.hooks import HookCall
-from batchwright.inference.microbatch_sender import NotSentAgain
+from batchwright.inference.microbatch_sender import NotSent
 from batchwright.inference.probes import ProbeResult
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
@@ -179,7 +179,7 @@ class RequestTasks:
             else:
                 line.failed_upstream = sent.dispatch.upstream
                 self._queue.requeue(line)
-        except NotSentAgain:
+        except NotSent:
             self._queue.requeue(line)
         except Exception as error:
             self._state.fail(error)
@@ -233,6 +233,8 @@ class RequestTasks:
         line.backend_verified = await _is_backend_up(line, dispatch) if line.attempt.no_response else False
         sender: RequestSender = upstream.backend.client
         chat_label = self._chat_label
+        if not self._may_send():  # this may have changed during the hooks and the check
+            raise NotSent
         if self.is_microbatched(upstream.model):
             limits, tenant = _limits_of(self._router, upstream.model), self._request.tenant
             sender = self._worker.senders.sender_for(
@@ -290,13 +292,14 @@ class RequestTasks:
         self._worker.metrics.passed_on.labels(self._request.model).inc()
         return True
 
-    def _may_send_again(self, sent: InFlightRequest) -> bool:
-        """Return False if the turn stops, if its lease may be lost, or if a cap or a rate is reached."""
+    def _may_send(self) -> bool:
+        """Return False if the turn stops, if its lease may be lost, or if the cost has reached its cap."""
         if self._stop.reason is not None or not self._turn.lease.is_valid:
             return False
-        if self._turn.cost is not None and self._turn.cost.is_over_cap:
-            return False
-        return self._pacer.may_send and sent.permit.may_send_again()
+        return self._turn.cost is None or not self._turn.cost.is_over_cap
+
+    def _may_send_again(self, sent: InFlightRequest) -> bool:
+        return self._may_send() and self._pacer.may_send and sent.permit.may_send_again()
 
     def _count_repeat(self, sent: InFlightRequest) -> None:
         self._pacer.record_send()

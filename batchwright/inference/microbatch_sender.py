@@ -40,8 +40,8 @@ from batchwright.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 
-class NotSentAgain(Exception):
-    """The shared request of a line has failed, and the line may not be sent again now."""
+class NotSent(Exception):
+    """A line was not sent, or not sent again, because its slice may send nothing now."""
 
 
 def _always() -> bool:
@@ -123,7 +123,7 @@ class MicrobatchSenders:
             tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
                 lines of different tenants may share a request.
             may_repeat: called for each line before it is sent again because its shared request has failed.
-                If the result is False, `send` raises NotSentAgain for this line.
+                If the result is False, `send` raises NotSent for this line.
         """
         adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
         if adapter is None or policy is None:
@@ -256,7 +256,7 @@ class MicrobatchSender:
             may_repeat: called before the line is sent again because a shared request has failed.
 
         Raises:
-            NotSentAgain: a shared request failed, and `may_repeat` returned False.
+            NotSent: a shared request failed, and `may_repeat` returned False.
         """
         part = self._eligible(body)
         if part is None:
@@ -427,12 +427,12 @@ class MicrobatchSender:
 
 
 def _may_be_sent_again(members: Sequence[_Member]) -> list[_Member]:
-    """Return the lines whose callers still wait and may send them. The other callers get NotSentAgain."""
+    """Return the lines whose callers still wait and may send them. The other callers get NotSent."""
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]
     for member in waiting:
         if member not in sendable:
-            member.answered.set_exception(NotSentAgain())
+            member.answered.set_exception(NotSent())
     return sendable
 
 

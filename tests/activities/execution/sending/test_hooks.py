@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
+from temporalio.activity import ActivityCancellationDetails
 
 from batchwright.inference.hooks import HookCall, PreCallHooks, Refused
 from batchwright.rules.results.segment_format import RecordKind
@@ -139,6 +140,11 @@ def fails_once_at_two(call: HookCall) -> None:
     calls[content(call)] += 1
     if calls["2"] == 1 and content(call) == "2":
         raise RuntimeError("once")
+
+
+async def waits_for_release(call: HookCall) -> None:
+    calls[content(call)] += 1
+    await asyncio.to_thread(release.wait)
 
 
 class Stateful:
@@ -305,3 +311,15 @@ def test_a_name_that_is_not_a_hook_is_a_settings_error(reference: str, message: 
 async def test_without_hooks_no_hook_code_runs() -> None:
     execution = ExecutionFixture(lambda text: httpx.Response(200, json={}))
     assert not execution.context.hooks
+
+
+async def test_a_line_whose_hook_ends_after_a_cancel_is_not_sent() -> None:
+    release.clear()
+    execution = await planned("waits_for_release")
+    slice = execution.start(request())
+    await eventually(lambda: calls.total() > 0)
+    execution.environment.cancel(cancellation_details=ActivityCancellationDetails(cancel_requested=True))
+    await asyncio.sleep(0)
+    release.set()
+    assert not (await slice).finished
+    assert execution.sent == []
