@@ -189,7 +189,11 @@ class _Threads:
             with suppress(RuntimeError):  # the loop may be closed
                 loop.call_soon_threadsafe(over, result, error)
 
-        Thread(target=work, name="hook", daemon=True).start()
+        try:
+            Thread(target=work, name="hook", daemon=True).start()
+        except RuntimeError:  # the system starts no more threads
+            self._free.release()
+            raise
         return await answered
 
 

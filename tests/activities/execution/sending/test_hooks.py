@@ -273,6 +273,22 @@ async def test_synchronous_hooks_that_hang_delay_no_other_line_and_block_no_othe
     assert (await running).completed == 2 * HANGING
 
 
+async def test_hooks_run_again_after_the_system_could_not_start_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hooks = PreCallHooks(load(pre_call_hooks=[f"{HERE}:leaves"], hook_timeout_seconds=1))
+    call = HookCall("tenant-a", BATCH, "c-1", "m", "/v1/chat/completions", b'{"messages":[{"content":"1"}]}')
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        for _ in range(100):
+            assert not isinstance(await hooks(call), HookCall)
+    assert await hooks(call) == call
+
+
 async def test_a_hook_that_changes_the_model_changes_the_body_but_not_the_route_or_the_statistics() -> None:
     execution = await run("renames")
     assert {str(body["model"]) for body in bodies(execution)} == {"another"}
