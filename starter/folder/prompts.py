@@ -9,6 +9,7 @@ from batchwright.starter.folder.errors import JobFailed
 from batchwright.starter.folder.job_files import JobDirectory, JobFile
 
 _MAX_PROMPT_BYTES = 10_000_000
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a job may have an input.jsonl of many lines, too
 _MAX_SHOWN = 2_000
 
 
@@ -44,7 +45,7 @@ def answer(job: JobDirectory) -> str:
     if not job.exists(JobFile.OUTPUT):
         raise JobFailed(_failure(job))
     with job.open(JobFile.OUTPUT) as file:
-        line = file.read()
+        line = file.read(_MAX_ANSWER_BYTES)
     try:
         return _OutputLine.model_validate_json(line).response.body.choices[0].message.content
     except ValidationError:
@@ -53,7 +54,7 @@ def answer(job: JobDirectory) -> str:
 
 def _failure(job: JobDirectory) -> str:
     with job.open(JobFile.ERRORS) as file:
-        content = file.read()
+        content = file.read(_MAX_ANSWER_BYTES)
     try:
         line = _ErrorLine.model_validate_json(content)
     except ValidationError:

@@ -11,6 +11,7 @@ import pytest
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
+from batchwright.starter.folder import prompts
 from batchwright.starter.folder.errors import FolderError
 from batchwright.starter.folder.job_batches import JobOptions
 from batchwright.starter.folder.job_states import JobFolder
@@ -405,6 +406,20 @@ def test_an_answer_without_text_is_kept_beside_the_reason(jobs: Jobs) -> None:
         runner.round()
         call = b'{"response": {"status_code": 200, "body": {"choices": [{"message": {"content": null}}]}}}'
         jobs.cli.end(jobs.batches[0].order.batch_id, output=call)
+        runner.round()
+    assert "has no text" in jobs.read("failed/a/error.txt")
+    assert "choices" in jobs.read("failed/a/output.jsonl")
+
+
+def test_of_an_output_that_is_too_large_for_an_answer_only_the_beginning_is_read(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "_MAX_ANSWER_BYTES", 1_000)
+    jobs.submit("a", prompt_txt="hi", input_jsonl=LINE)
+    with jobs.runner() as runner:
+        runner.round()
+        call = b'{"response": {"status_code": 200, "body": {"choices": [{"message": {"content": "ok"}}]}}}'
+        jobs.cli.end(jobs.batches[0].order.batch_id, output=b" " * 1_000 + call)
         runner.round()
     assert "has no text" in jobs.read("failed/a/error.txt")
     assert "choices" in jobs.read("failed/a/output.jsonl")
