@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "BATCHWRIGHT_"
 _SIMILARITY = 0.85  # `BACKEND` for `BACKENDS`; not `API_SERVICE_PORT`, which Kubernetes sets, for `API_PORT`
-# Variables of compose files and of tests, and variables that Kubernetes sets for services.
+# Variables of compose files, of `dev.env` and of tests, and variables that Kubernetes sets for services.
 _NO_SETTINGS = re.compile(
-    r"BATCHWRIGHT_(IMAGE|TEST_\w+|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?))"
+    r"BATCHWRIGHT_(IMAGE|DEV_SIMULATOR|TEST_\w+|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?))"
 )
 
 

@@ -45,6 +45,9 @@ _EXPORTED = (
 )
 
 
+# Set by `dev.env`, so that `dev` recognizes the simulator of an earlier stack in BATCHWRIGHT_BACKENDS.
+SIMULATOR_VARIABLE = "BATCHWRIGHT_DEV_SIMULATOR"
+
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 
@@ -151,13 +154,28 @@ def environment(
         "BATCHWRIGHT_TEMPORAL_UI_URL": addresses.ui,
         "BATCHWRIGHT_STORAGE_DIR": str(directory.objects),
         **inference,
-        "BATCHWRIGHT_CALLBACK_URL": os.environ.get("BATCHWRIGHT_CALLBACK_URL") or addresses.api,
+        "BATCHWRIGHT_CALLBACK_URL": _callback_url() or addresses.api,
         "BATCHWRIGHT_CALLBACK_SECRET": os.environ.get("BATCHWRIGHT_CALLBACK_SECRET") or token_hex(32),
         "BATCHWRIGHT_API_HOST": LOOPBACK,
         "BATCHWRIGHT_API_PORT": str(addresses.api_port),
         "BATCHWRIGHT_METRICS_HOST": LOOPBACK,
         **({"BATCHWRIGHT_AUTH": auth} if auth else {}),
     }
+
+
+def own_backends(settings: Settings) -> tuple[str, ...]:
+    """Return the configured backends; none if they are only the simulator of an earlier stack.
+
+    A shell that has loaded `dev.env` still has the address of that simulator, which ends with its stack.
+    """
+    earlier = os.environ.get(SIMULATOR_VARIABLE)
+    return () if settings.backends == [earlier] else tuple(settings.backends)
+
+
+def _callback_url() -> str:
+    """Return BATCHWRIGHT_CALLBACK_URL; empty if it is unset or is the API of an earlier stack's `dev.env`."""
+    url = os.environ.get("BATCHWRIGHT_CALLBACK_URL", "")
+    return "" if url == os.environ.get("BATCHWRIGHT_URL") else url
 
 
 def exports(addresses: Addresses, variables: Mapping[str, str]) -> str:
@@ -167,7 +185,8 @@ def exports(addresses: Addresses, variables: Mapping[str, str]) -> str:
         variables: environment variables of the API and the workers.
     """
     chosen = {name: variables[name] for name in _EXPORTED if name in variables}
-    settings = {"BATCHWRIGHT_URL": addresses.api, **chosen}
+    simulator = {SIMULATOR_VARIABLE: addresses.simulator} if addresses.simulator else {}
+    settings = {"BATCHWRIGHT_URL": addresses.api, **chosen, **simulator}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in settings.items())
 
 

@@ -50,7 +50,7 @@ def dev(
     BATCHWRIGHT_REGISTRY or --backend, your backends are used, and none is simulated.
     """
     # Imported here because it loads Temporal's client, which takes a second.
-    from batchwright.starter.embedded_stack.service_commands import DevOptions
+    from batchwright.starter.embedded_stack.service_commands import DevOptions, own_backends
 
     settings = settings_or_exit(backend)
     options = DevOptions(
@@ -60,7 +60,7 @@ def dev(
         temporal_port=temporal_port,
         ui_port=ui_port,
         workers=workers,
-        backends=tuple(settings.backends),
+        backends=tuple(settings.backends) if backend else own_backends(settings),
         registry=settings.registry,
     )
     try:

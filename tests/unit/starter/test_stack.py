@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from batchwright.settings import SettingsError, load
+from batchwright.settings.unknown_variables import unknown_variables
 from batchwright.starter.embedded_stack import ports, temporal_server
 from batchwright.starter.embedded_stack.directory import (
     ProcessIds,
@@ -30,6 +31,7 @@ from batchwright.starter.embedded_stack.service_commands import (
     choose_addresses,
     environment,
     exports,
+    own_backends,
     temporal_service,
     worker_services,
 )
@@ -167,6 +169,27 @@ def test_a_registry_is_not_for_a_stack_with_the_simulator(
     monkeypatch.setenv("BATCHWRIGHT_REGISTRY", "models.yaml")
     variables = environment(ADDRESSES, StackDirectory(tmp_path), "postgresql://ours")
     assert "BATCHWRIGHT_REGISTRY" not in variables
+
+
+def test_a_shell_with_the_dev_env_of_an_ended_stack_starts_a_simulator_and_calls_back_the_new_stack(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = choose_addresses(DevOptions(tmp_path, load()))
+    text = exports(ended, environment(ended, StackDirectory(tmp_path), "postgresql://ours"))
+    for line in text.splitlines():
+        name, _, value = line.removeprefix("export ").partition("=")
+        monkeypatch.setenv(name, value.strip("'"))
+    settings = load()
+    assert settings.backends == [ended.simulator]
+    assert own_backends(settings) == ()
+    variables = environment(ADDRESSES, StackDirectory(tmp_path), "postgresql://ours")
+    assert variables["BATCHWRIGHT_CALLBACK_URL"] == ADDRESSES.api
+    assert unknown_variables() == {}
+
+
+def test_backends_of_the_user_are_kept_in_a_shell_with_a_dev_env(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_DEV_SIMULATOR", "http://127.0.0.1:20001")
+    assert own_backends(load(backends=["http://gpu-1:8000"])) == ("http://gpu-1:8000",)
 
 
 def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
