@@ -20,8 +20,9 @@ from batchwright.contracts.temporal_payloads.batch_schedules import (
 )
 from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.database.database import Database
-from batchwright.database.errors import UnknownBatch
+from batchwright.database.errors import QuotaExhausted, UnknownBatch
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.backends.request_headers import currently_passed
 from batchwright.rules.ids import batch_id_of_run, derived_file_id
 from batchwright.rules.stored_objects.object_locations import parse_object, parse_output_location
@@ -167,7 +168,11 @@ class BatchScheduling(ScheduleActivities):
         except PriorityNotAllowed as error:
             return _refused("invalid_value", str(error))
         limit = own.limits(self._settings.quotas).live_batches
-        if limit and not await self._database.quotas.admit_batch(tenant, batch_id, limit):
+        admission = Admission(tenant, batch_id, Quota.LIVE_BATCHES, 1, limit)
+        try:
+            if limit:
+                await self._database.admissions.admit(admission)
+        except QuotaExhausted:
             label = self._metrics.tenants(tenant)
             self._metrics.quota_refusals.labels(label, Quota.LIVE_BATCHES.value).inc()
             return _refused(

@@ -11,8 +11,11 @@ from uuid import uuid4
 
 from batchwright.contracts.calls import ANSWER_LIFETIME
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.terms import Quota
 from batchwright.database.database import Database
+from batchwright.database.errors import QuotaExhausted
 from batchwright.database.records import FileRow
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.calls.call_lines import CALLS_PURPOSE, call_line
 from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.rules.stored_objects import object_keys
@@ -73,7 +76,7 @@ class InputCopy:
             storage_key=key,
         )
         await self._database.files.insert(row)
-        await self._database.quotas.release(order.tenant, row.id)
+        await self._database.admissions.release(order.tenant, row.id)
         return row
 
     async def _stored(self) -> StoredBytes:
@@ -87,11 +90,14 @@ class InputCopy:
         Raises:
             InputRefused: the quota would be exceeded.
         """
-        order, quotas = self._order, self._database.quotas
-        if stored.quota and not await quotas.admit_bytes(
-            order.tenant, order.input_file_id, size, stored.quota
-        ):
-            raise stored.refused(size)
+        if not stored.quota:
+            return
+        tenant, id = self._order.tenant, self._order.input_file_id
+        admission = Admission(tenant, id, Quota.STORED_BYTES, size, stored.quota)
+        try:
+            await self._database.admissions.admit(admission)
+        except QuotaExhausted:
+            raise stored.refused(size) from None
 
 
 async def write_calls(database: Database, storage: Storage, order: BatchOrder, group: str) -> FileRow | None:

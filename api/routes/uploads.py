@@ -1,8 +1,6 @@
 """/v1/uploads: create an upload for a large file, add the file's parts, and complete or cancel the upload."""
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -102,7 +100,8 @@ class UploadRoutes:
         fields = await read_json_object(request)
         row = parse_upload_create(fields, tenant, self._deps.clock(), self._deps.settings)
         if key is None:
-            async with self._reserved(row):
+            checks = QuotaChecks(self._deps, tenant)
+            async with checks.reserve(row.id, row.bytes, await checks.storage_quota()):
                 await self._uploads.insert(row)
         else:
             row = await self._create_once(row, key, fingerprint(fields))
@@ -124,23 +123,11 @@ class UploadRoutes:
         keys = IdempotencyKeys(self._deps, row.tenant, "uploads")
         stored = await keys.find(key, fingerprint)
         if stored is None:
-            async with self._reserved(row):
-                stored = await keys.claim(key, fingerprint, row.model_dump_json(), row)
+            checks = QuotaChecks(self._deps, row.tenant)
+            admission = checks.storage_admission(row.id, row.bytes, await checks.storage_quota())
+            async with checks.translated():
+                stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admission=admission)
         return row if stored is None else UploadRow.model_validate_json(stored)
-
-    @asynccontextmanager
-    async def _reserved(self, row: UploadRow) -> AsyncGenerator[None]:
-        """Context manager that counts the announced bytes of an upload towards the quota while its row is
-        inserted.
-
-        Raises:
-            ApiError: the tenant's storage quota is exhausted.
-        """
-        admission = QuotaChecks(self._deps, row.tenant)
-        quota = await admission.storage_quota()
-        admission.check_storage(quota, row.bytes)
-        async with admission.reserve(row.id, row.bytes, quota):
-            yield
 
     async def add_part(self, request: Request, upload_id: str) -> Response:
         """Add a part of at most 64 MB. Parts may be sent in parallel and in any order."""

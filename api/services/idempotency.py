@@ -17,6 +17,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict, invalid_value
 from batchwright.api.openapi import pattern_schema
 from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
+from batchwright.database.tables.tenants.admissions import Admission
 
 Operation = Literal["batches", "calls", "files", "uploads"]
 KEY_LIFETIME = timedelta(hours=24)
@@ -66,7 +67,13 @@ class IdempotencyKeys:
         return None if existing is None else _stored_result(existing, fingerprint)
 
     async def claim(
-        self, key: str, fingerprint: str, made: str, row: FileRow | UploadRow | None = None
+        self,
+        key: str,
+        fingerprint: str,
+        made: str,
+        row: FileRow | UploadRow | None = None,
+        *,
+        admission: Admission | None = None,
     ) -> str | None:
         """Store the result of a request under its key, insert `row` in the same transaction, and return None.
 
@@ -76,8 +83,11 @@ class IdempotencyKeys:
             fingerprint: digest of the request.
             made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
+            admission: what the request counts towards a quota if it is the first one with this key; None if
+                the quota has no limit.
 
         Raises:
+            QuotaExhausted: the tenant would exceed the quota.
             ApiError: the key is stored with another digest, so it was used with another request (409).
         """
         now = self._clock()
@@ -89,7 +99,7 @@ class IdempotencyKeys:
             made=made,
             created_at=now,
         )
-        existing = await self._claims.claim(claim, now - KEY_LIFETIME, row)
+        existing = await self._claims.claim(claim, now - KEY_LIFETIME, row, admission=admission)
         return None if existing is None else _stored_result(existing, fingerprint)
 
 

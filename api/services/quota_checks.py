@@ -15,7 +15,8 @@ from batchwright.api.errors import (
     webhook_quota_exceeded,
 )
 from batchwright.contracts.terms import Quota
-from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.errors import DatabaseUnavailable, QuotaExhausted
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.tenants.quotas import QuotaLimits
@@ -43,7 +44,7 @@ class QuotaChecks:
 
     def __init__(self, deps: ApiDependencies, tenant: str) -> None:
         self._deps, self._tenant = deps, tenant
-        self._quotas = deps.database.quotas
+        self._quotas, self._admissions = deps.database.quotas, deps.database.admissions
 
     async def own(self) -> TenantQuotas:
         return await self._quotas.get(self._tenant)
@@ -67,9 +68,29 @@ class QuotaChecks:
         Raises:
             ApiError: the tenant already has as many live batches as its quota allows (429).
         """
+        if admission := await self.batch_admission(batch_id):
+            async with self.translated():
+                await self._admissions.admit(admission)
+
+    async def batch_admission(self, batch_id: str) -> Admission | None:
+        """Return the admission of a new batch, to count it later; None if the tenant has no limit."""
         limit = (await self.limits()).live_batches
-        if limit and not await self._quotas.admit_batch(self._tenant, batch_id, limit):
-            raise self._too_many_live(limit)
+        return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
+
+    def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
+        """Return the admission of a file or upload, to count it later; None if the tenant has no limit."""
+        return Admission(self._tenant, id, Quota.STORED_BYTES, size, quota.limit) if quota.limit else None
+
+    @asynccontextmanager
+    async def translated(self) -> AsyncGenerator[None]:
+        """Context manager that raises ApiError (429) if its body raises QuotaExhausted."""
+        try:
+            yield
+        except QuotaExhausted as error:
+            if error.quota is Quota.LIVE_BATCHES:
+                raise self._too_many_live(error.limit) from None
+            used = await self._quotas.stored(self._tenant)
+            raise self._refused(error.quota, storage_quota_exceeded(error.limit, used)) from None
 
     async def release(self, id: str) -> None:
         """Stop counting a batch, file or upload that was admitted (counted before its row exists).
@@ -78,7 +99,7 @@ class QuotaChecks:
         exist. If the database does not respond, the admission expires later.
         """
         with suppress(DatabaseUnavailable):
-            await self._quotas.release(self._tenant, id)
+            await self._admissions.release(self._tenant, id)
 
     @asynccontextmanager
     async def reserve(self, id: str, size: int, quota: StorageQuota) -> AsyncGenerator[None]:
@@ -95,25 +116,20 @@ class QuotaChecks:
         Raises:
             ApiError: the quota does not allow so many more bytes (429).
         """
-        if not quota.limit:
+        admission = self.storage_admission(id, size, quota)
+        if admission is None:
             yield
             return
-        if not await self._quotas.admit_bytes(self._tenant, id, size, quota.limit):
-            used = await self._quotas.stored(self._tenant)
-            raise self._refused(Quota.STORED_BYTES, storage_quota_exceeded(quota.limit, used))
+        async with self.translated():
+            await self._admissions.admit(admission)
         try:
             yield
         finally:
             await self.release(id)
 
-    async def storage_quota(self, besides: str = "") -> StorageQuota:
-        """Return the tenant's storage quota.
-
-        Args:
-            besides: id of an upload that does not count; empty to count all.
-        """
+    async def storage_quota(self) -> StorageQuota:
         limit = (await self.limits()).stored_bytes
-        return StorageQuota(limit, await self._quotas.stored(self._tenant, besides) if limit else 0)
+        return StorageQuota(limit, await self._quotas.stored(self._tenant) if limit else 0)
 
     def check_storage(self, quota: StorageQuota, size: int) -> None:
         """Check that the tenant may store `size` more bytes, according to the usage in `quota`.

@@ -28,6 +28,7 @@ from batchwright.database.tables.operations.operator_batches import OperatorBatc
 from batchwright.database.tables.operations.retention import RetentionTable
 from batchwright.database.tables.operations.workers import WorkersTable
 from batchwright.database.tables.schedules import SchedulesTable
+from batchwright.database.tables.tenants.admissions import AdmissionsTable
 from batchwright.database.tables.tenants.api_keys import ApiKeysTable
 from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tables.tenants.quotas import QuotasTable
@@ -89,6 +90,7 @@ class Database:
     api_keys: ApiKeysTable
     sessions: SessionsTable
     budget_groups: BudgetGroupsTable
+    admissions: AdmissionsTable
     quotas: QuotasTable
 
     async def check(self) -> None:

@@ -13,6 +13,7 @@ DatabaseError
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
   UploadFull            with one more part, the upload would exceed the limit of parts or bytes
+  QuotaExhausted        the tenant would exceed a quota, so nothing was changed
   UnknownTenant         the tenant of a new API key, team or user does not exist
   UnknownBudgetGroup    the budget group to change does not exist
   UnknownApiKey         a team or a user can only have API keys of its tenant as members; this is not one
@@ -20,6 +21,7 @@ DatabaseError
   VersionConflict       another request changed the model after the caller had read it
 """
 
+from batchwright.contracts.terms import Quota
 from batchwright.rules.tenants.quotas import BudgetGroup
 
 
@@ -102,6 +104,13 @@ class UploadFull(DatabaseError):
     def __init__(self, upload_id: str) -> None:
         super().__init__(f"Upload {upload_id!r} is full: it has too many parts or bytes.")
         self.upload_id = upload_id
+
+
+class QuotaExhausted(DatabaseError):
+    def __init__(self, tenant: str, quota: Quota, limit: int) -> None:
+        super().__init__(f"Tenant {tenant!r} would exceed its quota {quota.value!r} of {limit}.")
+        self.quota = quota
+        self.limit = limit
 
 
 class UnknownTenant(DatabaseError):

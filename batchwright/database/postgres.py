@@ -29,6 +29,7 @@ from batchwright.database.tables.operations.operator_batches import PostgresOper
 from batchwright.database.tables.operations.retention import PostgresRetention
 from batchwright.database.tables.operations.workers import PostgresWorkers
 from batchwright.database.tables.schedules import PostgresSchedules
+from batchwright.database.tables.tenants.admissions import PostgresAdmissions
 from batchwright.database.tables.tenants.api_keys import PostgresApiKeys
 from batchwright.database.tables.tenants.budget_groups import PostgresBudgetGroups
 from batchwright.database.tables.tenants.quotas import PostgresQuotas
@@ -72,7 +73,8 @@ async def open_database(settings: Settings, *, patience_seconds: float = _PATIEN
 
 def postgres_database(pool: ConnectionPool) -> Database:
     files = PostgresFiles(pool)
-    uploads = PostgresUploads(pool, files)
+    admissions = PostgresAdmissions(pool)
+    uploads = PostgresUploads(pool, files, admissions)
     dead_letters = PostgresDeadLetters(pool, files)
     batches = PostgresBatches(pool, files, dead_letters)
     batch_list = PostgresBatchList(pool)
@@ -81,7 +83,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         server=pool,
         files=files,
         uploads=uploads,
-        idempotency=PostgresIdempotency(pool, files, uploads),
+        idempotency=PostgresIdempotency(pool, files, uploads, admissions),
         batches=batches,
         batch_list=batch_list,
         batch_snapshots=PostgresBatchSnapshots(pool),
@@ -111,5 +113,6 @@ def postgres_database(pool: ConnectionPool) -> Database:
         api_keys=PostgresApiKeys(pool, budget_groups),
         sessions=PostgresSessions(pool),
         budget_groups=budget_groups,
-        quotas=PostgresQuotas(pool, batch_list),
+        admissions=admissions,
+        quotas=PostgresQuotas(pool, batch_list, admissions),
     )

@@ -23,6 +23,7 @@ from tests.fakes.tables.operations.retention import MemoryRetention
 from tests.fakes.tables.operations.workers import MemoryWorkers
 from tests.fakes.tables.rows import Rows
 from tests.fakes.tables.schedules import MemorySchedules
+from tests.fakes.tables.tenants.admissions import MemoryAdmissions
 from tests.fakes.tables.tenants.quotas import MemoryQuotas
 from tests.fakes.tables.tenants.tenants import (
     MemoryApiKeys,
@@ -91,5 +92,6 @@ class MemoryDatabase(Database):
             api_keys=MemoryApiKeys(rows),
             sessions=MemorySessions(rows),
             budget_groups=MemoryBudgetGroups(rows),
+            admissions=MemoryAdmissions(rows),
             quotas=MemoryQuotas(rows),
         )

@@ -99,7 +99,8 @@ class BatchCreator:
                 URL of the webhook, the input or output location, the priority or the start time is not
                 allowed.
         """
-        order = await self._admitted_order(creation, tenant)
+        order = await self._checked_order(creation, tenant)
+        await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
         webhook = await self._create_webhook(creation, order)
         return CreatedBatch(await self.start(order), webhook)
 
@@ -108,9 +109,9 @@ class BatchCreator:
     ) -> CreatedBatch:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
-        If the first call was interrupted before the batch started, a repeated call starts the batch. The
-        batch is always returned with the status `validating`. A repeated call also returns the webhook
-        endpoint that the first call has created.
+        If the first call was interrupted before the batch started, a repeated call starts the batch, if the
+        quota still allows it. The batch is always returned with the status `validating`. A repeated call also
+        returns the webhook endpoint that the first call has created.
 
         Args:
             key: the idempotency key.
@@ -131,6 +132,8 @@ class BatchCreator:
                     "Use another key to create a new batch.",
                     param="Idempotency-Key",
                 )
+            # The admission that came with the key may have ended since.
+            await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
             webhook = await self._create_webhook(creation, order)
             await self.start(order)
         return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
@@ -177,15 +180,23 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of the batch. If it has no row yet, start the batch with `start`."""
-        row = await self._batches.get(order.tenant, order.batch_id)
-        return row or await self.start(order)
-
-    async def _admitted_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Check a request, build the order of the new batch, and count the batch towards the tenant's quotas.
+        """Return the row of the batch. If it has no row yet, start the batch with `start`.
 
         Raises:
-            ApiError: as in `create`.
+            ApiError: the batch has no row, and the tenant has too many live batches (429). An earlier
+                admission of the batch may have ended.
+        """
+        row = await self._batches.get(order.tenant, order.batch_id)
+        if row is None:
+            await QuotaChecks(self._deps, order.tenant).admit_batch(order.batch_id)
+            row = await self.start(order)
+        return row
+
+    async def _checked_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
+        """Check a request, and build the order of the new batch.
+
+        Raises:
+            ApiError: as in `create`, except that no quota is checked.
         """
         check_start_at(creation.start_at, self._deps.clock())  # a repeated request may come after the start
         if creation.webhook is not None:
@@ -201,9 +212,7 @@ class BatchCreator:
                 f"Invalid value for 'input_file_id': the file's purpose is '{row.purpose}', not 'batch'."
             )
             raise invalid_value("input_file_id", message)
-        order = await self.build_order(creation, tenant)
-        await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
-        return order
+        return await self.build_order(creation, tenant)
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
         """Create the webhook endpoint of the batch, and return it; None if the client requested none.
@@ -220,15 +229,11 @@ class BatchCreator:
         keys = IdempotencyKeys(self._deps, tenant, "batches")
         stored = await keys.find(key, fingerprint)
         if stored is None:
-            try:
-                order = await self._admitted_order(creation, tenant)
-            except ApiError:  # a concurrent request with this key may have taken the quota's last place
-                stored = await keys.find(key, fingerprint)
-                if stored is None:
-                    raise
-            else:
-                stored = await keys.claim(key, fingerprint, order.model_dump_json())
-                if stored is None:
-                    return order
-                await QuotaChecks(self._deps, tenant).release(order.batch_id)
+            order = await self._checked_order(creation, tenant)
+            checks = QuotaChecks(self._deps, tenant)
+            admission = await checks.batch_admission(order.batch_id)
+            async with checks.translated():
+                stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
+            if stored is None:
+                return order
         return BatchOrder.model_validate_json(stored)

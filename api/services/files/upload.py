@@ -85,7 +85,7 @@ class FileUpload:
         self._received = 0  # bytes of the file as they were sent
         self._bytes = 0  # bytes of the file as they are stored
         self._admission: QuotaChecks | None = None
-        self._quota = StorageQuota(0, 0)
+        self.quota = StorageQuota(0, 0)
         self._digest = sha256()
         self._first = FirstLineCheck(settings.max_line_bytes)
         self._file_id = new_file_id()
@@ -101,7 +101,7 @@ class FileUpload:
             ApiError: the quota is exhausted, and the request has no idempotency key.
         """
         self._admission = QuotaChecks(deps, self.tenant)
-        self._quota = await self._admission.storage_quota()
+        self.quota = await self._admission.storage_quota()
         if self.idempotency_key is None:
             self._check_quota(least=1)
 
@@ -115,14 +115,14 @@ class FileUpload:
             ApiError: the quota does not allow so many bytes.
         """
         if self._admission is not None:
-            self._admission.check_storage(self._quota, max(self._bytes, least))
+            self._admission.check_storage(self.quota, max(self._bytes, least))
 
     def reserve(self, deps: ApiDependencies) -> AbstractAsyncContextManager[None]:
         """Return a context manager that counts the file towards the quota while its row is inserted.
 
         Entering it raises ApiError if the quota is exhausted.
         """
-        return QuotaChecks(deps, self.tenant).reserve(self._file_id, self._bytes, self._quota)
+        return QuotaChecks(deps, self.tenant).reserve(self._file_id, self._bytes, self.quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
         """Process the next piece of the form. Write content of the file to storage with `writer`.
@@ -313,8 +313,15 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
     keys = IdempotencyKeys(deps, upload.tenant, "files")
     stored = await keys.find(key, upload.fingerprint())
     if stored is None:
-        async with upload.reserve(deps):
-            stored = await keys.claim(key, upload.fingerprint(), row.model_dump_json(), row)
+        checks = QuotaChecks(deps, upload.tenant)
+        async with checks.translated():
+            stored = await keys.claim(
+                key,
+                upload.fingerprint(),
+                row.model_dump_json(),
+                row,
+                admission=checks.storage_admission(row.id, row.bytes, upload.quota),
+            )
     return None if stored is None else FileRow.model_validate_json(stored)
 
 

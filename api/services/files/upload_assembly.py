@@ -24,7 +24,7 @@ from batchwright.api.services.files.multipart_form import FormFile, FormPiece, r
 from batchwright.api.services.files.upload import FirstLineCheck, discard_object, store_pieces
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile
-from batchwright.database.errors import OutcomeUnknown, UploadFull
+from batchwright.database.errors import OutcomeUnknown
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.rules.ids import new_file_id, new_part_id
 from batchwright.rules.input.compression import expanded_name
@@ -218,15 +218,16 @@ async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> 
     The announced bytes count towards the storage quota since the upload was created. Clients may send more,
     for example if they repeat a part, as far as the quota allows.
     """
-    most, admission = deps.settings.max_upload_bytes, QuotaChecks(deps, upload.tenant)
-    quota = await admission.storage_quota(besides=upload.id)
-    if quota.limit:
-        most = min(most, max(quota.limit - quota.used, upload.bytes))
-    try:
-        await deps.database.uploads.add_part(part, at=part.created_at, most_bytes=most, most_parts=MAX_PARTS)
-    except UploadFull:
-        admission.check_storage(await admission.storage_quota(), part.bytes)
-        raise
+    checks = QuotaChecks(deps, upload.tenant)
+    limit = (await checks.limits()).stored_bytes
+    async with checks.translated():
+        await deps.database.uploads.add_part(
+            part,
+            at=part.created_at,
+            most_bytes=deps.settings.max_upload_bytes,
+            most_parts=MAX_PARTS,
+            storage_limit=limit,
+        )
 
 
 class _PartData:

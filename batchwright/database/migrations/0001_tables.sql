@@ -155,6 +155,7 @@ CREATE TABLE uploads (
     mime_type             text        NOT NULL,
     bytes                 bigint      NOT NULL CHECK (bytes > 0), -- as announced
     part_bytes            bigint      NOT NULL DEFAULT 0,         -- of all parts that were sent
+    parts                 integer     NOT NULL DEFAULT 0,         -- number of parts that were sent
     expires_after_seconds integer,                                -- lifetime of the file
     status                text        NOT NULL CHECK (status IN ('pending', 'completed', 'cancelled', 'expired')),
     created_at            timestamptz NOT NULL,

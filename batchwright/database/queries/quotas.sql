@@ -68,10 +68,6 @@ LEFT JOIN capped c ON c.id = k.id
 WHERE k.max_in_flight IS NOT NULL AND k.revoked_at IS NULL
 ORDER BY k.id COLLATE "C"
 
--- name: lock_tenant
--- Reservations of a tenant exclude each other, so that each sees those before it.
-SELECT pg_advisory_xact_lock(hashtextextended('quotas ' || $1::text, 0))
-
 -- name: enqueued
 -- Enqueued work of all live batches except $2. Progress rows of a batch are deleted when it ends.
 SELECT coalesce(sum(e.lines_left), 0)::bigint AS lines,
@@ -114,10 +110,10 @@ SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' F
 
 -- name: stored
 -- Bytes of known files, bytes of pending uploads as announced or, if that is more, as sent, bytes that ingestion wrote
--- for live batches, and bytes of the rows of single calls. The upload $2 does not count.
+-- for live batches, and bytes of the rows of single calls.
 SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
       + (SELECT coalesce(sum(greatest(bytes, part_bytes)), 0) FROM uploads
-         WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
+         WHERE tenant = $1 AND status = 'pending' AND expires_at > now())
       + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
       + (SELECT coalesce(sum(bytes), 0) FROM calls WHERE tenant = $1))::bigint AS bytes
 
@@ -131,44 +127,6 @@ ON CONFLICT (tenant) DO UPDATE SET
     requests = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.requests + 1 ELSE 1 END,
     began_at = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.began_at ELSE now() END
 RETURNING requests, extract(epoch FROM began_at + interval '1 minute' - now())::float8 AS seconds_left
-
--- name: forget_admissions
--- By then the batch or file has its row, or never gets one.
-DELETE FROM admissions WHERE tenant = $1 AND admitted_at <= now() - interval '1 minute'
-
--- name: admit_batch
--- Runs after `lock_tenant`, in one transaction. A repeat renews the admission.
-INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
-SELECT $1, $2, 'live_batches', $3::bigint, clock_timestamp()
-WHERE (SELECT count(*) FROM batches
-       WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND NOT rolling AND id <> $2)
-    + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
-       WHERE a.tenant = $1 AND a.quota = 'live_batches' AND a.id <> $2
-         AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = a.tenant AND b.id = a.id))
-    + $3::bigint <= $4::bigint
-ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
-RETURNING id
-
--- name: admit_bytes
--- The same for bytes, counted as in `stored`.
-INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
-SELECT $1, $2, 'stored_bytes', $3::bigint, clock_timestamp()
-WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id <> $2)
-    + (SELECT coalesce(sum(greatest(bytes, part_bytes)), 0) FROM uploads
-       WHERE tenant = $1 AND status = 'pending' AND expires_at > now() AND id <> $2)
-    + (SELECT coalesce(sum(bytes), 0) FROM ingest_attempts WHERE tenant = $1)
-    + (SELECT coalesce(sum(bytes), 0) FROM calls WHERE tenant = $1)
-    + (SELECT coalesce(sum(a.amount), 0) FROM admissions a
-       WHERE a.tenant = $1 AND a.quota = 'stored_bytes' AND a.id <> $2
-         AND NOT EXISTS (SELECT FROM files f WHERE f.tenant = a.tenant AND f.id = a.id)
-         AND NOT EXISTS (SELECT FROM uploads u WHERE u.tenant = a.tenant AND u.id = a.id))
-    + $3::bigint <= $4::bigint
-ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
-RETURNING id
-
--- name: release
--- A repeat finds nothing.
-DELETE FROM admissions WHERE tenant = $1 AND id = $2
 
 -- name: key_budgets
 -- Revoked keys are included, because their batches continue.

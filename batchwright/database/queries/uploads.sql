@@ -12,20 +12,17 @@ SELECT * FROM uploads WHERE tenant = $1 AND id = $2
 -- Other requests cannot add a part, complete or cancel until the transaction ends.
 SELECT * FROM uploads WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
--- name: held
-SELECT count(*) AS parts, coalesce(sum(bytes), 0)::bigint AS bytes FROM upload_parts
-WHERE tenant = $1 AND upload_id = $2
-
 -- name: insert_part
-INSERT INTO upload_parts (tenant, upload_id, id, bytes, storage_key, created_at)
-VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (tenant, upload_id, id) DO NOTHING
-
--- name: count_parts
--- Storage quotas count these bytes if they are more than the announced ones.
-UPDATE uploads SET part_bytes = (
-    SELECT coalesce(sum(bytes), 0) FROM upload_parts WHERE tenant = $1 AND upload_id = $2)
-WHERE tenant = $1 AND id = $2
+-- The numbers in the row of the upload save counting all its parts for each part. Storage quotas count `part_bytes` if
+-- they are more than the announced bytes. A repeat finds the part and counts nothing.
+WITH added AS (
+    INSERT INTO upload_parts (tenant, upload_id, id, bytes, storage_key, created_at)
+    VALUES ($1, $2, $3, $4, $5, $6)
+    ON CONFLICT (tenant, upload_id, id) DO NOTHING
+    RETURNING bytes
+)
+UPDATE uploads u SET part_bytes = u.part_bytes + added.bytes, parts = u.parts + 1 FROM added
+WHERE u.tenant = $1 AND u.id = $2
 
 -- name: parts
 SELECT * FROM upload_parts WHERE tenant = $1 AND upload_id = $2 AND id = ANY($3::text[])

@@ -9,6 +9,7 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.files import PostgresFiles
+from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
 from batchwright.database.tables.uploads import PostgresUploads
 
 
@@ -24,7 +25,12 @@ class IdempotencyTable(Protocol):
     ) -> IdempotencyClaim | None: ...
 
     async def claim(
-        self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
+        self,
+        claim: IdempotencyClaim,
+        since: datetime,
+        row: FileRow | UploadRow | None = None,
+        *,
+        admission: Admission | None = None,
     ) -> IdempotencyClaim | None:
         """Store an idempotency key, insert `row` in the same transaction, and return None.
 
@@ -34,6 +40,11 @@ class IdempotencyTable(Protocol):
             claim: the key, the fingerprint of the request, and the object that the request creates.
             since: a key that was created at this time or earlier has expired and is replaced.
             row: file or upload that the request creates; None if the request creates something else.
+            admission: what the request counts towards a quota; None if the quota has no limit. A request
+                whose key is already stored counts nothing, so concurrent requests with one key count once.
+
+        Raises:
+            QuotaExhausted: the tenant would exceed the limit of `admission`. The key is not stored.
         """
         ...
 
@@ -45,10 +56,15 @@ class IdempotencyQueries:
 
 
 class PostgresIdempotency(IdempotencyTable):
-    def __init__(self, connections: ConnectionPool, files: PostgresFiles, uploads: PostgresUploads) -> None:
+    def __init__(
+        self,
+        connections: ConnectionPool,
+        files: PostgresFiles,
+        uploads: PostgresUploads,
+        admissions: PostgresAdmissions,
+    ) -> None:
         self._connections = connections
-        self._files = files
-        self._uploads = uploads
+        self._files, self._uploads, self._admissions = files, uploads, admissions
         self._sql = queries(IdempotencyQueries, "idempotency")
 
     async def find(self, tenant: str, operation: str, key: str, since: datetime) -> IdempotencyClaim | None:
@@ -56,9 +72,19 @@ class PostgresIdempotency(IdempotencyTable):
         return None if record is None else _claim(record)
 
     async def claim(
-        self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
+        self,
+        claim: IdempotencyClaim,
+        since: datetime,
+        row: FileRow | UploadRow | None = None,
+        *,
+        admission: Admission | None = None,
     ) -> IdempotencyClaim | None:
-        async with self._connections.transaction() as session:
+        transaction = (
+            self._connections.transaction()
+            if admission is None
+            else self._admissions.transaction(claim.tenant)
+        )
+        async with transaction as session:
             record = await session.fetchrow(
                 self._sql.claim,
                 claim.tenant,
@@ -70,10 +96,14 @@ class PostgresIdempotency(IdempotencyTable):
                 since,
             )
             if record is not None:
+                if admission is not None:
+                    await self._admissions.admit_by(session, admission)
                 if isinstance(row, FileRow):
                     await self._files.insert_by(session, row)
                 elif row is not None:
                     await self._uploads.insert_by(session, row)
+                if admission is not None and row is not None:  # from now on, the row counts
+                    await self._admissions.release_by(session, row.tenant, row.id)
                 return None
             # Keys are deleted by age only, so the one that was too young to be replaced still exists.
             held = await session.fetchrow(self._sql.find, claim.tenant, claim.operation, claim.key, since)

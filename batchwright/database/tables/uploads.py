@@ -5,12 +5,14 @@ from datetime import datetime
 from typing import Protocol
 
 from batchwright.contracts.temporal_payloads.retention import SWEEP_START, SweepPosition
+from batchwright.contracts.terms import Quota
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.files import FIRST_POSITION, PostgresFiles
+from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
 
 
 class UploadsTable(Protocol):
@@ -22,18 +24,23 @@ class UploadsTable(Protocol):
 
     async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
 
-    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
+    async def add_part(
+        self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int, storage_limit: int = 0
+    ) -> None:
         """Insert the row of a part of an upload.
 
         Args:
             at: current time, which decides if the upload has expired.
             most_bytes: limit of the total size of the upload's parts, in bytes.
             most_parts: limit of the number of parts.
+            storage_limit: the tenant's quota of stored bytes; 0 for no limit. The announced bytes of the
+                upload are counted already. So the quota can only refuse parts that exceed them.
 
         Raises:
             UnknownUpload: the tenant has no such upload.
             UploadClosed: the upload is completed, cancelled or expired.
             UploadFull: with this part, the upload would have more than `most_bytes` or `most_parts`.
+            QuotaExhausted: with this part, the tenant would exceed `storage_limit`.
         """
         ...
 
@@ -82,9 +89,7 @@ class UploadQueries:
     insert: str
     get: str
     lock: str
-    held: str
     insert_part: str
-    count_parts: str
     parts: str
     complete: str
     cancel: str
@@ -94,9 +99,11 @@ class UploadQueries:
 
 
 class PostgresUploads(UploadsTable):
-    def __init__(self, connections: ConnectionPool, files: PostgresFiles) -> None:
+    def __init__(
+        self, connections: ConnectionPool, files: PostgresFiles, admissions: PostgresAdmissions
+    ) -> None:
         self._connections = connections
-        self._files = files
+        self._files, self._admissions = files, admissions
         self._sql = queries(UploadQueries, "uploads")
 
     async def insert(self, row: UploadRow) -> None:
@@ -127,25 +134,37 @@ class PostgresUploads(UploadsTable):
         record = await self._connections.fetchrow(self._sql.get, tenant, upload_id)
         return None if record is None else _upload_row(record)
 
-    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
-        async with self._connections.transaction() as session:
-            row = await self._locked(session, part.tenant, part.upload_id)
+    async def add_part(
+        self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int, storage_limit: int = 0
+    ) -> None:
+        tenant, upload_id = part.tenant, part.upload_id
+        transaction = (
+            self._admissions.transaction(tenant) if storage_limit else self._connections.transaction()
+        )
+        async with transaction as session:
+            record = await session.fetchrow(self._sql.lock, tenant, upload_id)
+            if record is None:
+                raise UnknownUpload(upload_id)
+            row, part_bytes = _upload_row(record), record["part_bytes"] + part.bytes
             status = row.status_at(at)
             if status != "pending":
-                raise UploadClosed(part.upload_id, status)
-            held = await session.fetchrow(self._sql.held, part.tenant, part.upload_id)
-            if held and (held["bytes"] + part.bytes > most_bytes or held["parts"] >= most_parts):
-                raise UploadFull(part.upload_id)
+                raise UploadClosed(upload_id, status)
+            if part_bytes > most_bytes or record["parts"] >= most_parts:
+                raise UploadFull(upload_id)
+            if storage_limit and part_bytes > row.bytes:
+                quota = Quota.STORED_BYTES
+                admission = Admission(tenant, upload_id, quota, part_bytes, storage_limit)
+                await self._admissions.admit_by(session, admission)
+                await self._admissions.release_by(session, tenant, upload_id)  # the row counts from now on
             await session.execute(
                 self._sql.insert_part,
-                part.tenant,
-                part.upload_id,
+                tenant,
+                upload_id,
                 part.id,
                 part.bytes,
                 part.storage_key,
                 part.created_at,
             )
-            await session.execute(self._sql.count_parts, part.tenant, part.upload_id)
 
     async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
         storable_ids = [part_id for part_id in ids if part_id.isprintable()]

@@ -3,16 +3,20 @@
 from datetime import datetime
 
 from batchwright.contracts.temporal_payloads.retention import SWEEP_START, SweepPosition
+from batchwright.contracts.terms import Quota
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import FileRow, IdempotencyClaim, PartRow, UploadRow
 from batchwright.database.tables.idempotency import IdempotencyTable
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.database.tables.uploads import UploadsTable
 from tests.fakes.tables.rows import Rows
+from tests.fakes.tables.tenants.admissions import MemoryAdmissions
 
 
 class MemoryUploads(UploadsTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
+        self._admissions = MemoryAdmissions(rows)
 
     async def insert(self, row: UploadRow) -> None:
         self._rows.enter().uploads.setdefault((row.tenant, row.id), row)
@@ -20,13 +24,21 @@ class MemoryUploads(UploadsTable):
     async def get(self, tenant: str, upload_id: str) -> UploadRow | None:
         return self._rows.enter().uploads.get((tenant, upload_id))
 
-    async def add_part(self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int) -> None:
-        status = self._row(part.tenant, part.upload_id).status_at(at)
+    async def add_part(
+        self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int, storage_limit: int = 0
+    ) -> None:
+        upload = self._row(part.tenant, part.upload_id)
+        status = upload.status_at(at)
         if status != "pending":
             raise UploadClosed(part.upload_id, status)
         held = [row for key, row in self._rows.parts.items() if key[:2] == (part.tenant, part.upload_id)]
-        if len(held) >= most_parts or sum(row.bytes for row in held) + part.bytes > most_bytes:
+        part_bytes = sum(row.bytes for row in held) + part.bytes
+        if len(held) >= most_parts or part_bytes > most_bytes:
             raise UploadFull(part.upload_id)
+        if storage_limit and part_bytes > upload.bytes:
+            quota = Quota.STORED_BYTES
+            await self._admissions.admit(Admission(part.tenant, upload.id, quota, part_bytes, storage_limit))
+            await self._admissions.release(part.tenant, upload.id)
         self._rows.parts.setdefault((part.tenant, part.upload_id, part.id), part)
 
     async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
@@ -91,17 +103,27 @@ def _key(row: UploadRow) -> tuple[datetime, str, str]:
 class MemoryIdempotency(IdempotencyTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
+        self._admissions = MemoryAdmissions(rows)
 
     async def find(self, tenant: str, operation: str, key: str, since: datetime) -> IdempotencyClaim | None:
         held = self._rows.enter().claims.get((tenant, operation, key))
         return held if held is not None and held.created_at > since else None
 
     async def claim(
-        self, claim: IdempotencyClaim, since: datetime, row: FileRow | UploadRow | None = None
+        self,
+        claim: IdempotencyClaim,
+        since: datetime,
+        row: FileRow | UploadRow | None = None,
+        *,
+        admission: Admission | None = None,
     ) -> IdempotencyClaim | None:
         held = await self.find(claim.tenant, claim.operation, claim.key, since)
         if held is not None:
             return held
+        if admission is not None:
+            await self._admissions.admit(admission)
+            if row is not None:
+                await self._admissions.release(row.tenant, row.id)
         self._rows.claims[claim.tenant, claim.operation, claim.key] = claim
         match row:
             case FileRow():

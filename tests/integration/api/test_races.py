@@ -106,6 +106,30 @@ async def test_completions_and_a_cancel_at_the_same_instant_agree(api: Api) -> N
         assert len({answer.content for answer in done}) == 1
 
 
+async def test_creates_with_one_key_at_the_same_instant_take_one_place_of_the_tenant(
+    database: Database,
+) -> None:
+    api = Api(database, max_live_batches=1)
+    async with api.http:
+        file_id = (await api.send()).json()["id"]
+        answers = await asyncio.gather(*(api.create(file_id, "k") for _ in range(12)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(api.temporal.orders) == 1
+
+
+async def test_files_and_uploads_with_one_key_at_the_same_instant_need_room_for_one(
+    database: Database,
+) -> None:
+    api = Api(database, max_stored_bytes=2 * len(LINE))
+    async with api.http:
+        files = await asyncio.gather(*(api.send("k") for _ in range(6)))
+        key = {"Idempotency-Key": "k"}
+        uploads = await asyncio.gather(
+            *(api.http.post("/v1/uploads", json=UPLOAD, headers=key) for _ in range(6))
+        )
+    assert {answer.status_code for answer in [*files, *uploads]} == {200}
+
+
 async def test_creates_at_the_same_instant_are_no_more_batches_than_a_tenant_may_have(
     database: Database,
 ) -> None:
@@ -138,6 +162,22 @@ async def test_uploads_announced_at_the_same_instant_are_no_more_bytes_either(
     async with api.http:
         answers = await asyncio.gather(*(api.http.post("/v1/uploads", json=UPLOAD) for _ in range(8)))
     assert sorted(answer.status_code for answer in answers) == [200] * 2 + [429] * 6
+
+
+async def test_parts_at_the_same_instant_are_no_more_bytes_than_a_tenant_may_store(
+    database: Database,
+) -> None:
+    api, size = Api(database, max_stored_bytes=100), 20
+    async with api.http:
+        paths = list[str]()
+        for _ in range(4):  # the quota has room for three more parts than were announced
+            upload = await api.http.post("/v1/uploads", json={**UPLOAD, "bytes": 10})
+            paths.append(f"/v1/uploads/{upload.json()['id']}/parts")
+        file = {"data": ("part", b"x" * (10 + size))}
+        answers = await asyncio.gather(*(api.http.post(path, files=file) for path in paths * 2))
+    assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 5
+    assert await database.quotas.stored("default") == 100
+    assert len(api.storage.objects) == 3
 
 
 async def test_retries_at_the_same_instant_copy_no_more_bytes_than_a_tenant_may_store(api: Api) -> None:

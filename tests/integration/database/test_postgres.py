@@ -19,9 +19,10 @@ from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_deletions import BatchDeletionQueries
 from batchwright.database.tables.batches.batches import BatchQueries
-from batchwright.database.tables.tenants.quotas import QuotaQueries
+from batchwright.database.tables.tenants.admissions import AdmissionQueries
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.ports import free_port
+from tests.integration.database.admission_rows import admit_batch
 from tests.integration.database.rows import (
     a_file,
     a_running_batch,
@@ -249,8 +250,8 @@ async def test_requests_that_wait_for_the_quotas_of_a_tenant_leave_pool_connecti
     database = await open_database(load(database_url=database_url, database_pool_size=2))
     await database.files.insert(a_file(tenant="other"))
     async with connection.transaction():
-        await connection.execute(queries(QuotaQueries, "quotas").lock_tenant, "t")
-        waiting = [asyncio.create_task(database.quotas.admit_batch("t", f"batch_{n}", 3)) for n in range(5)]
+        await connection.execute(queries(AdmissionQueries, "admissions").lock_tenant, "t")
+        waiting = [asyncio.create_task(admit_batch(database, f"batch_{n}", 3)) for n in range(5)]
         while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
             assert not any(task.done() for task in waiting)
         assert await database.files.get("other", "file-1") == a_file(tenant="other")

@@ -3,19 +3,16 @@
 The numbers of enqueued lines and tokens are not stored. They are computed from the tenant's live batches.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Protocol
-from weakref import WeakValueDictionary
 
-from batchwright.database.driver import QUERY_SECONDS, Row, Session
-from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.driver import Row, Session
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_list import BatchList
+from batchwright.database.tables.tenants.admissions import PostgresAdmissions
 from batchwright.database.tables.tenants.daily_usage import parse_budget, parse_used
 from batchwright.database.tables.tenants.quota_records import (
     DailyUsage,
@@ -76,15 +73,12 @@ class QuotasTable(Protocol):
 
     async def used(self, tenant: str) -> QuotaUsage: ...
 
-    async def stored(self, tenant: str, besides: str = "") -> int:
+    async def stored(self, tenant: str) -> int:
         """Return how many bytes of a tenant count towards its storage quota.
 
         The sum includes the tenant's files, its pending uploads, its single calls, and the objects that were
         written when the input of its live batches was read. An upload counts with its announced size, or with
         the size of its parts if that is larger.
-
-        Args:
-            besides: id of an upload that is left out; empty to leave out none.
         """
         ...
 
@@ -113,30 +107,6 @@ class QuotasTable(Protocol):
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
         """Return the numbers of lines and tokens for which a batch waits; None if it does not wait for a
         quota.
-        """
-        ...
-
-    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Reserve a place among the tenant's live batches for a new batch, and return True.
-
-        Call this before the row of the batch is inserted. If the tenant already has `most` live batches,
-        reserve nothing and return False. The reservation ends after a minute if no row was inserted.
-        """
-        ...
-
-    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        """Reserve `size` bytes of storage for the file or upload `id`, and return True.
-
-        Call this before the row is inserted. If the tenant would then have more than `most` stored bytes,
-        reserve nothing and return False. The reservation ends after a minute if no row was inserted.
-        """
-        ...
-
-    async def release(self, tenant: str, id: str) -> None:
-        """End the reservation that `admit_batch` or `admit_bytes` made for the batch, file or upload `id`.
-
-        Call this after the row was inserted, because then the row itself counts. Also call it if no row will
-        be inserted.
         """
         ...
 
@@ -189,7 +159,6 @@ class QuotaQueries:
     clear: str
     shares: str
     key_caps: str
-    lock_tenant: str
     enqueued: str
     enqueue: str
     request: str
@@ -207,20 +176,16 @@ class QuotaQueries:
     usage_of_others: str
     used_today: str
     webhooks: str
-    forget_admissions: str
-    admit_batch: str
-    admit_bytes: str
-    release: str
 
 
 class PostgresQuotas(QuotasTable):
-    def __init__(self, connections: ConnectionPool, batch_list: BatchList) -> None:
+    def __init__(
+        self, connections: ConnectionPool, batch_list: BatchList, admissions: PostgresAdmissions
+    ) -> None:
         self._connections = connections
         self._batch_list = batch_list
+        self._admissions = admissions
         self._sql = queries(QuotaQueries, "quotas")
-        self._turns = WeakValueDictionary[
-            str, asyncio.Lock
-        ]()  # locks of tenants with a transaction in this process
 
     async def get(self, tenant: str) -> TenantQuotas:
         record = await self._connections.fetchrow(self._sql.get, tenant)
@@ -287,8 +252,8 @@ class PostgresQuotas(QuotasTable):
             webhooks=0 if webhooks is None else webhooks["count"],
         )
 
-    async def stored(self, tenant: str, besides: str = "") -> int:
-        record = await self._connections.fetchrow(self._sql.stored, tenant, besides)
+    async def stored(self, tenant: str) -> int:
+        record = await self._connections.fetchrow(self._sql.stored, tenant)
         return 0 if record is None else record["bytes"]
 
     async def reserve(
@@ -307,7 +272,7 @@ class PostgresQuotas(QuotasTable):
                 found = await self._excess(session, tenant, batch_id, requested, limits, waits=True)
             if found is not None and found.before and found.can_wait:
                 return found
-        async with self._turn(tenant) as session:
+        async with self._admissions.transaction(tenant) as session:
             if await session.fetchrow(self._sql.is_validating, tenant, batch_id) is None:
                 return None
             found = await self._excess(session, tenant, batch_id, requested, limits, waits=waits)
@@ -338,42 +303,6 @@ class PostgresQuotas(QuotasTable):
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
         record = await self._connections.fetchrow(self._sql.requested, tenant, batch_id)
         return None if record is None else EnqueuedWork(record["lines"], record["tokens"])
-
-    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        return await self._admit(self._sql.admit_batch, tenant, batch_id, 1, most)
-
-    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        return await self._admit(self._sql.admit_bytes, tenant, id, size, most)
-
-    async def release(self, tenant: str, id: str) -> None:
-        await self._connections.execute(self._sql.release, tenant, id)
-
-    async def _admit(self, sql: str, tenant: str, id: str, amount: int, most: int) -> bool:
-        async with self._turn(tenant) as session:
-            await session.execute(self._sql.forget_admissions, tenant)
-            return await session.fetchrow(sql, tenant, id, amount, most) is not None
-
-    @asynccontextmanager
-    async def _turn(self, tenant: str) -> AsyncGenerator[Session]:
-        """Open a transaction in which no other caller can reserve or admit work of the tenant.
-
-        Other callers in this process wait without a database connection. Raises DatabaseUnavailable if the
-        wait takes longer than QUERY_SECONDS.
-        """
-        turn = self._turns.setdefault(tenant, asyncio.Lock())
-        try:
-            async with asyncio.timeout(QUERY_SECONDS):
-                await turn.acquire()
-        except TimeoutError:
-            raise DatabaseUnavailable(
-                f"Too many requests wait for the quotas of tenant {tenant!r}."
-            ) from None
-        try:
-            async with self._connections.transaction() as session:
-                await session.execute(self._sql.lock_tenant, tenant)
-                yield session
-        finally:
-            turn.release()
 
     async def count_request(self, tenant: str) -> RequestCount:
         record = await self._connections.fetchrow(self._sql.count_request, tenant)

@@ -1,10 +1,10 @@
 """Fake table of quotas, in memory. It passes the tests of the PostgreSQL table."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from batchwright.contracts.terms import BatchStatus, Quota
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow, WorkerHeartbeat
 from batchwright.database.tables.tenants.quota_records import (
     DailyUsage,
@@ -27,7 +27,8 @@ from batchwright.rules.tenants.quotas import (
     remaining_work,
 )
 from batchwright.rules.worker_stats import running_models
-from tests.fakes.tables.rows import Key, Rows, slices, used_today
+from tests.fakes.tables.rows import Rows, slices, used_today
+from tests.fakes.tables.tenants.admissions import stored_bytes
 
 _MINUTE = 60.0
 
@@ -104,23 +105,8 @@ class MemoryQuotas(QuotasTable):
             ),
         )
 
-    async def stored(self, tenant: str, besides: str = "") -> int:
-        return self._stored(tenant, but=besides)
-
-    def _stored(self, tenant: str, but: str = "") -> int:
-        rows, now = self._rows.enter(), datetime.now(UTC)
-        files = [row for row in rows.files.values() if row.tenant == tenant and row.id != but]
-        known = sum(row.bytes for row in files if rows.is_known(row, now))
-        uploads = [row for row in rows.uploads.values() if row.tenant == tenant and row.id != but]
-        written = sum(size for (owner, _, _), size in rows.attempts.items() if owner == tenant)
-        calls = [row.call for (of, _), row in rows.calls.items() if of == tenant]
-        in_calls = sum(len(call.request) + len(call.echoed) + len(call.answer or b"") for call in calls)
-        pending = sum(
-            max(row.bytes, sum(part.bytes for key, part in rows.parts.items() if key[:2] == (tenant, row.id)))
-            for row in uploads
-            if row.status_at(now) == "pending"
-        )
-        return known + written + pending + in_calls
+    async def stored(self, tenant: str) -> int:
+        return stored_bytes(self._rows.enter(), tenant)
 
     async def reserve(
         self,
@@ -162,37 +148,6 @@ class MemoryQuotas(QuotasTable):
             and (row.order.starts_at, key[1]) < (own.order.starts_at, own.order.batch_id)
             for key, row in self._rows.batches.items()
         )
-
-    async def admit_batch(self, tenant: str, batch_id: str, most: int) -> bool:
-        batches = self._rows.enter().batches
-        used = sum(
-            key[0] == tenant and row.status in LIVE_STATES and key[1] != batch_id
-            for key, row in batches.items()
-        )
-        return self._admit(Quota.LIVE_BATCHES, (tenant, batch_id), 1, most - used, batches)
-
-    async def admit_bytes(self, tenant: str, id: str, size: int, most: int) -> bool:
-        there = {**self._rows.enter().files, **self._rows.uploads}
-        return self._admit(Quota.STORED_BYTES, (tenant, id), size, most - self._stored(tenant, but=id), there)
-
-    async def release(self, tenant: str, id: str) -> None:
-        self._rows.enter().admissions.pop((tenant, id), None)
-
-    def _admit(self, quota: Quota, key: Key, amount: int, room: int, there: Collection[Key]) -> bool:
-        now = time.monotonic()
-        coming = sum(
-            amount
-            for other, (of, amount, since) in self._rows.admissions.items()
-            if of is quota
-            and other[0] == key[0]
-            and other != key
-            and other not in there
-            and now - since < _MINUTE
-        )
-        if coming + amount > room:
-            return False
-        self._rows.admissions[key] = (quota, amount, now)
-        return True
 
     async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
         keys = [found.key for found in self._rows.enter().api_keys.values()]

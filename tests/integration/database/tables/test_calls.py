@@ -12,6 +12,7 @@ from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.calls import CallKey, CallLine
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
+from tests.integration.database.admission_rows import admit_bytes
 from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
 from tests.integration.database.rows import START, after, an_order
 from tests.integration.database.webhook_rows import an_endpoint, attempt, attempted, create, recorded, types
@@ -322,8 +323,8 @@ async def test_all_bytes_of_calls_count_as_stored_and_the_end_of_a_call_removes_
     await calls.cancel("t", "resp_3")
     await calls.answer("t", [an_answer("resp_2", b"12345")])
     assert await quotas.stored("t") == (used := size + 2 + 2 + 2 + 5)
-    assert not await quotas.admit_bytes("t", "file-1", 1, used)
-    assert await quotas.admit_bytes("t", "file-1", 1, used + 1)
+    assert not await admit_bytes(any_database, "file-1", 1, used)
+    assert await admit_bytes(any_database, "file-1", 1, used + 1)
     await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
     assert await quotas.stored("t") == 4 * 2 + 5
     for number in range(1, 5):

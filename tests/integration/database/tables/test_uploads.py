@@ -1,13 +1,20 @@
 """Uploads and idempotency keys; `any_database` runs the tests on each database."""
 
 import asyncio
+from collections.abc import Awaitable
+from datetime import UTC, datetime
 
 import pytest
 
+from batchwright.contracts.terms import Quota
 from batchwright.database.database import Database
-from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
+from batchwright.database.errors import QuotaExhausted, UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.records import IdempotencyClaim, PartRow, UploadRow
+from batchwright.database.tables.tenants.admissions import Admission
+from tests.integration.database.admission_rows import admit_batch, admit_bytes
 from tests.integration.database.rows import START, a_file, after
+
+NEVER = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 def an_upload(id: str = "upload_1", tenant: str = "t", **changes: object) -> UploadRow:
@@ -73,6 +80,45 @@ async def test_parts_are_bounded_in_bytes_and_number(any_database: Database) -> 
     await add(any_database, a_part("part_2", bytes=40), a_part("part_3", bytes=0))
     with pytest.raises(UploadFull):
         await add(any_database, a_part("part_4", bytes=0))
+
+
+async def test_parts_that_arrive_together_do_not_exceed_the_storage_quota(any_database: Database) -> None:
+    uploads = any_database.uploads
+    for number in range(4):
+        await uploads.insert(an_upload(f"upload_{number}", bytes=10, expires_at=NEVER))
+
+    async def add_part(number: int) -> bool:
+        part = a_part(f"part_{number}", bytes=30).model_copy(update={"upload_id": f"upload_{number}"})
+        try:
+            await uploads.add_part(part, at=START, most_bytes=999, most_parts=9, storage_limit=100)
+        except QuotaExhausted:
+            return False
+        return True
+
+    # Each upload of 10 announced bytes may grow to 30 bytes while all of them have at most 100.
+    assert sum(await asyncio.gather(*(add_part(number) for number in range(4)))) == 3
+    assert await any_database.quotas.stored("t") == 3 * 30 + 10
+
+
+async def test_a_part_within_the_announced_bytes_needs_no_room_in_the_storage_quota(
+    any_database: Database,
+) -> None:
+    uploads, full = any_database.uploads, 10
+    await uploads.insert(an_upload(bytes=10, expires_at=NEVER))
+    await any_database.files.insert(a_file(bytes=50))  # the tenant's limit was lowered since
+    await uploads.add_part(a_part(bytes=10), at=START, most_bytes=99, most_parts=9, storage_limit=full)
+    assert list(await uploads.parts("t", "upload_1", ["part_1"])) == ["part_1"]
+    with pytest.raises(QuotaExhausted):
+        await uploads.add_part(
+            a_part("part_2", bytes=1), at=START, most_bytes=99, most_parts=9, storage_limit=full
+        )
+
+
+async def test_a_part_that_is_repeated_counts_once(any_database: Database) -> None:
+    await any_database.uploads.insert(an_upload(bytes=10, expires_at=NEVER))
+    for _ in range(2):
+        await any_database.uploads.add_part(a_part(bytes=30), at=START, most_bytes=99, most_parts=3)
+    assert await any_database.quotas.stored("t") == 30
 
 
 async def test_an_expired_or_unknown_upload_takes_no_part(any_database: Database) -> None:
@@ -165,6 +211,36 @@ async def test_an_idempotency_key_used_concurrently_goes_to_one_request(
     assert {claim.made for claim in held if claim is not None} == {winner}
     files, _ = await any_database.files.page("t", purpose=None, limit=99, ascending=True, after=None)
     assert [file.id for file in files] == [winner]
+
+
+async def test_concurrent_requests_with_one_key_take_one_place_of_a_quota(any_database: Database) -> None:
+    def claiming(number: int) -> Awaitable[IdempotencyClaim | None]:
+        admission = Admission("t", f"batch_{number}", Quota.LIVE_BATCHES, 1, limit=1)
+        claim = a_claim(made=f"batch_{number}")
+        return any_database.idempotency.claim(claim, after(-10), admission=admission)
+
+    held = await asyncio.gather(*(claiming(number) for number in range(8)))
+    [winner] = [f"batch_{number}" for number, claim in enumerate(held) if claim is None]
+    assert {claim.made for claim in held if claim is not None} == {winner}
+    await any_database.admissions.release("t", winner)
+    assert await admit_batch(any_database, "batch_other", 1)
+
+
+async def test_a_key_is_not_stored_if_a_quota_has_no_place(any_database: Database) -> None:
+    assert await admit_batch(any_database, "batch_0", 1)
+    admission = Admission("t", "batch_1", Quota.LIVE_BATCHES, 1, limit=1)
+    with pytest.raises(QuotaExhausted):
+        await any_database.idempotency.claim(a_claim(), after(-10), admission=admission)
+    assert await any_database.idempotency.find("t", "batches", "k", after(-10)) is None
+
+
+async def test_a_claimed_upload_counts_once_towards_the_storage_quota(any_database: Database) -> None:
+    admission = Admission("t", "upload_1", Quota.STORED_BYTES, 60, limit=100)
+    upload = an_upload(bytes=60, expires_at=NEVER)
+    assert await any_database.idempotency.claim(a_claim(), after(-10), upload, admission=admission) is None
+    assert not await admit_bytes(any_database, "file-1", 41, 100)
+    assert await any_database.uploads.cancel("t", "upload_1", START) is not None
+    assert await admit_bytes(any_database, "file-1", 100, 100)
 
 
 async def test_a_claim_may_bring_an_upload(any_database: Database) -> None:

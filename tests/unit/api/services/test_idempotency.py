@@ -127,6 +127,25 @@ async def test_a_request_gets_the_batch_of_its_key_if_that_batch_took_the_last_p
         assert object_counts(api) == (1, 0, 0)
 
 
+async def test_a_request_whose_key_is_not_stored_yet_takes_no_place_from_another_with_the_same_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_api(max_live_batches=1) as api:
+        claims, others = api.database.idempotency, list[httpx.Response]()
+
+        async def claim_after_the_other_request(
+            claim: IdempotencyClaim, *args: object, **more: object
+        ) -> IdempotencyClaim | None:
+            monkeypatch.undo()
+            others.append(await post(api, "batches", BATCH))
+            return await claims.claim(claim, *args, **more)  # pyright: ignore[reportArgumentType]
+
+        monkeypatch.setattr(claims, "claim", claim_after_the_other_request)
+        answer = await post(api, "batches", BATCH)
+        assert [answer.status_code, others[0].status_code] == [200, 200]
+        assert answer.content == others[0].content
+
+
 async def test_a_create_interrupted_before_its_run_is_continued(api: ApiFixture) -> None:
     api.temporal.failing = TemporalUnavailable("down")
     assert (await post(api, "batches", BATCH)).status_code == 503
@@ -134,6 +153,17 @@ async def test_a_create_interrupted_before_its_run_is_continued(api: ApiFixture)
     answer = await post(api, "batches", BATCH)
     assert list(api.temporal.orders) == [answer.json()["id"]]
     assert object_counts(api) == (1, 0, 0)
+
+
+async def test_interrupted_creates_that_continue_do_not_exceed_the_quota() -> None:
+    async with open_api(max_live_batches=1) as api:
+        api.temporal.failing = TemporalUnavailable("down")
+        interrupted = [await post(api, "batches", BATCH, key=f"k{number}") for number in range(3)]
+        assert {answer.status_code for answer in interrupted} == {503}
+        api.temporal.failing = None
+        answers = [await post(api, "batches", BATCH, key=f"k{number}") for number in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 429, 429]
+        assert object_counts(api) == (1, 0, 0)
 
 
 async def test_a_create_interrupted_after_its_run_starts_no_second_run(

@@ -24,6 +24,7 @@ from batchwright.rules.tenants.api_keys import Scope, SecretHash
 from batchwright.rules.tenants.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits
 from batchwright.rules.worker_stats import running_slice_stats
 from tests.fakes.token_usage import publish_usage, this_day
+from tests.integration.database.admission_rows import admit_bytes
 from tests.integration.database.rows import (
     LONG_AGO,
     START,
@@ -335,7 +336,6 @@ async def test_a_pending_upload_counts_as_it_was_announced_or_with_its_larger_pa
     )
     await any_database.uploads.add_part(part, at=START, most_bytes=1000, most_parts=2)
     assert await any_database.quotas.stored("t") == 501
-    assert await any_database.quotas.stored("t", besides="upload_1") == 0
     await any_database.uploads.cancel("t", "upload_1", START)
     assert await any_database.quotas.stored("t") == 0
 
@@ -345,55 +345,6 @@ async def test_requests_of_a_minute_are_counted_by_tenant(any_database: Database
     assert sorted(one.requests for one in counted) == [1, 2, 3, 4, 5]
     assert all(0 < one.seconds_left <= 60 for one in counted)
     assert (await any_database.quotas.count_request("u")).requests == 1
-
-
-async def test_concurrent_admissions_do_not_exceed_the_limit_of_live_batches(any_database: Database) -> None:
-    await any_database.batches.upsert(an_order("batch_0", "t"))
-    quotas = any_database.quotas
-    admitted = await asyncio.gather(*(quotas.admit_batch("t", f"batch_{n}", 3) for n in range(1, 9)))
-    assert sum(admitted) == 2
-    assert await quotas.admit_batch("another", "batch_1", 3)
-
-
-async def test_an_admitted_batch_counts_once_with_its_row_and_not_after_its_release(
-    any_database: Database,
-) -> None:
-    quotas = any_database.quotas
-    assert await quotas.admit_batch("t", "batch_1", 2)
-    assert await quotas.admit_batch("t", "batch_1", 2)
-    await any_database.batches.upsert(an_order("batch_1", "t"))
-    assert await quotas.admit_batch("t", "batch_2", 2)
-    assert not await quotas.admit_batch("t", "batch_3", 2)
-    await quotas.release("t", "batch_2")
-    await quotas.release("t", "batch_2")
-    assert await quotas.admit_batch("t", "batch_3", 2)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
-    assert await quotas.admit_batch("t", "batch_4", 2)
-
-
-async def test_concurrent_admissions_do_not_exceed_the_limit_of_stored_bytes(
-    any_database: Database,
-) -> None:
-    await any_database.files.insert(a_file("file-0", bytes=30))
-    quotas = any_database.quotas
-    admitted = await asyncio.gather(*(quotas.admit_bytes("t", f"file-{n}", 30, 100) for n in range(1, 9)))
-    assert sum(admitted) == 2
-    assert await quotas.admit_bytes("t", "file-9", 10, 100)
-    assert await quotas.admit_bytes("another", "file-1", 100, 100)
-
-
-async def test_admitted_bytes_count_once_with_their_row_and_not_after_their_release(
-    any_database: Database,
-) -> None:
-    quotas = any_database.quotas
-    assert await quotas.admit_bytes("t", "file-1", 60, 100)
-    await any_database.files.insert(a_file("file-1", bytes=60))
-    assert await quotas.admit_bytes("t", "file-1", 60, 100)
-    assert not await quotas.admit_bytes("t", "file-2", 41, 100)
-    assert await quotas.admit_bytes("t", "file-2", 40, 100)
-    await quotas.release("t", "file-2")
-    assert await quotas.admit_bytes("t", "file-3", 40, 100)
-    assert await quotas.stored("t") == 60
 
 
 async def test_bytes_written_by_ingestion_count_as_stored_until_they_are_deleted_or_the_batch_ends(
@@ -407,8 +358,8 @@ async def test_bytes_written_by_ingestion_count_as_stored_until_they_are_deleted
     await batches.add_attempt("t", "batch_2", "unknown", 1)
     assert await quotas.stored("t") == 110
     assert await quotas.stored("u") == 0
-    assert not await quotas.admit_bytes("t", "file-new", 1, 110)
-    assert await quotas.admit_bytes("t", "file-new", 1, 111)
+    assert not await admit_bytes(any_database, "file-new", 1, 110)
+    assert await admit_bytes(any_database, "file-new", 1, 111)
     await batches.remove_attempt("t", "batch_1", "second")
     await batches.remove_attempt("t", "batch_1", "second")
     assert await quotas.stored("t") == 100

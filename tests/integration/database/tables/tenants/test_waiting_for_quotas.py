@@ -8,7 +8,7 @@ from batchwright.contracts.terms import BatchStatus, Quota
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
-from batchwright.database.tables.tenants.quotas import QuotaQueries
+from batchwright.database.tables.tenants.admissions import AdmissionQueries
 from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaExcess, QuotaLimits
 from tests.integration.database.rows import after, an_order
 
@@ -123,7 +123,7 @@ async def test_an_attempt_of_a_batch_that_is_not_next_does_not_take_the_lock_of_
     await wait_for(database, "batch_first", 5, created=1)
     await wait_for(database, "batch_second", 2, created=2)
     async with connection.transaction():
-        await connection.execute(queries(QuotaQueries, "quotas").lock_tenant, "t")
+        await connection.execute(queries(AdmissionQueries, "admissions").lock_tenant, "t")
         found = await wait_for(database, "batch_second", 2, created=2)
     assert found == QuotaExcess(Quota.ENQUEUED_LINES, 10, 8, 2, before=1)
 

@@ -13,6 +13,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind,
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.records import FileRow
 from batchwright.rules.ids import derived_file_id
+from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 from tests.fakes.ended_batch import INPUT, LINES, SYSTEM, Ended
@@ -278,6 +279,16 @@ async def test_a_batch_whose_deletion_has_begun_meanwhile_is_not_resumed(
         assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
         assert "its results are no longer kept" in error.message
         assert set(api.database.rows.admissions) == admitted
+
+
+@pytest.mark.parametrize("kind", RerunKind)
+async def test_interrupted_reruns_that_continue_do_not_exceed_the_quota(kind: RerunKind) -> None:
+    async with open_api(max_live_batches=1) as api:
+        batches = [await ended(api) for _ in range(2)]
+        api.temporal.failing = TemporalUnavailable("down")
+        assert [(await ask(api, batch, kind)).status_code for batch in batches] == [503, 503]
+        api.temporal.failing = None
+        assert [(await ask(api, batch, kind)).status_code for batch in batches] == [200, 429]
 
 
 @pytest.mark.parametrize("kind", RerunKind)

@@ -1,0 +1,113 @@
+"""Table of admissions: work that counts towards a tenant's quotas before its row exists.
+
+All decisions about the quotas of a tenant are made one after the other, so that concurrent requests cannot
+exceed a quota together.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+from batchwright.contracts.terms import Quota
+from batchwright.database.driver import QUERY_SECONDS, Session
+from batchwright.database.errors import DatabaseUnavailable, QuotaExhausted
+from batchwright.database.pool import ConnectionPool
+from batchwright.database.sql import queries
+
+
+class Admission(NamedTuple):
+    """A new batch, file or upload that is to count towards a quota.
+
+    Attributes:
+        id: id of the batch, file or upload.
+        amount: bytes if the quota is `stored_bytes`, and 1 if it is `live_batches`.
+        limit: the tenant's limit of this quota, in the unit of `amount`.
+    """
+
+    tenant: str
+    id: str
+    quota: Literal[Quota.LIVE_BATCHES, Quota.STORED_BYTES]
+    amount: int
+    limit: int
+
+
+class AdmissionsTable(Protocol):
+    async def admit(self, admission: Admission) -> None:
+        """Count a new batch, file or upload towards a quota.
+
+        Call this before the row is inserted. From then on, the row itself counts. The admission ends after a
+        minute if no row was inserted. A repeated call renews it.
+
+        Raises:
+            QuotaExhausted: the tenant would exceed the limit. Nothing is counted.
+        """
+        ...
+
+    async def release(self, tenant: str, id: str) -> None:
+        """End the admission of a batch, file or upload.
+
+        Call this after the row was inserted, or if no row will be inserted.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class AdmissionQueries:
+    lock_tenant: str
+    forget_admissions: str
+    admit_batch: str
+    admit_bytes: str
+    release: str
+
+
+class PostgresAdmissions(AdmissionsTable):
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._sql = queries(AdmissionQueries, "admissions")
+        self._locks = WeakValueDictionary[
+            str, asyncio.Lock
+        ]()  # of tenants with a transaction in this process
+
+    @asynccontextmanager
+    async def transaction(self, tenant: str) -> AsyncGenerator[Session]:
+        """Open a transaction in which no other caller can reserve or admit work of the tenant.
+
+        Other callers in this process wait without a database connection. Raises DatabaseUnavailable if the
+        wait takes longer than QUERY_SECONDS.
+        """
+        lock = self._locks.setdefault(tenant, asyncio.Lock())
+        try:
+            async with asyncio.timeout(QUERY_SECONDS):
+                await lock.acquire()
+        except TimeoutError:
+            raise DatabaseUnavailable(
+                f"Too many requests wait for the quotas of tenant {tenant!r}."
+            ) from None
+        try:
+            async with self._connections.transaction() as session:
+                await session.execute(self._sql.lock_tenant, tenant)
+                yield session
+        finally:
+            lock.release()
+
+    async def admit(self, admission: Admission) -> None:
+        async with self.transaction(admission.tenant) as session:
+            await self.admit_by(session, admission)
+
+    async def admit_by(self, session: Session, admission: Admission) -> None:
+        """Admit in a transaction that was opened with `transaction`. Raises as `admit`."""
+        tenant, id, quota, amount, limit = admission
+        await session.execute(self._sql.forget_admissions, tenant)
+        sql = self._sql.admit_batch if quota is Quota.LIVE_BATCHES else self._sql.admit_bytes
+        if await session.fetchrow(sql, tenant, id, amount, limit) is None:
+            raise QuotaExhausted(tenant, quota, limit)
+
+    async def release(self, tenant: str, id: str) -> None:
+        await self._connections.execute(self._sql.release, tenant, id)
+
+    async def release_by(self, session: Session, tenant: str, id: str) -> None:
+        """End an admission in the caller's transaction."""
+        await session.execute(self._sql.release, tenant, id)
