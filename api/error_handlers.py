@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, batch_not_found, error_response
+from batchwright.api.middleware.access_log import without_token
 from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable, UnknownBatch
@@ -91,9 +92,9 @@ class _RoutingErrors:
         if error.status_code == 404:
             path = request.url.path
             hint = path_hint(path, lambda other: bool(self._matching(request, other)))
-            message = f"Invalid URL ({request.method} {path})" + (f". {hint}" if hint else "")
+            message = f"Invalid URL ({request.method} {without_token(path)})" + (f". {hint}" if hint else "")
         elif error.status_code == 405:
-            message = f"Not allowed to {request.method} on {request.url.path}."
+            message = f"Not allowed to {request.method} on {without_token(request.url.path)}."
             headers = {"Allow": ", ".join(self._methods(request))}
         return error_response(ApiError(error.status_code, message, headers=headers))
 

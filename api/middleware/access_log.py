@@ -5,7 +5,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
+from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, may_contain_token
 from batchwright.telemetry.redaction import REDACTED
 
 logger = logging.getLogger(__name__)
@@ -14,15 +14,18 @@ _PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
 _MAX_PATH_CHARACTERS = 256
 
 
+def without_token(path: str) -> str:
+    """Return a path as it may be shown: the token of a callback is left out."""
+    return f"{CALLBACK_PATH}{REDACTED}" if may_contain_token(path) else path
+
+
 def path_for_logs(scope: Scope) -> str:
     """Return the path of a request for a log message, without its query string and the token of a callback.
 
     The path stays percent-encoded, because decoded text could contain line breaks.
     """
-    if CALLBACK_PATH in scope["path"]:  # decoded, as the router reads it: the token may follow %2F
-        return f"{CALLBACK_PATH}{REDACTED}"
     raw: bytes = scope.get("raw_path") or b""
-    return raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace")
+    return without_token(raw[:_MAX_PATH_CHARACTERS].decode("ascii", "backslashreplace"))
 
 
 class AccessLogMiddleware:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.errors import internal_error_response
-from batchwright.api.middleware.access_log import path_for_logs
+from batchwright.api.middleware.access_log import path_for_logs, without_token
 from batchwright.telemetry import tracing
 from batchwright.telemetry.context import add_fields, bind_fields
 from batchwright.telemetry.metrics import Metrics
@@ -90,7 +90,7 @@ def _span(scope: Scope, response: _RecordedResponse) -> Generator[None]:
     if spans is None or not scope["path"].startswith(_TRACED_PREFIX):
         yield
         return
-    with spans.api_call(response.method, scope["path"], Headers(scope=scope)) as call:
+    with spans.api_call(response.method, without_token(scope["path"]), Headers(scope=scope)) as call:
         yield
         add_fields(**scope.get("path_params", {}))
         call.record_response(response.status, response.route)

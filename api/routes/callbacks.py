@@ -60,9 +60,7 @@ class CallbackRoutes:
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
         if self._deps.clock() >= expires_at:
-            message = "This URL has expired: the job is no longer waited for."
-            self._count("expired")
-            raise ApiError(410, message, code="callback_expired")
+            raise self._expired()
         if await self._callbacks.is_received(callback.id):
             return self._report(callback, accepted=False)
         with self._held.counted(_NO_TENANT) as hold:
@@ -71,6 +69,8 @@ class CallbackRoutes:
                 self._count("body")
                 raise ApiError(400, "We could not parse the JSON body of your request.")
             accepted = await self._callbacks.accept(callback.id, body, size, expires_at)
+        if not accepted and not await self._callbacks.is_received(callback.id):
+            raise self._expired()  # while its body was read
         if body is None:
             self._count("too_large")
             max_bytes = self._deps.settings.max_response_bytes
@@ -81,6 +81,11 @@ class CallbackRoutes:
         logger.info("backend callback received", extra={"callback": callback.id, "accepted": accepted})
         self._count("accepted" if accepted else "repeated")
         return json_response(CallbackObject(accepted=accepted))
+
+    def _expired(self) -> ApiError:
+        self._count("expired")
+        message = "This URL has expired: the job is no longer waited for."
+        return ApiError(410, message, code="callback_expired")
 
     def _count(self, result: str) -> None:
         self._deps.metrics.callbacks.labels(result).inc()

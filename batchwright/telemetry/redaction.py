@@ -29,6 +29,7 @@ _SECRET_SHAPES = (
     r"""(://[^\s:/?#@"']*:)()[^\s@/"']+(?=@)""",  # the password of a URL
     r"(\b(?:sk|pk|rk|bw|hf|gsk|xox[abp]|gh[opsu])[_-])()[\w-]{10,}",
     r"(\b(?:AKIA|ASIA))()[A-Z0-9]{16}\b",
+    r"([0-9a-f]{32}\.\d+\.\d+\.)()[\w-]{43}",  # the token of a callback
     r"((?<![\w-])(?>[\w-]*?\beyJ))()[\w-]{8,}+\.[\w-]{4,}+\.[\w-]*+",  # a JSON web token
 )
 _REPLACEMENT = rf"\1\2{REDACTED}"

@@ -1,6 +1,8 @@
 -- name: accept
--- A repeat changes nothing and returns nothing.
-INSERT INTO callbacks (id, size, body, expires_at) VALUES ($1, $2, $3, $4)
+-- A repeat, or a callback that comes too late, changes nothing and returns nothing. The clock is read after the body has
+-- been received and a connection was free.
+INSERT INTO callbacks (id, size, body, expires_at)
+SELECT $1, $2, $3, $4 WHERE clock_timestamp() < $4
 ON CONFLICT (id) DO NOTHING
 RETURNING id
 

@@ -32,13 +32,14 @@ class CallbacksTable(Protocol):
     """Callbacks that backends have sent. Each id is accepted only once. A repeated callback is refused."""
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
-        """Store a callback and return True. If the id was used before, store nothing and return False.
+        """Store a callback and return True. If the id was used before, or `expires_at` has passed, store
+        nothing and return False.
 
         Args:
             id: id of the callback, from the token in its URL.
             body: None if it is too large to store.
             size: length of the body in bytes, even if it is not stored.
-            expires_at: time after which the callback may be deleted.
+            expires_at: time at which the URL expires. After it, the callback may be deleted.
         """
         ...
 

@@ -10,10 +10,15 @@ import hashlib
 import hmac
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 CALLBACK_PATH = "/tasks/callback/"
 _ID_PREFIX = "batch_req_"
 _TOKEN = re.compile(r"([0-9a-f]{32})\.(0|[1-9]\d{0,8})\.([1-9]\d{0,11})\.([A-Za-z0-9_-]{43})", re.ASCII)
+
+# A token, or the beginning of one that has a part of the signature.
+_TOKEN_LIKE = re.compile(r"[0-9a-f]{32}\.\d+\.\d+\.[A-Za-z0-9_-]", re.ASCII)
+_MAX_DECODINGS = 8
 
 
 class CallbackToken(NamedTuple):
@@ -54,6 +59,20 @@ def verify_token(token: str, secret: str) -> CallbackToken | None:
     if not hmac.compare_digest(found[4], _signature(content, secret)):
         return None
     return CallbackToken(_ID_PREFIX + found[1], int(found[2]), int(found[3]))
+
+
+def may_contain_token(path: str) -> bool:
+    """Return True if a path is the path of a callback, or contains what looks like a callback's token.
+
+    The path may be percent-encoded several times. After `_MAX_DECODINGS`, any path may contain one.
+    """
+    for _ in range(_MAX_DECODINGS):
+        if CALLBACK_PATH in path or _TOKEN_LIKE.search(path):
+            return True
+        encoded, path = path, unquote(path)
+        if path == encoded:
+            return False
+    return True
 
 
 def _signature(content: str, secret: str) -> str:

@@ -15,7 +15,7 @@ class MemoryCallbacks(CallbacksTable):
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
         called = self._rows.enter().callbacks
-        if id in called:
+        if id in called or self._rows.clock() >= expires_at:
             return False
         called[id] = (ReceivedCallback(id, size, body), expires_at)
         return True

@@ -178,6 +178,15 @@ def test_text_that_looks_like_a_secret_is_redacted_everywhere(log_format: str, t
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
+def test_the_signature_of_a_callback_token_is_redacted_in_any_text(log_format: str) -> None:
+    job, signature = f"{'ab' * 16}.0.1796000000", "Sig-" + "x_" * 19 + "y"
+    text = f"the job of https://api/tasks%2Fcallback%2F{job}.{signature} has failed"
+    lines = logged(text, log_format=log_format, error=RuntimeError(text))
+    assert signature not in lines
+    assert f"{job}.***" in lines
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("name", ["api_key", "password", "authorization", "aws_secret_access_key"])
 def test_fields_named_like_a_secret_are_redacted(log_format: str, name: str) -> None:
     data: dict[str, object] = {name: PLANTED}

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from batchwright.database.database import Database
 from batchwright.database.tables.callbacks import ReceivedCallback
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
+AT = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 async def test_the_first_call_of_an_id_counts(any_database: Database) -> None:
@@ -22,6 +22,12 @@ async def test_the_first_call_of_an_id_counts(any_database: Database) -> None:
     ]
     assert not found.has_more
     assert await table.get([], 2) == ([], False)
+
+
+async def test_an_expired_callback_is_not_stored(any_database: Database) -> None:
+    table = any_database.callbacks
+    assert not await table.accept("late", b"{}", 2, datetime.now(UTC) - timedelta(seconds=1))
+    assert not await table.is_received("late")
 
 
 async def test_a_callback_without_its_body_still_refuses_a_second_one(any_database: Database) -> None:

@@ -158,6 +158,22 @@ async def test_a_late_callback_is_refused(api: ApiFixture) -> None:
     assert await stored_bodies(api) == []
 
 
+async def test_a_callback_that_expires_while_its_body_arrives_is_refused_as_a_late_one(
+    api: ApiFixture,
+) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b'{"status":'
+        api.database.rows.clock = lambda: datetime.now(UTC) + timedelta(seconds=600)
+        yield b'"done"}'
+
+    expired = api.metrics.callbacks.labels("expired")
+    before = expired.value
+    answer = await api.http.post(CALLBACK_PATH + token(seconds=600), content=body())
+    assert (answer.status_code, error_of(answer).code) == (410, "callback_expired")
+    assert expired.value - before == 1
+    assert await stored_bodies(api) == []
+
+
 async def test_a_body_that_is_not_json_is_refused_and_can_be_sent_again(api: ApiFixture) -> None:
     one = token()
     answer = await call(api, one, b"<html>")
@@ -195,6 +211,37 @@ async def test_the_kind_of_a_model_and_its_jobs_are_shown() -> None:
         answer = await api.http.put("/admin/models/m", json={**body, "jobs": {}})
         assert answer.status_code == 400
         assert "jobs.poll_endpoint_template" in error_of(answer).message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tasks%252Fcallback%252F{token}",
+        "/tasks%25252Fcallback/{token}",
+        "/v1/tasks/callback/{token}",
+        "/Tasks/Callback/{token}",
+        "/%25{token}",
+        "/{encoded}",
+    ],
+)
+async def test_neither_logs_nor_errors_show_the_token_of_a_wrong_path(
+    api: ApiFixture, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    secret = token()
+    encoded = "".join(f"%25{ord(character):02x}" for character in secret)
+    with caplog.at_level(logging.INFO, "batchwright.api.middleware"):
+        answer = await api.http.post(path.format(token=secret, encoded=encoded), content=b"{}")
+    assert answer.status_code >= 400
+    [entry] = [vars(record) for record in caplog.records if "path" in vars(record)]
+    assert entry["path"] == "/tasks/callback/***"
+    assert secret[-43:] not in answer.text
+
+
+async def test_an_error_about_the_method_does_not_show_the_token_of_a_callback(api: ApiFixture) -> None:
+    secret = token()
+    answer = await api.http.get(CALLBACK_PATH + secret)
+    assert answer.status_code == 405
+    assert secret[-43:] not in answer.text
 
 
 @pytest.mark.parametrize("prefix", ["/tasks/callback/", "/tasks%2Fcallback/", "/%74asks/callback%2f"])
