@@ -290,14 +290,10 @@ def money_text(amount: str) -> str:
     return f"{round(Decimal(amount), places):,f}".rstrip("0").rstrip(".")
 
 
-def waiting_text(why: WaitingObject, *, of_model: bool = True) -> str:
-    """Return as text why a batch waits, such as `alpha: REASON (since 12:30:00)`.
-
-    Args:
-        of_model: True to begin the text with the name of the waiting model.
-    """
-    model = f"{why.model}: " if why.model and of_model else ""
-    return f"{model}{why.reason}" + (f" (since {local_timestamp(why.since)[11:]})" if why.since else "")
+def waiting_text(why: WaitingObject) -> str:
+    """Return as text why a batch waits, such as `alpha: REASON (since 2026-11-28 12:30:00)`."""
+    model = f"{why.model}: " if why.model else ""
+    return f"{model}{why.reason}" + (f" (since {local_timestamp(why.since)})" if why.since else "")
 
 
 def failure_text(failed: ErrorCount) -> str:

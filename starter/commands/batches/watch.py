@@ -6,9 +6,10 @@ from contextlib import closing, contextmanager
 from http import HTTPStatus
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
@@ -22,6 +23,7 @@ from batchwright.starter.output import (
     escaped,
     failure_text,
     forecast_text,
+    property_table,
     start_forecast_text,
     status_markup,
     stderr,
@@ -97,7 +99,7 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
         yield lambda batch: None
     elif console.is_terminal:
         board = LiveProgress()
-        with Live(board.bars, console=console, refresh_per_second=4, transient=True):
+        with Live(board, console=console, refresh_per_second=4, transient=True):
             yield board.show
     else:
         yield TextProgress(console).show
@@ -140,7 +142,8 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 
 
 class TextProgress:
-    """Prints a line when the status, the waiting reasons or the forecast for the completion window changes.
+    """Prints a line when the status, the waiting reasons or the forecast for the completion window changes,
+    and when another tenth of the lines has settled.
 
     If there was a forecast before the batch began, it is printed once. Each error code of a model is printed
     when it first occurs.
@@ -161,12 +164,15 @@ class TextProgress:
         why = "".join(f"; {waiting_text(each)}" for each in batch.waiting)
         forecast = batch.forecast
         state = f"{batch.status.value}{', paused' if batch.x_batchwright.paused else ''}{why}"
-        change = f"{state} {'' if forecast is None else forecast.window}"
+        counts = batch.request_counts
+        tenths = counts.settled * 10 // counts.total if counts.total else 0
+        change = f"{state} {'' if forecast is None else forecast.window} {tenths}"
         if change != self._last_change:
             self._last_change = change
             expected = "" if forecast is None else f"; {forecast_text(forecast)}"
             cost = f"; {text}" if (text := cost_text(batch)) else ""
-            self._console.print(f"{count_text(batch.request_counts)}, {state}{expected}{cost}", markup=False)
+            settled = f"{count_text(counts)}, " if counts.total else ""  # the input is not read yet
+            self._console.print(f"{settled}{state}{expected}{cost}", markup=False)
         for failed in batch.x_batchwright.errors_summary:
             if (failed.code, failed.model) not in self._shown_errors:
                 self._shown_errors.add((failed.code, failed.model))
@@ -174,22 +180,31 @@ class TextProgress:
 
 
 class LiveProgress:
-    """Progress bars on a terminal: one for the batch, and one for each of its models."""
+    """Progress bars on a terminal: one for the batch, and one for each of its models. The reasons why models
+    wait are below the bars.
+    """
 
     def __init__(self) -> None:
+        # If the terminal is narrow, only the notes are wrapped, so that bars and counts stay visible.
         self.bars = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=20, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}", table_column=Column(overflow="fold")),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
         )
+        self._waiting = property_table()
         self._batch = self.bars.add_task("", total=None, note="")
         self._models: dict[str, TaskID] = {}
 
+    def __rich__(self) -> Group:
+        return Group(self.bars, self._waiting)
+
     def show(self, batch: BatchObject) -> None:
         settled = batch.request_counts
-        reasons = {why.model: waiting_text(why, of_model=False) for why in batch.waiting}
+        self._waiting = property_table()
+        for reason in map(waiting_text, batch.waiting):
+            self._waiting.add_row("waiting", escaped(reason))
         summary = batch.x_batchwright.errors_summary
         most_frequent = summary[0].code if summary else ""
         codes = {failed.model: failed.code for failed in reversed(summary)}  # the most frequent of each model
@@ -200,7 +215,7 @@ class LiveProgress:
             description=status_markup(batch),
             total=settled.total or None,
             completed=settled.settled,
-            note=escaped(reasons.pop(None, "")) or ", ".join(filter(None, notes)),
+            note=", ".join(filter(None, notes)),
         )
         for part in batch.x_batchwright.models:
             if part.model not in self._models:
@@ -209,7 +224,7 @@ class LiveProgress:
             self.bars.update(
                 self._models[part.model],
                 completed=part.completed + part.failed,
-                note=escaped(reasons.get(part.model, "")) or _failed(part.failed, codes.get(part.model, "")),
+                note=_failed(part.failed, codes.get(part.model, "")),
             )
 
 

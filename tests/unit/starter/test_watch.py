@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Generator
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.api_objects.openai import BatchObject
@@ -64,7 +66,7 @@ def test_watch_without_a_terminal_prints_each_change_in_a_line(
 
     monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
     shown = cli.run("watch", row.order.batch_id).stderr.splitlines()
-    assert [line.split(";")[0] for line in shown] == ["0 of 0 lines, validating", "0 of 1 lines, in_progress"]
+    assert [line.split(";")[0] for line in shown] == ["validating", "0 of 1 lines, in_progress"]
 
 
 def test_watch_without_a_terminal_prints_each_error_once(
@@ -119,8 +121,9 @@ def test_watch_shows_each_event_without_a_poll(
     monkeypatch.setattr("batchwright.starter.commands.batches.watch._poll", polls.append)
     shown = cli.run("watch", row.order.batch_id)
     assert [line.split(";")[0] for line in shown.stderr.splitlines()] == [
-        "0 of 0 lines, validating",
+        "validating",
         "0 of 9 lines, in_progress",
+        "2 of 9 lines, 2 failed, in_progress",
         "failed: 2 lines: http_400 (llama), e.g. 'c': why",
     ]
     assert (shown.exit_code, polls) == (0, [])
@@ -198,6 +201,51 @@ def test_progress_bars_show_the_most_frequent_error_of_each_model(cli: Cli, tmp_
     board.show(BatchObject.model_validate(shown))
     notes = [task.fields["note"] for task in board.bars.tasks]
     assert notes == ["[red]2 failed: http_404[/red]", "", "[red]2 failed: http_404[/red]"]
+
+
+def test_progress_bars_stay_visible_on_a_narrow_terminal_while_models_wait(cli: Cli, tmp_path: Path) -> None:
+    row = cli.submitted(tmp_path)
+    cli.begin(row, ModelCounts(model="llama-3.1-8b", lines=1500))
+    cli.fails(row, "llama-3.1-8b", 7, "invalid_response")
+    shown = json.loads(cli.run("status", row.order.batch_id, "--json").stdout)
+    reason = "the backend accepts no requests now: it could not be reached"
+    waiting = [{"model": f"llama-{number}", "reason": reason, "since": 0} for number in (1, 2)]
+    shown["x_batchwright"]["waiting"] = waiting
+    board = LiveProgress()
+    board.show(BatchObject.model_validate(shown))
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(board)
+    lines = console.export_text().splitlines()
+    assert [line.split()[0] for line in lines if "7/1500" in line] == ["in_progress", "llama-3.1-8b"]
+    text = " ".join(" ".join(lines).split())
+    assert [f"waiting llama-{number}: {reason}" in text for number in (1, 2)] == [True, True]
+    assert "…" not in text
+
+
+def test_watch_without_a_terminal_prints_each_tenth_of_the_lines(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
+    row = cli.submitted(tmp_path)
+    cli.begin(row, ModelCounts(model="llama", lines=100))
+    steps: list[Callable[[], None]] = [
+        lambda: cli.fails(row, "llama", 9, "http_400"),
+        lambda: cli.fails(row, "llama", 12, "http_400"),
+        lambda: cli.fails(row, "llama", 19, "http_400"),
+        lambda: cli.fails(row, "llama", 35, "http_400"),
+        lambda: cli.end(row.order.batch_id),
+    ]
+
+    def between_looks(seconds: float) -> None:
+        steps.pop(0)()
+
+    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    shown = cli.run("watch", row.order.batch_id).stderr.splitlines()
+    assert [line.split(",")[0] for line in shown if "in_progress" in line] == [
+        "0 of 100 lines",
+        "12 of 100 lines",
+        "35 of 100 lines",
+    ]
 
 
 def test_watch_without_a_terminal_prints_when_a_batch_no_longer_fits_its_window(
