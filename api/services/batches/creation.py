@@ -122,7 +122,19 @@ class BatchCreator:
             ApiError: as in `create`, or the key was used with another request, or the batch of this key was
                 deleted.
         """
-        order = await self._order_of_key(creation, tenant, key, fingerprint)
+        keys = IdempotencyKeys(self._deps, tenant, "batches")
+        stored = await keys.find(key, fingerprint)
+        if stored is None:
+            order = await self._checked_order(creation, tenant)
+            checks = QuotaChecks(self._deps, tenant)
+            admission = await checks.batch_admission(order.batch_id)
+            async with checks.translated():
+                stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
+            if stored is None:
+                webhook = await self._create_webhook(creation, order)
+                await self.start(order)
+                return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
+        order = BatchOrder.model_validate_json(stored)
         if await self._batches.get(tenant, order.batch_id) is not None:
             webhook = None if creation.webhook is None else await self._webhooks.find_for_batch(order)
         else:
@@ -222,18 +234,3 @@ class BatchCreator:
         if creation.webhook is None:
             return None
         return await self._webhooks.create_for_batch(creation.webhook, order)
-
-    async def _order_of_key(
-        self, creation: BatchCreate, tenant: str, key: str, fingerprint: str
-    ) -> BatchOrder:
-        keys = IdempotencyKeys(self._deps, tenant, "batches")
-        stored = await keys.find(key, fingerprint)
-        if stored is None:
-            order = await self._checked_order(creation, tenant)
-            checks = QuotaChecks(self._deps, tenant)
-            admission = await checks.batch_admission(order.batch_id)
-            async with checks.translated():
-                stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
-            if stored is None:
-                return order
-        return BatchOrder.model_validate_json(stored)
