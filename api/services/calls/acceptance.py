@@ -121,14 +121,17 @@ class Calls:
                 request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
+        keys = IdempotencyKeys(self._deps, tenant, "calls")
+        if key is not None:  # first, because a repeated request needs no room
+            known = await keys.find(key.text, key.fingerprint)
+            if known is not None and (accepted := await self._accepted(tenant, known)) is not None:
+                return accepted
         await self._admit(request, tenant)
         id = new_call_id(request.id_prefix)
         if key is not None:
-            keys = IdempotencyKeys(self._deps, tenant, "calls")
             id = await keys.claim(key.text, key.fingerprint, id) or id
-            known = await self._calls.get(tenant, id)
-            if known is not None and await self._is_accepted(known):
-                return known
+            if (accepted := await self._accepted(tenant, id)) is not None:
+                return accepted
         if request.webhook is not None:
             await self._webhooks.create_for_call(request.webhook, tenant, id)
         return await self._store(id, request, tenant, caller)
@@ -182,11 +185,13 @@ class Calls:
         storage = await checks.storage_quota()
         return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
-    async def _is_accepted(self, call: Call) -> bool:
-        """Return True if a stored call has ended or its batch was started. Only then is it accepted."""
-        if call.status.has_ended:
-            return True
-        return await self._deps.database.batches.get(call.tenant, call.batch_id) is not None
+    async def _accepted(self, tenant: str, id: str) -> Call | None:
+        """Return a stored call that has ended or whose batch was started. Only then is it accepted."""
+        call = await self._calls.get(tenant, id)
+        if call is None or call.status.has_ended:
+            return call
+        is_started = await self._deps.database.batches.get(tenant, call.batch_id) is not None
+        return call if is_started else None
 
     async def _store(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
         """Store a call as a line of the rolling batch that is open now, start this batch, and return the

@@ -163,6 +163,15 @@ async def test_an_ended_response_without_an_answer_has_the_small_fields_of_its_r
     assert [shown[name] for name in fields] == ["cancelled", {"a": "b"}, 0.5, None, None, "llama"]
 
 
+async def test_a_repeated_request_gets_its_call_although_the_tenant_has_no_more_room() -> None:
+    async with open_api(max_enqueued_lines=1) as api:
+        headers = {"Idempotency-Key": "once"}
+        answers = [await api.http.post(PATH, json=ASK, headers=headers) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 200]
+        assert answers[0].json()["id"] == answers[1].json()["id"]
+        assert (await api.http.post(PATH, json=ASK)).status_code == 429
+
+
 async def test_a_repeat_with_the_same_key_is_the_same_call(api: ApiFixture) -> None:
     headers = {"Idempotency-Key": "once"}
     first = await api.http.post(PATH, json=ASK, headers=headers)
