@@ -6,18 +6,16 @@ Without the setting `interactive_passthrough`, the API does not use this module.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from io import BytesIO
-from typing import TypeVar
 
 import httpx
 import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import ClientDisconnect
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Send
 
 from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
@@ -25,10 +23,18 @@ from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, error_response
 from batchwright.api.openapi import error_responses
 from batchwright.api.routes.calls.call_body import CallBodies, Fields, HeldBytes, flag, model_of, nested
 from batchwright.api.routes.calls.flex import disconnected_response
+from batchwright.api.routes.calls.relayed_responses import (
+    EVENTS,
+    EventRelay,
+    HeldResponse,
+    error_event,
+    pass_on,
+    while_open,
+)
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.services.calls.backend_answer import BackendAnswer, InteractiveCall
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls, error_of
-from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
+from batchwright.api.services.calls.watched_connections import WatchedConnections
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.request_outcome import Outcome, invalid_response
 from batchwright.inference.transport.base import BackendResponse, ResponseTooLarge
@@ -44,10 +50,6 @@ logger = logging.getLogger(__name__)
 # `/v1/responses` and `/v1/chat/completions` have routes of their own, which also accept calls that may wait.
 ONLY_INTERACTIVE = (Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.MODERATIONS)
 _REPORTS_USAGE_IF_ASKED = (Endpoint.CHAT_COMPLETIONS, Endpoint.COMPLETIONS)
-_EVENTS = "text/event-stream"
-_UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events back
-_MAX_SEND_SECONDS = 60.0  # a client that does not read for so long counts as disconnected
-_PIECE_BYTES = 64 * 1024  # a whole answer is sent in such pieces, each when the client has room
 _RECEIVE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _REFUSED = (
     "The backend refuses this request, although it has accepted others. Change the request, or try again in "
@@ -55,7 +57,6 @@ _REFUSED = (
 )
 _NO_ANSWER = "The backend's stream contains an error or no answer."
 _PAYMENT_REQUIRED = 402  # about the operator's account at the backend
-_Result = TypeVar("_Result")
 
 
 class _CallBody(BaseModel):
@@ -74,7 +75,7 @@ class InteractiveForwarder:
 
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
-        self._answers = HeldBytes("answers")
+        self._answers = HeldBytes("answers", largest=deps.settings.max_response_bytes)
         self._connections = WatchedConnections(deps.stopping.drained)
 
     async def answer(
@@ -109,19 +110,19 @@ class InteractiveForwarder:
         connection = await opened.enter_async_context(self._connections.watched(request.receive))
         async with AsyncExitStack() as sending:  # a backend is free before its whole answer is passed on
             began = sending.enter_async_context(self._calls.answer(call))
-            answer = await _while_open(connection, began)
+            answer = await while_open(connection, began)
             if answer is None:
                 return disconnected_response()
             head = answer.response
             media_type = head.headers.get(b"content-type", b"").decode("latin-1")
             encoding = head.headers.get(b"content-encoding", b"").strip().lower()
             is_plain = encoding in (b"", b"identity")
-            if is_stream and is_plain and head.status == 200 and media_type.startswith(_EVENTS):
+            if is_stream and is_plain and head.status == 200 and media_type.startswith(EVENTS):
                 await opened.enter_async_context(sending.pop_all())
                 relay = partial(self._relay, answer, EventStream(hides_usage=hides_usage), count)
-                return _EventRelay(relay, connection, opened.pop_all())
-            response = await _while_open(connection, self._whole(answer, count))
-        return disconnected_response() if response is None else _HeldResponse(response, opened.pop_all())
+                return EventRelay(relay, connection, opened.pop_all())
+            response = await while_open(connection, self._whole(answer, count))
+        return disconnected_response() if response is None else HeldResponse(response, opened.pop_all())
 
     async def _whole(self, answer: BackendAnswer, count: Callable[[int], None]) -> Response:
         """Receive the whole body of a backend's answer. Return the response for the client.
@@ -196,7 +197,7 @@ class InteractiveForwarder:
                 if lines := events.feed(piece):
                     if events.has_answered and not events.has_failed:
                         answer.begin()
-                    await _pass_on(send, lines)
+                    await pass_on(send, lines)
                     count(events.held_bytes - held)
                     held = events.held_bytes
             last, result = events.finish(), "200"
@@ -205,68 +206,15 @@ class InteractiveForwarder:
             else:
                 answer.sent.report(invalid_response(_NO_ANSWER))
         except ApiError as error:
-            last, result = _error_event(error), "cut"
+            last, result = error_event(error), "cut"
         except _RECEIVE_ERRORS as error:
-            last, result = _error_event(error_of(answer.fail(error))), "cut"
+            last, result = error_event(error_of(answer.fail(error))), "cut"
         finally:
             # A client that leaves early, or a backend that reports nothing, does not make a call free.
             ended = "cut" if self._connections.have_ended else "disconnected"
             answer.end(ended, events.usage, output_tokens=events.events)
         answer.end(result, events.usage, output_tokens=events.events)
-        await _pass_on(send, last, is_last=True)
-
-
-class _EventRelay(Response):
-    """Response that sends the events of a backend until the answer or the connection ends.
-
-    If the process stops before the answer ends, the last event is an error.
-    """
-
-    def __init__(
-        self,
-        relay: Callable[[Send], Coroutine[None, None, None]],
-        connection: asyncio.Task[None],
-        opened: AsyncExitStack,
-    ) -> None:
-        """Create the response.
-
-        Args:
-            relay: function that sends the events.
-            connection: task that ends when the client disconnects.
-            opened: resources of the request. They are released when the response has ended.
-        """
-        self._relay, self._connection, self._opened = relay, connection, opened
-        super().__init__(headers=_UNBUFFERED, media_type=_EVENTS)
-        del self.headers["content-length"]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._opened:
-            with suppress(ClientDisconnect):
-                await _send_head(send, self)
-                try:
-                    await _while_open(self._connection, self._relay(send))
-                except ApiError as error:
-                    await _pass_on(send, _error_event(error), is_last=True)
-
-
-class _HeldResponse(Response):
-    """Response that keeps the resources of its request until the client has received the last piece.
-
-    One such resource is the count of the answer's bytes in memory.
-    """
-
-    def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
-        self._opened = opened
-        super().__init__(bytes(shown.body), shown.status_code, shown.headers)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._opened:
-            body, size = memoryview(self.body), len(self.body)
-            with suppress(ClientDisconnect):
-                await _send_head(send, self)
-                for start in range(0, size, _PIECE_BYTES):
-                    end = start + _PIECE_BYTES
-                    await _pass_on(send, bytes(body[start:end]), is_last=end >= size)
+        await pass_on(send, last, is_last=True)
 
 
 class InteractiveRoutes:
@@ -298,11 +246,6 @@ class InteractiveRoutes:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             fields = await opened.enter_async_context(reading)
             return await self._forwarder.answer(request, Endpoint(request.url.path), fields, opened)
-
-
-def _error_event(error: ApiError) -> bytes:
-    """Return the bytes that end an event stream with an error."""
-    return b"data: %b\n\n" % bytes(error_response(error).body)
 
 
 def _asks_for_usage(fields: Fields) -> bool:
@@ -367,54 +310,3 @@ def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     code = "rate_limit_exceeded" if status == 429 else None
     shown = status if is_of_client or status in (429, 500, 502, 503, 504) else 502
     return error_response(ApiError(shown, message, code=code, headers=retry_after))
-
-
-async def _while_open(connection: asyncio.Task[None], work: Coroutine[None, None, _Result]) -> _Result | None:
-    """Return the result of `work`. If the client disconnects first, cancel `work` and return None.
-
-    Args:
-        connection: task that ends when the client disconnects, and is cancelled when the process stops.
-
-    Raises:
-        ApiError: the process closes the connection before `work` has ended (503).
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait([task, connection], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if connection.cancelled():
-            raise stopping_error()
-        return None
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def _send_head(send: Send, response: Response) -> None:
-    """Send the status and headers of a response.
-
-    Raises:
-        ClientDisconnect: as in `_send_soon`.
-    """
-    head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
-    await _send_soon(send, head)
-
-
-async def _pass_on(send: Send, lines: bytes, *, is_last: bool = False) -> None:
-    await _send_soon(send, {"type": "http.response.body", "body": lines, "more_body": not is_last})
-
-
-async def _send_soon(send: Send, message: Message) -> None:
-    """Send a message to the client.
-
-    Raises:
-        ClientDisconnect: the client has read nothing for `_MAX_SEND_SECONDS`, but keeps the connection open.
-            This can happen even for the head of a response, if earlier responses on the connection are
-            unread.
-    """
-    try:
-        async with asyncio.timeout(_MAX_SEND_SECONDS):
-            await send(message)
-    except TimeoutError:
-        raise ClientDisconnect from None

@@ -2,20 +2,12 @@
 
 import asyncio
 import json
-import tracemalloc
-from collections.abc import AsyncIterator, MutableMapping
 from datetime import UTC, datetime
-from typing import Any
 
 import httpx
 import pytest
 from openai import APIError, InternalServerError, NotFoundError, RateLimitError
 
-from batchwright.api.auth import key_cache
-from batchwright.api.middleware import authentication
-from batchwright.api.routes.calls import call_body
-from batchwright.api.routes.calls import interactive_passthrough as routes
-from batchwright.api.services.calls import held_calls
 from batchwright.api.services.calls.interactive_calls import client_settings
 from batchwright.contracts.model_registry.job_config import JobConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
@@ -25,7 +17,6 @@ from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of, open_api
-from tests.fakes.api_keys import create_key
 from tests.fakes.raw_servers import HEAD, answering, read_request, served
 from tests.fakes.settings import load
 from tests.unit.api.routes.calls.interactive_api import (
@@ -35,7 +26,6 @@ from tests.unit.api.routes.calls.interactive_api import (
     EVENTS,
     LAST,
     MESSAGES,
-    SCOPE,
     A,
     B,
     Fixture,
@@ -180,91 +170,6 @@ async def test_an_answer_that_is_too_large_ends(api: Fixture, is_stream: bool) -
     assert api.counted("interactive_requests_total", model="llama", result="cut") == 1
 
 
-@pytest.mark.parametrize("is_answered", [False, True])
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_the_call_to_the_backend_ends_with_its_client(
-    api: Fixture, is_stream: bool, is_answered: bool
-) -> None:
-    body, is_cancelled = Pieces(chunk("He"), hangs=True), asyncio.Event()
-
-    class Waiting(httpx.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            if is_answered:
-                return httpx.Response(200, headers=EVENTS, stream=body)
-            try:
-                body.is_hanging.set()
-                await asyncio.Event().wait()
-            finally:
-                is_cancelled.set()
-            raise AssertionError
-
-    assert api.router is not None
-    backend = api.router.upstreams[0].backend
-    backend.client.set_transport(HttpxTransport(Waiting(), connect_seconds=1))
-    sent = list[MutableMapping[str, Any]]()
-    received: list[MutableMapping[str, Any]] = [
-        {"type": "http.request", "body": json.dumps({**ASK, "stream": is_stream}).encode()}
-    ]
-
-    async def receive() -> MutableMapping[str, Any]:
-        if received:
-            return received.pop()
-        while is_answered and is_stream and len(sent) < 2:  # noqa: ASYNC110 - the app's task
-            await asyncio.sleep(0)
-        await body.is_hanging.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    await api.app({**SCOPE}, receive, send)
-    assert body.is_closed if is_answered else is_cancelled.is_set()
-    assert api.router.upstreams[0].outstanding == 0
-    assert api.counted("interactive_requests_total", model="llama", result="disconnected") == 1
-    assert await api.used_tokens() > 0
-    assert [load.in_flight for load in await api.load()] in ([], [0])
-
-
-@pytest.mark.parametrize("unread", ["http.response.start", "http.response.body"])
-async def test_a_client_that_does_not_read_ends_the_call_to_the_backend(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch, unread: str
-) -> None:
-    monkeypatch.setattr(routes, "_MAX_SEND_SECONDS", 0.01)
-    content = Pieces(chunk("He"), hangs=True)
-    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=content)
-    received = [{"type": "http.request", "body": json.dumps({**ASK, "stream": True}).encode()}]
-
-    async def receive() -> MutableMapping[str, Any]:
-        return received.pop() if received else await asyncio.Future()
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == unread:
-            await asyncio.Event().wait()
-
-    await api.app({**SCOPE}, receive, send)
-    assert content.is_closed
-    assert api.counted("interactive_requests_total", model="llama", result="disconnected") == 1
-
-
-@pytest.mark.parametrize("unread", ["http.response.start", "http.response.body"])
-async def test_a_client_that_does_not_read_a_whole_answer_does_not_hold_it(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch, unread: str
-) -> None:
-    monkeypatch.setattr(routes, "_MAX_SEND_SECONDS", 0.01)
-    monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 1)
-    received = [{"type": "http.request", "body": json.dumps(ASK).encode()}]
-
-    async def receive() -> MutableMapping[str, Any]:
-        return received.pop() if received else await asyncio.Future()
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == unread:
-            await asyncio.Event().wait()
-
-    await api.app({**SCOPE}, receive, send)
-    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("refusal", "shown"), [(429, 429), (503, 503), ("unreachable", 503), (401, 403), (403, 403)]
 )
@@ -386,112 +291,6 @@ async def test_a_daily_budget_and_the_quota_of_requests_apply(api: Fixture) -> N
     assert (await api.http.post(CHAT, json=ASK, headers={"X-Tenant": "other"})).status_code == 429
 
 
-async def test_a_tenant_has_a_limited_number_of_connections(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 0)
-    answer = await api.http.post(CHAT, json=ASK)
-    assert (answer.status_code, error_of(answer).code) == (429, "resource_unavailable")
-    assert api.requests == []
-
-
-async def test_an_answer_in_tiny_pieces_takes_little_more_memory_than_its_bytes(api: Fixture) -> None:
-    class TinyPieces(httpx.AsyncByteStream):
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            yield json.dumps(ANSWER).encode()
-            for _ in range(pieces):
-                yield bytes((32, 32))  # a new object each time
-            nonlocal used
-            used = tracemalloc.get_traced_memory()[0]
-
-    pieces, used = 100_000, 0
-    api.handlers[A] = lambda _: httpx.Response(200, stream=TinyPieces())
-    await api.http.post(CHAT, json=ASK)
-    tracemalloc.start()
-    try:
-        assert (await api.http.post(CHAT, json=ASK)).json() == ANSWER
-    finally:
-        tracemalloc.stop()
-    assert used < 10 * pieces
-
-
-@pytest.mark.parametrize("of_all", [False, True])
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_the_answers_that_a_process_holds_have_a_common_limit(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch, is_stream: bool, of_all: bool
-) -> None:
-    content = b'data: {"padding": "%b' % (b"x" * 5000) if is_stream else json.dumps(ANSWER).encode()
-    first, leave = Pieces(content, hangs=True), asyncio.Event()
-    backends = iter([first, Pieces(content)])
-    headers = EVENTS if is_stream else {}
-    api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=next(backends))
-    limit = "MAX_HELD_BYTES" if of_all else "MAX_HELD_BYTES_PER_TENANT"
-    monkeypatch.setattr(call_body, limit, len(content) * 2 - 1)
-    received = [{"type": "http.request", "body": json.dumps({**ASK, "stream": is_stream}).encode()}]
-
-    async def receive() -> MutableMapping[str, Any]:
-        if received:
-            return received.pop()
-        await leave.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(_: MutableMapping[str, Any]) -> None:
-        pass
-
-    holding = asyncio.create_task(api.app({**SCOPE}, receive, send))
-    await first.is_hanging.wait()
-    other = {"X-Tenant": "other" if of_all else "default"}
-    answer = await api.http.post(CHAT, json={**ASK, "stream": is_stream}, headers=other)
-    assert b"holds too many bytes of answers" in answer.content
-    assert answer.status_code == (200 if is_stream else 429)
-    assert await api.used_tokens() > 0
-    leave.set()
-    await holding
-    api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=Pieces(content))
-    answer = await api.http.post(CHAT, json={**ASK, "stream": is_stream}, headers=other)
-    assert answer.content == content
-
-
-async def test_events_that_were_passed_on_no_longer_count(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = [piece for _ in range(20) for piece in (chunk("a")[:30], chunk("a")[30:] + chunk("b"))]
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 3 * len(chunk("a")))
-    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*content))
-    answer = await api.http.post(CHAT, json={**ASK, "stream": True})
-    assert answer.content == b"".join(content)
-
-
-async def test_an_answer_is_held_until_its_client_has_received_it_but_its_backend_is_free_before(
-    api: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_calls, "MAX_HELD_PER_TENANT", 1)
-    large = {**ANSWER, "padding": "x" * 300_000}
-    api.handlers[A] = lambda _: httpx.Response(200, json=large)
-    received, sent = [{"type": "http.request", "body": json.dumps(ASK).encode()}], list[bytes]()
-    is_reading, reads = asyncio.Event(), asyncio.Event()
-
-    async def receive() -> MutableMapping[str, Any]:
-        return received.pop() if received else await asyncio.Future()
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.body":
-            is_reading.set()
-            await reads.wait()
-            sent.append(message["body"])
-
-    receiving = asyncio.create_task(api.app({**SCOPE}, receive, send))
-    await is_reading.wait()
-    assert api.router is not None
-    assert api.router.upstreams[0].outstanding == 0
-    assert (await api.http.post(CHAT, json=ASK)).status_code == 429
-    reads.set()
-    await receiving
-    assert json.loads(b"".join(sent)) == large
-    assert len(sent) > 4
-    assert (await api.http.post(CHAT, json=ASK)).json() == large
-
-
 async def test_calls_to_a_backend_that_hangs_leave_connections_for_calls_to_others() -> None:
     hanging, all_hang = 0, asyncio.Event()
 
@@ -581,32 +380,3 @@ async def test_the_description_of_the_api_follows_the_setting(api: Fixture) -> N
             assert ("service_tier" in schema["required"]) == needs_tier
             for each in (chat, paths["/v1/responses"]["post"]):
                 assert ("502" in each["responses"], "504" in each["responses"]) == (not needs_tier,) * 2
-
-
-@pytest.mark.parametrize(
-    "path", [CHAT, "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/moderations"]
-)
-async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(authentication, "RECHECK_SECONDS", 0)
-    monkeypatch.setattr(key_cache, "CACHE_SECONDS", 0)
-    api = Fixture(auth="api_key")
-    key = await create_key(api.database, "blue")
-    content = Pieces(chunk("He"), hangs=True)
-    api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=content)
-    asked = json.dumps({**ASK, "input": "x", "prompt": "x", "stream": True}).encode()
-    received = [{"type": "http.request", "body": asked}]
-
-    async def receive() -> MutableMapping[str, Any]:
-        return received.pop() if received else await asyncio.Future()
-
-    async def send(_: MutableMapping[str, Any]) -> None:
-        pass
-
-    headers = [*SCOPE["headers"], (b"authorization", f"Bearer {key.text}".encode())]
-    scope = {**SCOPE, "path": path, "raw_path": path.encode(), "headers": headers}
-    following = asyncio.create_task(api.app(scope, receive, send))
-    await content.is_hanging.wait()
-    await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
-    async with asyncio.timeout(10):
-        await following
-    assert content.is_closed

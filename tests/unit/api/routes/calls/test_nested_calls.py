@@ -1,10 +1,12 @@
 """Calls with deeply nested bodies: the line of an accepted call is valid, so it does not fail its batch."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 
 import pytest
 
+from batchwright.api.schemas import json_body
 from batchwright.contracts.calls import Call
 from batchwright.contracts.terms import Profile
 from batchwright.rules.calls.call_lines import MAX_CALL_NESTING, call_line
@@ -12,6 +14,7 @@ from batchwright.rules.input.line_parser import fast_parse
 from batchwright.rules.input.line_splitter import InputLine
 from batchwright.rules.input.line_validator import AcceptedRequest, InputLimits, LineValidator
 from batchwright.rules.input.validation_errors import ValidationErrors
+from batchwright.rules.json_text import NestedTooDeeply
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.calls import answer
 
@@ -62,3 +65,23 @@ async def test_a_call_with_one_more_level_is_refused(api: ApiFixture, path: str)
     assert response.status_code == 400
     assert "nested more than 499 levels deep" in error_of(response).message
     assert not api.database.rows.calls
+
+
+@pytest.mark.parametrize("path", DOORS)
+async def test_other_requests_are_answered_while_a_large_body_is_checked(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    def check(body: bytes, _: int) -> None:
+        loop.call_soon_threadsafe(is_checking.set)
+        answered.append(is_answered.wait(5))
+        raise NestedTooDeeply(f"{len(body)} bytes")
+
+    monkeypatch.setattr(json_body, "check_nesting", check)
+    loop, is_checking = asyncio.get_running_loop(), asyncio.Event()
+    is_answered, answered = threading.Event(), list[bool]()
+    call = asyncio.create_task(api.http.post(path, content=DOORS[path] % (b" " * 70_000 + b"1")))
+    await is_checking.wait()
+    assert (await api.http.get("/v1/models")).status_code == 200
+    is_answered.set()
+    assert (await call).status_code == 400
+    assert answered == [True]
