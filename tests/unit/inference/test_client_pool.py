@@ -10,6 +10,7 @@ import pytest
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import TargetUrl
@@ -53,7 +54,10 @@ class Asking:
 
     async def ask(self, **how: object) -> Outcome:
         """Send a request to a backend that is configured with `how`. Return its outcome."""
-        return await self.clients.client_for(self.backend(**how)).send(self._target, b"{}", "batch_req_1")
+        return await self.send_to(self.backend(**how))
+
+    async def send_to(self, backend: BackendConfig) -> Outcome:
+        return await self.clients.client_for(backend).send(self._target, b"{}", "batch_req_1")
 
 
 @asynccontextmanager
@@ -139,6 +143,18 @@ async def test_the_global_key_is_not_sent_to_a_backend_of_the_registry() -> None
     async with asking(server.serve, backend_api_key="ours") as pool:
         await pool.ask()
     assert server.header_values(b"authorization") == []
+
+
+@pytest.mark.parametrize(("has_registry", "sent"), [(False, [b"bearer ours"]), (True, [])])
+async def test_the_global_key_is_sent_to_a_gateway_of_the_settings_but_not_to_one_of_a_registry_file(
+    tmp_path: Path, has_registry: bool, sent: list[bytes]
+) -> None:
+    server, file = Backend(), tmp_path / "registry.json"
+    file.write_text('{"gateway": {"url": "http://gateway"}}')
+    registry = {"registry": file} if has_registry else {}
+    async with asking(server.serve, "socket", backend_api_key="ours", **registry) as pool:
+        await pool.send_to(GatewayConfig(url=pool.backend().url))
+    assert server.header_values(b"authorization") == sent
 
 
 async def test_headers_of_a_backend_are_sent_with_every_request_and_batch_requests_are_marked() -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.rules.results.segment_format import (
+    TRAILER_BYTES,
     IndexEntry,
     RecordKind,
     SegmentDamaged,
@@ -13,6 +14,7 @@ from batchwright.rules.results.segment_format import (
     locate_records,
     read_index,
     read_records,
+    tail_bytes,
 )
 from batchwright.rules.results.token_usage import Tokens
 
@@ -76,6 +78,13 @@ def test_a_truncated_segment_is_damaged(written: list[SegmentRecord], data: st.D
     whole = segment(written)
     with pytest.raises(SegmentDamaged):
         read_index(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@pytest.mark.parametrize("trailer", [slice(-TRAILER_BYTES + 1, None), slice(-TRAILER_BYTES - 1, -1)])
+def test_bytes_that_are_not_the_whole_end_of_a_segment_are_damaged(trailer: slice) -> None:
+    whole = segment([])
+    with pytest.raises(SegmentDamaged, match="the footer is damaged"):
+        tail_bytes((b"x" + whole)[trailer])
 
 
 def test_a_segment_without_records_is_whole() -> None:
