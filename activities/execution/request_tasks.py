@@ -293,12 +293,12 @@ class RequestTasks:
         return True
 
     def _may_send(self) -> bool:
-        """Return False if the turn stops, if its lease may be lost, or if the cost has reached its cap."""
-        if self._stop.reason is not None or not self._turn.lease.is_valid:
-            return False
-        return self._turn.cost is None or not self._turn.cost.is_over_cap
+        """Return False if the turn stops, or if another attempt may have the slice."""
+        return self._stop.reason is None and self._turn.lease.is_valid
 
     def _may_send_again(self, sent: InFlightRequest) -> bool:
+        if self._turn.cost is not None and self._turn.cost.is_over_cap:
+            return False
         return self._may_send() and self._pacer.may_send and sent.permit.may_send_again()
 
     def _count_repeat(self, sent: InFlightRequest) -> None:
