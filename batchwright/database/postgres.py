@@ -95,7 +95,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         waiting=PostgresWaitingReasons(pool),
         forecasts=PostgresForecasts(pool),
         callbacks=PostgresCallbacks(pool),
-        calls=PostgresCalls(pool),
+        calls=PostgresCalls(pool, admissions),
         fleet=PostgresLiveBatches(pool),
         operator_batches=PostgresOperatorBatches(pool),
         models=PostgresModels(pool),

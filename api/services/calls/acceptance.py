@@ -224,8 +224,13 @@ class Calls:
         for _ in range(_MAX_TRIES):
             stored = await self._calls.insert(call)
             if stored is None:
-                await self._check_batches(tenant)
-                await self._calls.open(call.group, await self._order(call.group, request, tenant, caller))
+                order = await self._order(call.group, request, tenant, caller)
+                if not await self._calls.open(call.group, order, MAX_ROLLING_BATCHES):
+                    raise no_room(
+                        f"No room: your calls are in {MAX_ROLLING_BATCHES} unfinished batches, which is the "
+                        "limit. Calls with the same endpoint, model and passed headers share a batch. Try "
+                        "again later."
+                    )
                 continue
             batch_id = stored.batch_id
             if stored.order is not None:
@@ -246,15 +251,6 @@ class Calls:
                 created_at=stored.created_at,
             )
         raise DatabaseUnavailable("The rolling batch of a call was closed too often while it was stored.")
-
-    async def _check_batches(self, tenant: str) -> None:
-        count = await self._calls.count_batches(tenant)
-        if count >= MAX_ROLLING_BATCHES:
-            message = (
-                f"No room: your calls are in {count} unfinished batches of at most {MAX_ROLLING_BATCHES}. "
-                "Calls with the same endpoint, model and passed headers share a batch. Try again later."
-            )
-            raise no_room(message)
 
     async def _order(self, group: str, request: CallRequest, tenant: str, caller: Caller) -> BatchOrder:
         creation = BatchCreate(

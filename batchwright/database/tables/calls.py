@@ -13,6 +13,7 @@ from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
+from batchwright.database.tables.tenants.admissions import PostgresAdmissions
 
 # After this time, a rolling batch that has not collected its calls gets no more of them.
 LONGEST_OPEN = timedelta(seconds=10)
@@ -62,10 +63,11 @@ class CallsTable(Protocol):
         """
         ...
 
-    async def open(self, group: str, order: BatchOrder) -> None:
-        """Make the batch of `order` collect the calls (single requests) of a group.
+    async def open(self, group: str, order: BatchOrder, most: int) -> bool:
+        """Make the batch of `order` collect the calls (single requests) of a group, and return True.
 
-        If another batch already collects them, nothing changes.
+        If another batch already collects them, nothing changes. If the tenant already has `most` rolling
+        batches that collect calls or have not ended, change nothing and return False.
         """
         ...
 
@@ -187,8 +189,8 @@ class CallQueries:
 
 
 class PostgresCalls(CallsTable):
-    def __init__(self, connections: ConnectionPool) -> None:
-        self._connections = connections
+    def __init__(self, connections: ConnectionPool, admissions: PostgresAdmissions) -> None:
+        self._connections, self._admissions = connections, admissions
         self._sql = queries(CallQueries, "calls")
 
     async def insert(self, call: NewCall) -> StoredCall | None:
@@ -210,11 +212,14 @@ class PostgresCalls(CallsTable):
         order = None if made is None else BatchOrder.model_validate_json(made)
         return StoredCall(found["batch_id"], found["created_at"], order)
 
-    async def open(self, group: str, order: BatchOrder) -> None:
-        made = order.model_dump_json()
-        await self._connections.execute(
-            self._sql.open, order.tenant, group, order.batch_id, made, LONGEST_OPEN
-        )
+    async def open(self, group: str, order: BatchOrder, most: int) -> bool:
+        tenant, made = order.tenant, order.model_dump_json()
+        async with self._admissions.transaction(tenant) as session:
+            found = await session.fetchrow(self._sql.count_batches, tenant, LONGEST_OPEN)
+            if found is not None and found["count"] >= most:
+                return False
+            await session.execute(self._sql.open, tenant, group, order.batch_id, made, LONGEST_OPEN)
+            return True
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
         place = call.tenant, call.group, call.id, batch_id

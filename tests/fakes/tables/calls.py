@@ -88,11 +88,14 @@ class MemoryCalls(CallsTable):
         order = None if is_started and stored.batch_id != found.order.batch_id else found.order
         return StoredCall(stored.batch_id, stored.created_at, order)
 
-    async def open(self, group: str, order: BatchOrder) -> None:
+    async def open(self, group: str, order: BatchOrder, most: int) -> bool:
+        if await self.count_batches(order.tenant) >= most:
+            return False
         rows = self._rows.enter()
         found = rows.rolling_batches.get((order.tenant, group))
         if found is None or found.opened_at <= rows.clock() - LONGEST_OPEN:
             rows.rolling_batches[order.tenant, group] = OpenBatch(order, rows.clock())
+        return True
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
         rows, key = self._rows.enter(), (call.tenant, call.id)
