@@ -228,7 +228,7 @@ class Finalization(FinalizationActivities):
         """
         order = request.order
         reader = SegmentReader(self._storage, spool, index)
-        from_ingestion = await reader.read_segment(object_keys.unserved_segment(request.ingest_prefix))
+        from_ingestion = await reader.read_prefix(object_keys.unserved_root(request.ingest_prefix))
         if order.origin is not None:
             from_ingestion += await reader.read_prefix(object_keys.resumed_root(request.ingest_prefix))
         await reader.read_live_prefix(object_keys.results_root(order.tenant, order.batch_id))

@@ -230,27 +230,33 @@ class Publisher:
 
     async def _publish_unserved(self, scanner: Scanner, spool: InputSpool) -> None:
         """Write an error result for each line that failed during ingestion. These lines are not sent."""
-        if not len(scanner.unserved):
-            return
-        segment = SegmentWriter()
         positions = zip(scanner.unserved.offsets, scanner.unserved.lengths, strict=True)
-        while some := list(islice(positions, _PIECE_LINES)):
-            await spool.off_loop(self._settle, segment, some, spool)
-        await self._storage.put(
-            object_keys.unserved_segment(self._prefix), await spool.off_loop(segment.finish)
-        )
+        number = 0
+        while segment := await spool.off_loop(self._settle, positions, spool):
+            await self._storage.put(object_keys.unserved_segment(self._prefix, number), segment)
+            number += 1
 
     async def _publish_resumed(self, resumed: ResumedResults) -> None:
         for number in range(len(resumed.segments)):
             data = await asyncio.to_thread(resumed.segment, number)
             await self._storage.put(object_keys.resumed_segment(self._prefix, number), data)
 
-    def _settle(self, segment: SegmentWriter, positions: list[tuple[int, int]], spool: InputSpool) -> None:
+    def _settle(self, positions: Iterator[tuple[int, int]], spool: InputSpool) -> bytes:
+        """Return a segment of about `_PIECE_BYTES` with the error results of the next lines; empty if there
+        are no more lines.
+
+        Args:
+            positions: offset and length of each line that has no segment yet.
+        """
+        segment = SegmentWriter()
         for offset, length in positions:
             id = request_id(self._context.order.batch_id, offset)
             payload, model = self._error_of(id, spool.read_line(offset, length))
             self.errors.add(line_error(payload, display_name(model)))
             segment.add(SegmentRecord(RecordKind.SETTLED, offset, payload))
+            if segment.size >= _PIECE_BYTES:
+                break
+        return segment.finish() if len(segment) else b""
 
     def _error_of(self, id: str, data: bytes) -> tuple[bytes, str]:
         """Create the error result of a line that failed during ingestion.

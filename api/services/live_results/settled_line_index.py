@@ -384,7 +384,8 @@ async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] |
 
 async def _ingested_segments(storage: Storage, ingested: IngestResult) -> AsyncIterator[ObjectInfo]:
     if ingested.unserved:
-        yield await storage.stat(object_keys.unserved_segment(ingested.ingest_prefix))
+        async for info in storage.list(object_keys.unserved_root(ingested.ingest_prefix)):
+            yield info
     if ingested.resumed:
         async for info in storage.list(object_keys.resumed_root(ingested.ingest_prefix)):
             yield info

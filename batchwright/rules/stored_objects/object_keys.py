@@ -75,13 +75,16 @@ def duplicates(prefix: str, safe_model: str) -> str:
     return f"{prefix}/duplicates/{safe_model}.jsonl"
 
 
-def unserved_segment(prefix: str) -> str:
-    """Return the key of the object with the results of lines that failed during ingestion.
+def unserved_root(prefix: str) -> str:
+    """Return the prefix of the keys of the results of lines that failed during ingestion.
 
-    Ingestion is the validation of the input. The object does not exist if there are no such lines. `prefix`
-    is from `ingest_prefix`.
+    Ingestion is the validation of the input. `prefix` is from `ingest_prefix`.
     """
-    return f"{prefix}/unserved.segment"
+    return f"{prefix}/unserved/"
+
+
+def unserved_segment(prefix: str, number: int) -> str:
+    return f"{unserved_root(prefix)}{number:06d}.segment"
 
 
 def resumed_root(prefix: str) -> str:

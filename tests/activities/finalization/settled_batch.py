@@ -133,7 +133,7 @@ class SettledBatch:
             await self._plan(model)
         if self.unserved:
             records = [self.failure(n, LineCode.MODEL_NOT_FOUND) for n in sorted(self.unserved)]
-            await self.storage.put(object_keys.unserved_segment(self.prefix), a_segment(records))
+            await self.storage.put(object_keys.unserved_segment(self.prefix, 0), a_segment(records))
 
     async def _begin(self) -> None:
         counts = [ModelCounts(model=m, lines=len(self.planned(m))) for m in self.models]

@@ -159,8 +159,9 @@ class FreshBatch:
         )
 
     def unserved(self, result: IngestResult) -> list[SegmentRecord]:
-        data = self.storage.objects.get(object_keys.unserved_segment(result.ingest_prefix))
-        return [] if data is None else list(read_records(data))
+        root = object_keys.unserved_root(result.ingest_prefix)
+        segments = [data for key, data in sorted(self.storage.objects.items()) if key.startswith(root)]
+        return [record for segment in segments for record in read_records(segment)]
 
     def line_at(self, entry: PlanEntry) -> bytes:
         """Return the input line to which an entry of the plan refers, always with a newline at its end."""

@@ -29,6 +29,7 @@ from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord
 from batchwright.rules.planning.prefix_order import ModelLines, PlanLine, ReadLine
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.storage.base import ObjectWriter
 from batchwright.storage.spill import spilled_bytes
@@ -246,6 +247,19 @@ async def test_a_line_for_an_unserved_model_is_settled() -> None:
     example = ErrorExample(custom_id="2", message=message)
     found = ErrorCount(code="model_not_found", model="x", count=1, example=example)
     assert (await batch.row()).errors_summary == [found]
+
+
+async def test_the_results_of_many_unserved_lines_are_stored_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher, "_PIECE_BYTES", 1000)
+    batch = await a_batch(*[a_line(f"{n:0200}", "x") for n in range(30)])
+    result = await batch.ingest()
+    root = object_keys.unserved_root(result.ingest_prefix)
+    sizes = [len(data) for key, data in batch.storage.objects.items() if key.startswith(root)]
+    assert len(sizes) == 10
+    assert max(sizes) < 2000
+    assert len({record.offset for record in batch.unserved(result)}) == 30
 
 
 async def test_a_batch_may_consist_of_unserved_lines() -> None:

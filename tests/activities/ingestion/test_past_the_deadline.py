@@ -68,7 +68,7 @@ async def test_every_line_expires_under_its_custom_id_and_none_is_planned() -> N
     assert set(batch.written()) == {
         object_keys.plan(result.ingest_prefix, "a"),
         object_keys.plan(result.ingest_prefix, "b"),
-        object_keys.unserved_segment(result.ingest_prefix),
+        object_keys.unserved_segment(result.ingest_prefix, 0),
         object_keys.model_map(result.ingest_prefix),
     }
     assert await expired(batch, result) == [

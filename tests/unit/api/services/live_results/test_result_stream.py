@@ -282,7 +282,7 @@ async def test_a_duplicate_is_settled_together_with_its_original() -> None:
     batch = await a_batch(lines=4, models=("a",))
     batch.unserved = frozenset({2, 3})
     await batch.prepare()
-    await batch.storage.delete(object_keys.unserved_segment(batch.prefix))
+    await batch.storage.delete(object_keys.unserved_segment(batch.prefix, 0))
     batch.unserved = frozenset()
     first = batch.lines[0].offset
     copies = [Duplicate(batch.lines[n].offset, first, f"copy-é-{n}") for n in (2, 3)]
