@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.input.compression import zstd
@@ -204,8 +205,8 @@ async def test_a_server_that_does_not_respond_or_refuses_the_credentials_is_retr
     monkeypatch.setattr("batchwright.storage.s3.storage._PATIENCE_SECONDS", 0.0)
     batch = source.batch(await asyncio.to_thread(source.put, "in.jsonl", LINES))
     source.proxy.refuses = (status, refusal)
-    with pytest.raises(Exception, match=refusal) as failed:
+    with pytest.raises(ApplicationError, match=refusal) as failed:
         await batch.ingest()
-    assert failed.value.type == StorageUnavailable.__name__  # pyright: ignore
+    assert failed.value.type == StorageUnavailable.__name__
     source.proxy.refuses = None
     assert (await batch.ingest()).total == 3

@@ -25,6 +25,10 @@ def cli() -> Generator[Cli]:
         yield running
 
 
+def nothing() -> None:
+    """Let time pass without an action."""
+
+
 def test_watch_stays_until_the_end(cli: Cli, tmp_path: Path) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id
     cli.end(batch_id)
@@ -144,7 +148,6 @@ def test_watch_polls_once_after_a_cut_and_then_listens_again(
                 raise ClientError("cut", is_transient=True)
 
     monkeypatch.setattr(Client, "events", cut_once)
-    nothing: Callable[[], None] = lambda: None  # noqa: E731
     # It shows the first state, the event before the cut, the poll, and the event of the second stream.
     act_after_each_state(monkeypatch, nothing, nothing, nothing, lambda: cli.end(row.order.batch_id))
     assert cli.run("watch", row.order.batch_id, *FAST).exit_code == 0
@@ -170,7 +173,6 @@ def test_watch_listens_again_after_an_outage_of_the_database(
     monkeypatch.setattr(Client, "events", in_an_outage_at_first)
     monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", end_the_outage)
     # It shows the first state, the poll, and the event of the second stream.
-    nothing: Callable[[], None] = lambda: None  # noqa: E731
     act_after_each_state(monkeypatch, nothing, nothing, lambda: cli.end(row.order.batch_id))
     assert cli.run("watch", row.order.batch_id).exit_code == 0
     assert len(streams) == 2

@@ -282,14 +282,21 @@ async def test_a_worker_that_drains_leaves_its_jobs_to_the_next_one() -> None:
     assert len(server.submits) == 3
 
 
+def stop_using_jobs(server: JobServer) -> None:
+    """Change the model `m`: from now on, its backends get single requests."""
+    router = server.execution.backends.router_for("m")
+    assert router is not None
+    for upstream in router.upstreams:
+        upstream.jobs = None
+
+
 async def test_a_model_that_no_longer_uses_jobs_forgets_the_stored_ones() -> None:
     server = JobServer(config_of())
     await server.plan(1)
     dead = server.execution.start(request())
     await eventually(lambda: server.polls.total() > 0)
     await server.die(dead)
-    for lane in server.execution.backends.router_for("m").upstreams:  # pyright: ignore[reportOptionalMemberAccess]
-        lane.jobs = None
+    stop_using_jobs(server)
     server.taken = ok("sync")
     assert await server.execution.run(request()) == SliceResult(finished=True, completed=1)
 
@@ -299,8 +306,7 @@ async def followed_while_the_model_becomes_sync() -> tuple[JobServer, asyncio.Ta
     await server.plan(1)
     running = server.execution.start(request())
     await eventually(lambda: server.polls.total() > 0)
-    for lane in server.execution.backends.router_for("m").upstreams:  # pyright: ignore[reportOptionalMemberAccess]
-        lane.jobs = None
+    stop_using_jobs(server)
     return server, running
 
 

@@ -206,11 +206,8 @@ async def test_errors_of_the_client_do_not_open_a_circuit(api: Fixture) -> None:
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
 
 
-async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
-    api.handlers[A] = unreachable
-    await opened(api, A)
-    assert api.router is not None
-    api.clock.now += api.router.wait_seconds()
+async def check_that_tenants_take_turns(api: Fixture) -> None:
+    """Check that the tenants `noisy` and `quiet` try the failed backend A one after the other."""
     noisy, quiet = {"X-Tenant": "noisy"}, {"X-Tenant": "quiet"}
     assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 503
     waits = int((await api.http.post(CHAT, json=ASK, headers=quiet)).headers["retry-after"])
@@ -222,6 +219,14 @@ async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
     assert int(refused.headers["retry-after"]) > 0
     assert (await api.http.post(CHAT, json=ASK, headers=quiet)).status_code == 200
     assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 200
+
+
+async def test_no_tenant_takes_every_trial(api: Fixture) -> None:
+    api.handlers[A] = unreachable
+    await opened(api, A)
+    assert api.router is not None
+    api.clock.now += api.router.wait_seconds()
+    await check_that_tenants_take_turns(api)
 
 
 @pytest.mark.parametrize("code", [500, 401, 403])

@@ -28,6 +28,7 @@ from tests.unit.api.routes.calls.interactive_api import (
 from tests.unit.api.routes.calls.test_interactive_circuits import (
     STREAM,
     calls_to,
+    check_that_tenants_take_turns,
     cut,
     events,
     opened,
@@ -79,17 +80,7 @@ async def test_a_fallback_model_that_runs_jobs_does_not_let_a_tenant_take_every_
     await opened(api, A)
     assert api.router is not None
     api.clock.now += api.router.upstreams[0].circuit.wait_seconds()
-    noisy, quiet = {"X-Tenant": "noisy"}, {"X-Tenant": "quiet"}
-    assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 503
-    waits = int((await api.http.post(CHAT, json=ASK, headers=quiet)).headers["retry-after"])
-    api.handlers[A] = answered
-    api.clock.now += waits
-    before = calls_to(api, A)
-    refused = await api.http.post(CHAT, json=ASK, headers=noisy)
-    assert (refused.status_code, calls_to(api, A)) == (503, before)
-    assert int(refused.headers["retry-after"]) > 0
-    assert (await api.http.post(CHAT, json=ASK, headers=quiet)).status_code == 200
-    assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 200
+    await check_that_tenants_take_turns(api)
 
 
 async def fall_back(api: Fixture, handler: Callable[[httpx.Request], httpx.Response]) -> None:
