@@ -39,7 +39,7 @@ class _Bucket:
         self._place = {"Bucket": server.bucket}
 
     def put(self, name: str, data: bytes) -> None:
-        self._client.put_object(**self._place, Key=f"data/{name}", Body=data)  # pyright: ignore
+        self._client.put_object(**self._place, Key=f"data/{name}", Body=data)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - botocore has no types of services
 
     def get(self, name: str) -> bytes:
         return self._client.get_object(**self._place, Key=f"data/{name}")["Body"].read()  # pyright: ignore

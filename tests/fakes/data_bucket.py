@@ -21,7 +21,7 @@ class DataBucket:
     def put(self, name: str, data: bytes) -> str:
         """Write an object and return its URL."""
         client = self._session.create_client("s3", endpoint_url=self._server.url, region_name="us-east-1")
-        client.put_object(  # pyright: ignore
+        client.put_object(  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - botocore has no types of services
             Bucket=self._server.bucket, Key=f"{self._folder}/{name}", Body=data
         )
         return self.location + name

@@ -256,7 +256,9 @@ def test_a_group_that_was_cancelled_is_resumed_once(cli: Cli, client: OpenAI) ->
     assert resumed.jobs[0].id == job.jobs[0].id
     assert [each.batch.completion_window for each in resumed.jobs[1:]] == ["3h", "3h"]
     assert [each.id for each in job.resume().jobs] == [each.id for each in resumed.jobs]
-    assert [each.id for each in Batches(client).job(job.id).jobs] == [each.id for each in resumed.jobs]  # pyright: ignore
+    found = Batches(client).job(job.id)
+    assert isinstance(found, JobGroup)
+    assert [each.id for each in found.jobs] == [each.id for each in resumed.jobs]
 
 
 def test_calls_that_are_rejected_name_their_batches_and_can_be_repeated(cli: Cli, client: OpenAI) -> None:

@@ -141,7 +141,7 @@ class Leaves(Executor):
 
 
 class JoinsText(Executor):
-    def join(self, params: bytes, conversations: Sequence[bytes]) -> str:  # pyright: ignore
+    def join(self, params: bytes, conversations: Sequence[bytes]) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - the operator's mistake
         return "text"
 
 

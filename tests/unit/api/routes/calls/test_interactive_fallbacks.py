@@ -190,7 +190,7 @@ async def test_each_backend_that_gets_a_call_takes_a_request_of_a_rate(
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
     await api.calls.publish()
     for each in await api.database.workers.interactive_rates(MINUTE):
-        assert each.tokens / each.requests == pytest.approx(30 / requests)  # pyright: ignore[reportUnknownMemberType]
+        assert each.tokens / each.requests == pytest.approx(30 / requests)
 
 
 async def test_an_answer_without_usage_keeps_its_estimate_in_a_rate_of_tokens(

@@ -135,7 +135,7 @@ async def test_a_process_reports_what_its_calls_use_of_rates(api: Fixture) -> No
     assert [(each.of_tenant, each.name) for each in reported] == [(False, "llama"), (True, "blue")]
     for each in reported:
         assert each.requests > 0
-        assert each.tokens == pytest.approx(30 * each.requests)  # pyright: ignore[reportUnknownMemberType]
+        assert each.tokens == pytest.approx(30 * each.requests)
 
 
 @pytest.mark.parametrize("has_begun", [False, True])

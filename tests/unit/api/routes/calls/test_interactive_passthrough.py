@@ -44,7 +44,7 @@ async def test_the_answer_of_the_backend_is_passed_on_and_counted(api: Fixture) 
     assert api.counted("interactive_requests_total", model="llama", result="200") == 1
     assert api.counted("interactive_tokens_total", model="llama", kind="completion") == 10
     cost = api.counted("interactive_cost_total", model="llama", currency="EUR")
-    assert cost == pytest.approx(40 / 1_000_000)  # pyright: ignore[reportUnknownMemberType]
+    assert cost == pytest.approx(40 / 1_000_000)
     assert await api.used_tokens() == 30
 
 

@@ -39,7 +39,7 @@ def test_the_mean_follows_the_calls_in_flight_within_seconds() -> None:
         assert (load.backend, load.in_flight) == (A, 2)
         assert 0 < load.mean < 1
         [load] = fixture.report_after(20)
-        assert load.mean == pytest.approx(2, rel=0.05)  # pyright: ignore[reportUnknownMemberType]
+        assert load.mean == pytest.approx(2, rel=0.05)
         assert fixture.gauge() == 2
     [load] = fixture.report_after(2)
     assert load.in_flight == 0
@@ -53,7 +53,7 @@ def test_short_calls_count_for_their_time() -> None:
             fixture.now += 0.05
         fixture.now += 0.05
         loads = fixture.load.report()
-    assert loads[0].mean == pytest.approx(0.5, rel=0.1)  # pyright: ignore[reportUnknownMemberType]
+    assert loads[0].mean == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_backend_that_is_idle_for_long_is_forgotten() -> None:
@@ -75,7 +75,7 @@ def test_the_use_of_rates_is_an_average_per_minute_and_ends_with_the_calls() -> 
         clock.now += 1
         found = rates.report()
     assert [each[:2] for each in found] == [(True, "blue"), (False, "llama")]
-    expected = pytest.approx((120.0, 6_000.0), rel=0.001)  # pyright: ignore[reportUnknownMemberType]
+    expected = pytest.approx((120.0, 6_000.0), rel=0.001)
     assert [(each.requests, each.tokens) for each in found] == [expected] * 2
     clock.now += 600
     assert rates.report() == []
