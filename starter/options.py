@@ -1,6 +1,6 @@
 """Options that several commands share, and the API client that these options configure."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
@@ -35,6 +35,22 @@ def _checked_ids(texts: list[str]) -> list[str]:
     return [_checked_id(text) for text in texts]
 
 
+def id_callback(thing: str, list_command: str) -> Callable[[str], str]:
+    """Return a callback of an argument that ends the command with an error if the id is empty.
+
+    Args:
+        thing: name of what has the id, such as `schedule`.
+        list_command: command that lists the ids.
+    """
+
+    def checked(text: str) -> str:
+        if not text.strip():
+            stop(f"The {thing} id is empty: `batchwright {list_command}` shows all ids.")
+        return text
+
+    return checked
+
+
 BatchId = Annotated[
     str,
     typer.Argument(
@@ -60,7 +76,12 @@ BatchesOrGroups = Annotated[
     ),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", help="Address of the API. [BATCHWRIGHT_URL]", show_default=False)
+    str | None,
+    typer.Option(
+        "--url",
+        help="Address of the API; its key is BATCHWRIGHT_API_KEY. [BATCHWRIGHT_URL]",
+        show_default=False,
+    ),
 ]
 Tenant = Annotated[
     str | None,

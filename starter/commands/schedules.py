@@ -22,7 +22,7 @@ from batchwright.starter.commands.batches.submit import (
     delete_unless_used,
     upload_input,
 )
-from batchwright.starter.options import Json, Tenant, Url, api_client, key_value_pairs
+from batchwright.starter.options import Json, Tenant, Url, api_client, id_callback, key_value_pairs
 from batchwright.starter.output import (
     column_table,
     escaped,
@@ -45,7 +45,15 @@ schedules = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the schedule, schedule_...", show_default=False)]
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Id of the schedule, schedule_...",
+        show_default=False,
+        callback=id_callback("schedule", "schedules list"),
+    ),
+]
 TimeZone = Annotated[
     str | None,
     typer.Option(

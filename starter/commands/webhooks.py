@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
-from batchwright.starter.options import Json, Tenant, Url, api_client
+from batchwright.starter.options import Json, Tenant, Url, api_client, id_callback
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -36,7 +36,15 @@ webhooks = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the webhook, webhook_...", show_default=False)]
+Id = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Id of the webhook, webhook_...",
+        show_default=False,
+        callback=id_callback("webhook", "webhooks list"),
+    ),
+]
 Events = Annotated[
     list[str] | None,
     typer.Option(
@@ -232,7 +240,13 @@ def deliveries(
 def replay(
     id: Id,
     delivery: Annotated[
-        str, typer.Argument(metavar="DELIVERY", help="Id of the delivery, wh_...", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DELIVERY",
+            help="Id of the delivery, wh_...",
+            show_default=False,
+            callback=id_callback("delivery", "webhooks deliveries ID"),
+        ),
     ],
     json: Json = False,
     url: Url = None,

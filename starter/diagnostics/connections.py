@@ -44,10 +44,11 @@ def run_or_stop(
     except (CommandRefused, *REFUSALS) as error:
         stop(str(error), ExitCode.FAILED)
     except (DatabaseError, *failures) as error:
-        stop(f"{str(error).rstrip('.')}{_dev_stack_hint() or '.'}", code)
+        hint = dev_stack_hint()
+        stop(f"{str(error).rstrip('.')}{f'; {hint}' if hint else '.'}", code)
 
 
-def _dev_stack_hint() -> str:
+def dev_stack_hint() -> str:
     """Return a hint for an error message if the user has probably forgotten to load `dev.env`; otherwise
     empty.
 
@@ -55,7 +56,7 @@ def _dev_stack_hint() -> str:
     exist, or if its values are already in the environment.
     """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
-    return f"; `. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
+    return f"`. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
 
 
 def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:

@@ -8,7 +8,7 @@ from batchwright.contracts.api_objects.operator import (
     DeadLetterRetryPage,
 )
 from batchwright.starter.operator_client import operator_client
-from batchwright.starter.options import Json, Tenant, Url
+from batchwright.starter.options import Json, Tenant, Url, id_callback
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -27,7 +27,13 @@ dlq = typer.Typer(
     rich_markup_mode=None,
 )
 _DeadLetterId = Annotated[
-    str, typer.Argument(metavar="ID", help="Id of the dead letter, batch_req_...", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Id of the dead letter, batch_req_...",
+        show_default=False,
+        callback=id_callback("dead letter", "dlq list"),
+    ),
 ]
 _Of = Annotated[
     str | None, typer.Option("--of", metavar="TENANT", help="Only those of this tenant.", show_default=False)
@@ -103,7 +109,7 @@ def retry_all(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Create batches that retry dead letters, one for each ended batch.
+    """Retry dead letters: create a batch for each ended batch.
 
     Dead letters that were already retried are left out. Exits with 1 if a batch could not be created.
     """

@@ -95,7 +95,7 @@ def list_acts(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """List actions, newest first: who did what, to what, and how it ended.
+    """List actions with actors and outcomes, newest first.
 
     `--json` also prints the state of the target before and after each action.
     """
@@ -109,7 +109,7 @@ def list_acts(
     for entry in page.data:
         outcome_text = f"{entry.outcome} {entry.code}" if entry.code else str(entry.outcome)
         table.add_row(
-            local_timestamp(entry.created_at)[5:],
+            local_timestamp(entry.created_at),
             escaped(_actor_text(entry)),
             entry.action,
             escaped(_target_text(entry)),

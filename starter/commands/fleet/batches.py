@@ -151,7 +151,7 @@ def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant 
 
 @batches.command("slices")
 def slices(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Show where the slices of a batch are, since when, and what they wait for.
+    """Show the slices of a batch: where they are, and why they wait.
 
     A slice is a part of the lines that one worker sends.
     """
@@ -230,7 +230,10 @@ def priority(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Change the priority of a live batch relative to other batches of its tenant."""
+    """Change the priority of a live batch.
+
+    It counts among the batches of the same tenant.
+    """
     with operator_client(url, tenant) as client:
         _print(client.prioritize_batch(batch_id, value), json)
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.api_objects.operator import HoldList
-from batchwright.starter.operator_client import operator_client
+from batchwright.starter.client import ClientError
+from batchwright.starter.operator_client import OperatorClient, operator_client
 from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import (
     column_table,
@@ -28,11 +29,16 @@ def hold(
 ) -> None:
     """Stop sending lines of a tenant or a model until you release it.
 
-    Requests in flight complete. Completion windows keep running.
+    Requests in flight complete. Completion windows keep running. A model that no backend serves now can be
+    held, too, with a warning.
     """
     target = _target(of, model)
     with operator_client(url, tenant) as client:
-        _print(client.hold(target), json)
+        page = client.hold(target)
+        if model is not None and not _is_known(client, model):
+            warning = f"No backend serves {model} now. Check the name: `batchwright models` lists all models."
+            stderr().print(warning, markup=False)
+        _print(page, json)
 
 
 def release(
@@ -61,6 +67,16 @@ def _target(of: str | None, model: str | None) -> dict[str, str]:
     if (of is None) == (model is None):
         stop("Name either a tenant with --of or a model with --model.")
     return {"tenant": of} if of is not None else {"model": model or ""}
+
+
+def _is_known(client: OperatorClient, model: str) -> bool:
+    try:
+        client.model(model)
+    except ClientError as error:
+        if error.code != "model_not_found":
+            raise
+        return False
+    return True
 
 
 def _print(page: HoldList, json: bool) -> None:

@@ -38,7 +38,7 @@ def set_rate(
     what: Annotated[
         list[str],
         typer.Argument(
-            metavar="[MODEL] RATE", help="Model and its requests per second; 0: no limit.", show_default=False
+            metavar="MODEL RATE", help="Model and its requests per second; 0: no limit.", show_default=False
         ),
     ],
     all_models: AllModels = False,
@@ -57,7 +57,10 @@ def set_rate(
 
 @rates.command("clear")
 def clear_rate(
-    model: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]", show_default=False)] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="Model whose rate is cleared.", show_default=False),
+    ] = None,
     all_models: AllModels = False,
     json: Json = False,
     url: Url = None,

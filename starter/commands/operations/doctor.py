@@ -9,9 +9,10 @@ from rich.table import Table
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.diagnostics import backend_checks, checks, temporal_checks
 from batchwright.starter.diagnostics.checks import Clock
+from batchwright.starter.diagnostics.connections import dev_stack_hint
 from batchwright.starter.diagnostics.findings import DiagnosticReport, Finding, Level, problem
 from batchwright.starter.options import JsonLine
-from batchwright.starter.output import ExitCode, escaped, print_json, stdout
+from batchwright.starter.output import ExitCode, escaped, print_json, stderr, stdout
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -79,5 +80,7 @@ def doctor(json: JsonLine = False) -> None:
             sentence = escaped(f"{finding.message} {finding.remedy}".rstrip())
             table.add_row(f"[{colour}]{finding.level}[/{colour}]", finding.part, sentence)
         stdout().print(table)
+        if not report.is_sound and (hint := dev_stack_hint()):
+            stderr().print(hint, markup=False)
     if not report.is_sound:
         raise typer.Exit(int(ExitCode.FAILED))

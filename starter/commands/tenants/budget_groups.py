@@ -56,7 +56,7 @@ _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the group.",
 _Members = Annotated[
     list[str],
     typer.Argument(
-        metavar="MEMBER...",
+        metavar="MEMBER",
         help="Tenants of an organization; keys of a team or user, by id or prefix bw_...",
         show_default=False,
     ),

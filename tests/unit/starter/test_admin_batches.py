@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from batchwright.contracts.terms import ActivityState, BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal.pending_activities import PendingActivity
 from tests.fakes.tables.batches.custom_ids import part_of
-from tests.unit.starter.cli import LATER, Cli, run_now, served
+from tests.unit.starter.cli import LATER, LISTING, Cli, run_now, served
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
@@ -127,6 +128,16 @@ def test_a_tenant_and_a_model_are_held_and_released(cli: Cli) -> None:
     for options in ((), ("--of", "red", "--model", "llama")):
         refused = cli.run("admin", "hold", *options)
         assert (refused.exit_code, "Name either a tenant" in refused.stderr) == (3, True)
+
+
+def test_a_held_model_that_no_backend_serves_is_named_in_a_warning(cli: Cli) -> None:
+    held = cli.run("admin", "hold", "--model", "lama")
+    assert (held.exit_code, "lama" in held.stdout) == (0, True)
+    assert held.stderr.startswith("No backend serves lama now. Check the name:")
+    cli.run("admin", "release", "--model", "lama")
+    run_now(cli.api.database.models.replace_models(LISTING, ["llama"], datetime.now(UTC)))
+    assert cli.run("admin", "hold", "--model", "llama").stderr == ""
+    cli.run("admin", "release", "--model", "llama")
 
 
 def test_a_batch_that_is_not_finalizing_is_not_abandoned(cli: Cli) -> None:

@@ -19,9 +19,11 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.settings import Settings
 from batchwright.starter.client import ClientError
 from batchwright.starter.commands.batches.results import follow_results
 from batchwright.starter.diagnostics.connections import run_or_stop
+from batchwright.starter.diagnostics.findings import DiagnosticReport, problem
 from batchwright.storage.base import StorageFull
 from batchwright.storage.spill.scratch_file import ScratchFile
 from tests.fakes.small_memory import small_memory
@@ -323,6 +325,44 @@ def test_a_stack_running_in_this_folder_is_suggested(
         "PostgreSQL does not answer; `. .batchwright/dev.env` sets the addresses of the "
         "`batchwright dev` stack here.\n"
     )
+
+
+def test_the_doctor_suggests_a_stack_running_in_this_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".batchwright").mkdir()
+    (tmp_path / ".batchwright" / "dev.env").touch()
+    monkeypatch.delenv("BATCHWRIGHT_DATABASE_URL", raising=False)
+
+    async def unavailable(chosen: Settings) -> DiagnosticReport:
+        return DiagnosticReport(findings=[problem("database", "PostgreSQL does not answer.")])
+
+    monkeypatch.setattr("batchwright.starter.commands.operations.doctor.examine", unavailable)
+    ended = cli.run("doctor")
+    assert (ended.exit_code, ended.stderr.split(" sets ")[0]) == (1, "`. .batchwright/dev.env`")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("schedules", "pause"), "The schedule id is empty: `batchwright schedules list` shows all ids."),
+        (("webhooks", "show"), "The webhook id is empty: `batchwright webhooks list` shows all ids."),
+        (("dlq", "delete"), "The dead letter id is empty: `batchwright dlq list` shows all ids."),
+    ],
+)
+def test_an_empty_variable_instead_of_an_id_is_reported(
+    cli: Cli, command: tuple[str, ...], message: str
+) -> None:
+    ended = cli.run(*command, "")
+    assert (ended.exit_code, ended.stderr) == (3, f"{message}\n")
+
+
+@pytest.mark.parametrize("group", [(), ("admin",), ("admin", "batches"), ("admin", "audit-log"), ("dlq",)])
+def test_no_summary_of_a_command_is_cut(cli: Cli, group: tuple[str, ...]) -> None:
+    shown = cli.run(*group, "--help", COLUMNS="80").stdout
+    commands = shown.split("Commands:\n")[1].splitlines()
+    assert [line for line in commands if not line.endswith(".")] == []
 
 
 def test_a_wrong_window_is_reported_with_the_message_of_the_api(cli: Cli, tmp_path: Path) -> None:
