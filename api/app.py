@@ -46,6 +46,7 @@ from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
 from batchwright.api.routes.calls.interactive_passthrough import InteractiveForwarder, InteractiveRoutes
 from batchwright.api.routes.calls.queue_jobs import QueueRoutes
 from batchwright.api.routes.calls.responses import ResponseRoutes
+from batchwright.api.routes.downloads import Downloads
 from batchwright.api.routes.files import FileRoutes
 from batchwright.api.routes.health import HealthRoutes
 from batchwright.api.routes.limits import LimitRoutes
@@ -113,9 +114,13 @@ def _add_routes(
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
     tenant, request_rate = tenant_header_parameter(settings), Depends(RequestRateLimit(deps))
-    search = LineSearch(deps)
+    search, downloads = LineSearch(deps), Downloads()
     tenant_routers = [
-        *(FileRoutes(deps).router(), UploadRoutes(deps).router(), BatchRoutes(deps, search).router()),
+        *(
+            FileRoutes(deps, downloads).router(),
+            UploadRoutes(deps).router(),
+            BatchRoutes(deps, search).router(),
+        ),
         *(routes(deps).router() for routes in _TENANT_ROUTES),
         BatchEventRoutes(deps, events).router(),
     ]
@@ -133,7 +138,7 @@ def _add_routes(
         app.include_router(
             router, dependencies=[*keys, tenant, request_rate], responses=denials | error_responses(429)
         )
-    message_router = MessageBatchRoutes(deps).router()
+    message_router = MessageBatchRoutes(deps, downloads).router()
     tenant_routers.append(message_router)
     app.include_router(
         message_router,

@@ -13,6 +13,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, file_not_found
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import FILE_RESPONSES, enum_schema, error_responses, limit_schema
+from batchwright.api.routes.downloads import CountedResponse, Downloads
 from batchwright.api.schemas.file_create import FILE_BODY, SCOPE_OBSERVER, file_size_limit
 from batchwright.api.schemas.openai_objects import file_object, file_page, json_response
 from batchwright.api.services.files.download import conditional_headers, file_response
@@ -33,8 +34,8 @@ _MAX_INLINE_OBJECTS = 500  # larger lists are built in a thread, to not block th
 
 
 class FileRoutes:
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._deps = deps
+    def __init__(self, deps: ApiDependencies, downloads: Downloads) -> None:
+        self._deps, self._downloads = deps, downloads
         self._files = deps.database.files
         self._audit_log = AuditLog(deps)
 
@@ -110,8 +111,11 @@ class FileRoutes:
     async def content(self, request: Request, file_id: str) -> Response:
         """Download a file. If the header Range has a byte range, download only this range."""
         row = await self._row(request, file_id)
+        size = 0 if is_head(request) else row.bytes
         try:
-            return await file_response(request, row, self._deps.storage, without_body=is_head(request))
+            with self._downloads.begin(row.tenant, size) as counted:
+                shown = await file_response(request, row, self._deps.storage, without_body=is_head(request))
+                return CountedResponse(shown, counted.pop_all())
         except ObjectMissing as error:
             await self._row(request, file_id)  # raises 404 if the file was deleted in the meantime
             logger.error("object of a file is missing", extra={"file_id": file_id, "error": str(error)})

@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator
 from typing import Protocol
 
 from fastapi import Request
@@ -19,6 +19,7 @@ else:
 # The lowest levels: on results they save nine tenths of the bytes, and higher levels save little more.
 _GZIP_LEVEL, _ZSTD_LEVEL = 1, 1
 _GZIP_WBITS = 31
+_PART_BYTES = 128 * 1024
 _MIN_BYTES = 4096  # smaller files are sent as they are
 _NOT_ACCEPTED = re.compile(r";q=0(\.0*)?")
 VARY = {"Vary": "Accept-Encoding"}  # header of all responses that may be compressed
@@ -52,15 +53,19 @@ async def encoded(
 ) -> AsyncGenerator[bytes]:
     """Yield the body of a response: `first`, followed by `rest`. Compress it unless `compression` is None.
 
-    Pieces are compressed in a thread, one at a time.
+    Pieces are compressed in a thread, one at a time. Without compression, they are sent in parts, because the
+    connection of a slow client keeps a part that it cannot send yet, and the next one.
 
     Args:
         flushes: True for a live stream. The client can then decompress each piece as soon as it arrives.
     """
     if compression is None:
-        yield first
+        for part in _parts(first):
+            yield part
+        del first  # a slow client would otherwise keep it in memory until the end
         async for piece in rest:
-            yield piece
+            for part in _parts(piece):
+                yield part
         return
     compressor = _GzipCompressor() if compression is Compression.GZIP else _ZstdCompressor()
 
@@ -69,9 +74,18 @@ async def encoded(
         return packed + compressor.flush() if flushes and piece else packed
 
     yield await asyncio.to_thread(compress, first)
+    del first
     async for piece in rest:
         yield await asyncio.to_thread(compress, piece)
     yield await asyncio.to_thread(compressor.finish)
+
+
+def _parts(piece: bytes) -> Iterator[bytes]:
+    if len(piece) <= _PART_BYTES:
+        yield piece
+        return
+    for start in range(0, len(piece), _PART_BYTES):
+        yield piece[start : start + _PART_BYTES]
 
 
 class _Compressor(Protocol):

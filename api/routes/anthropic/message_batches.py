@@ -33,6 +33,7 @@ from batchwright.api.routes.anthropic.message_batch_objects import (
 )
 from batchwright.api.routes.anthropic.message_batch_results import results
 from batchwright.api.routes.anthropic.request_stream import RequestStream, limits_of
+from batchwright.api.routes.downloads import CountedResponse, Downloads
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.schemas.openai_objects import batch_object, json_response
@@ -109,8 +110,8 @@ async def _check_version(
 
 
 class MessageBatchRoutes:
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._deps, self._settings = deps, deps.settings
+    def __init__(self, deps: ApiDependencies, downloads: Downloads) -> None:
+        self._deps, self._settings, self._downloads = deps, deps.settings, downloads
         self._batches, self._files = deps.database.batches, deps.database.files
         self._batch_list = deps.database.batch_list
         self._creator, self._control = BatchCreator(deps), BatchControl(deps)
@@ -260,14 +261,17 @@ class MessageBatchRoutes:
             raise _results_gone(message_batch_id)
         if is_head(request):
             return Response(None, media_type=JSONL)
-        pieces = results(row, [files[id] for id in result_file_ids(row)], self._deps.storage)
-        try:
-            first = await anext(pieces, b"")  # while an error response is still possible
-        except ObjectMissing:
-            raise _results_gone(message_batch_id) from None
-        compression = accepted_compression(request)
-        body, headers = encoded(first, pieces, compression), encoding_headers(compression)
-        return StreamingResponse(body, headers=headers, media_type=JSONL)
+        found = [files[id] for id in result_file_ids(row)]
+        pieces = results(row, found, self._deps.storage)
+        with self._downloads.begin(row.order.tenant, sum(file.bytes for file in found)) as counted:
+            try:
+                first = await anext(pieces, b"")  # while an error response is still possible
+            except ObjectMissing:
+                raise _results_gone(message_batch_id) from None
+            compression = accepted_compression(request)
+            body, headers = encoded(first, pieces, compression), encoding_headers(compression)
+            shown = StreamingResponse(body, headers=headers, media_type=JSONL)
+            return CountedResponse(shown, counted.pop_all())
 
     async def _response(self, request: Request, row: BatchRow) -> Response:
         files = await self._result_files(row.order.tenant, [row])

@@ -1,11 +1,14 @@
 """/v1/files: upload, list, get, delete."""
 
+import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from batchwright.api.routes.calls import call_body
 from batchwright.api.schemas.openai_objects import file_page
 from batchwright.contracts.api_objects.openai import DeletedFile, FileObject, FilePage
 from batchwright.database.errors import DatabaseUnavailable
@@ -14,6 +17,18 @@ from batchwright.storage.base import StorageFull, StorageUnavailable
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
 
 DAY_SECONDS = 86_400
+SCOPE: dict[str, Any] = {
+    "type": "http",
+    "asgi": {"version": "3.0"},
+    "http_version": "1.1",
+    "method": "GET",
+    "scheme": "http",
+    "query_string": b"",
+    "root_path": "",
+    "headers": [(b"host", b"api")],
+    "client": ("127.0.0.1", 1),
+    "server": ("api", 80),
+}
 
 
 @pytest.fixture
@@ -129,6 +144,35 @@ async def test_a_file_of_another_tenant_does_not_exist(api: ApiFixture) -> None:
     assert read(await api.http.get("/v1/files", headers=red), FilePage).data == []
     assert (await api.http.get("/v1/files", params={"after": file.id}, headers=red)).status_code == 404
     assert left(api) == 2
+
+
+async def test_a_tenant_that_reads_its_downloads_slowly_takes_a_limited_part_of_the_memory(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 2 * len(LINE))
+    path = f"/v1/files/{(await api.upload()).id}/content"
+    reads, started = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            started.release()
+            await reads.wait()
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    scope = {**SCOPE, "path": path, "raw_path": path.encode()}
+    async with asyncio.TaskGroup() as downloads:
+        for _ in range(2):
+            downloads.create_task(api.app(scope, receive, send))
+            await started.acquire()
+        refused = await api.http.get(path)
+        assert refused.status_code == 429
+        assert "retry-after" in refused.headers
+        assert (await api.http.head(path)).status_code == 200
+        reads.set()
+    assert (await api.http.get(path)).content == LINE
 
 
 async def test_a_list_of_thousands_is_built_off_the_event_loop(

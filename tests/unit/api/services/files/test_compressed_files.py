@@ -2,10 +2,12 @@
 
 import gzip
 import hashlib
+import tracemalloc
 from collections.abc import AsyncGenerator
 
 import pytest
 
+from batchwright.api.services.compressed_response import encoded
 from batchwright.rules.input.compression import zstd
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api
 from tests.unit.api.routes.test_uploads import complete, created, part
@@ -201,3 +203,20 @@ async def test_a_small_file_is_not_worth_compressing(api: ApiFixture) -> None:
     file = await api.upload(LINE)
     answer = await api.http.get(f"/v1/files/{file.id}/content", headers={"Accept-Encoding": "gzip"})
     assert (answer.content, "content-encoding" in answer.headers) == (LINE, False)
+
+
+async def test_only_a_part_of_a_download_is_in_memory_while_its_client_does_not_read() -> None:
+    async def rest() -> AsyncGenerator[bytes]:
+        yield b"the last"
+
+    tracemalloc.start()
+    try:
+        body = encoded(bytes(8 * 1024 * 1024), rest(), None)
+        sizes = list[int]()
+        while (part := await anext(body)) != b"the last":
+            sizes.append(len(part))
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert (sum(sizes), max(sizes)) == (8 * 1024 * 1024, 128 * 1024)
+    assert used < 1024 * 1024
