@@ -1,16 +1,21 @@
-"""Steps after the end of a batch: delete its intermediate objects, update metrics, log and trace."""
+"""Steps of all phases at the end of a batch: delete its intermediate objects, update metrics, log and trace.
+
+`finalization/` writes the files.
+"""
 
 import logging
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Literal
 
-from batchwright.activities.results.output_files import delete_superseded
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.files import FilesTable
+from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
+from batchwright.settings import Settings
 from batchwright.storage.base import Storage, StorageError
 from batchwright.telemetry import tracing
 from batchwright.telemetry.labels import OTHER
@@ -18,6 +23,7 @@ from batchwright.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
+OUTPUT_KINDS: tuple[Literal["output", "error"], ...] = ("output", "error")
 _SPAN_ERRORS = 5
 _SIZE_BUCKETS = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "50000"))
 
@@ -33,12 +39,42 @@ async def delete_scratch(
         keep_results: True to keep the intermediate objects, so that another batch can resume this batch.
     """
     try:
-        await delete_superseded(storage, files, order)
+        await _delete_superseded(storage, files, order)
         if keep_results:
             return
         await storage.delete_prefix(object_keys.batch_root(order.tenant, order.batch_id) + "/")
     except StorageError as error:
         _log.warning("scratch objects not deleted", extra={"batch_id": order.batch_id, "error": str(error)})
+
+
+async def _delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
+    """Delete the output and error files of attempts that did not end the batch.
+
+    Call this only after the batch has ended. Before that, it is not known which attempt's files are final.
+    """
+    for kind in OUTPUT_KINDS:
+        id = derived_file_id(order.batch_id, kind)
+        row = await files.get(order.tenant, id)
+        stale = [
+            info.key
+            async for info in storage.list(object_keys.output_key(order.tenant, id, ""))
+            if row is None or info.key != row.storage_key
+        ]
+        for key in stale:
+            await storage.delete(key)
+
+
+def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
+    """Return how long the files of an ended batch are kept.
+
+    The client may have set this time in the order. If not, it depends on the status with which the batch
+    ended.
+    """
+    if order.output_expires_after_seconds is not None:
+        return timedelta(seconds=order.output_expires_after_seconds)
+    if status is BatchStatus.COMPLETED:
+        return timedelta(days=settings.completed_file_retention_days)
+    return timedelta(days=settings.partial_file_retention_days)
 
 
 def log_completion(row: BatchRow, at: datetime) -> None:

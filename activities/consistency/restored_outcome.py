@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
-from batchwright.activities.results.output_files import file_lifetime
+from batchwright.activities.completion import file_lifetime
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.rules.ids import derived_file_id

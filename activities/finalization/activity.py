@@ -25,10 +25,10 @@ from batchwright.activities.errors import failure, translated
 from batchwright.activities.finalization.duplicate_results import DuplicateSettler
 from batchwright.activities.finalization.missing_line_settler import MissingLineSettler
 from batchwright.activities.finalization.missing_lines import MissingLines, find_missing
+from batchwright.activities.finalization.output_file_writer import OutputFileWriter
 from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.results.input_order_index import ResultIndex, SegmentUsage, SelectedResults
-from batchwright.activities.results.output_files import OutputFiles
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.backend_job_cancellation import JobCanceller, RouterLookup, RunningJob
@@ -151,7 +151,7 @@ class Finalization(FinalizationActivities):
         with ResultSpool(self._settings.spool_dir) as spool, ResultIndex(spool) as index:
             settled = await self._settle_all(request, spool, index)
             selected = settled.selected
-            files = OutputFiles(self._storage, self._settings, order, request.status)
+            files = OutputFileWriter(self._storage, self._settings, order, request.status)
             try:
                 output, error = await files.write(spool, index, selected, _now())
                 dead_letters = await spool.off_loop(self._dead_letters, order, index, selected)

@@ -4,16 +4,15 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterator
-from datetime import datetime, timedelta
-from typing import Literal
+from datetime import datetime
 
+from batchwright.activities.completion import OUTPUT_KINDS, file_lifetime
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
 from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import FileRow
-from batchwright.database.tables.files import FilesTable
 from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
@@ -23,10 +22,8 @@ from batchwright.storage.base import Storage, StorageError
 logger = logging.getLogger(__name__)
 _DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
 
-OUTPUT_KINDS: tuple[Literal["output", "error"], ...] = ("output", "error")
 
-
-class OutputFiles:
+class OutputFileWriter:
     """Writes the output and error file in one attempt to finalize a batch.
 
     All attempts use the same file ids, but each attempt has its own storage keys.
@@ -91,33 +88,3 @@ class OutputFiles:
             expires_at=at + file_lifetime(order, self._status, self._settings),
             storage_key=key,
         )
-
-
-def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
-    """Return how long the files of an ended batch are kept.
-
-    The client may have set this time in the order. If not, it depends on the status with which the batch
-    ended.
-    """
-    if order.output_expires_after_seconds is not None:
-        return timedelta(seconds=order.output_expires_after_seconds)
-    if status is BatchStatus.COMPLETED:
-        return timedelta(days=settings.completed_file_retention_days)
-    return timedelta(days=settings.partial_file_retention_days)
-
-
-async def delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
-    """Delete the output and error files of attempts that did not end the batch.
-
-    Call this only after the batch has ended. Before that, it is not known which attempt's files are final.
-    """
-    for kind in OUTPUT_KINDS:
-        id = derived_file_id(order.batch_id, kind)
-        row = await files.get(order.tenant, id)
-        stale = [
-            info.key
-            async for info in storage.list(object_keys.output_key(order.tenant, id, ""))
-            if row is None or info.key != row.storage_key
-        ]
-        for key in stale:
-            await storage.delete(key)
