@@ -28,10 +28,10 @@ from batchwright.activities.finalization.missing_lines import MissingLines, find
 from batchwright.activities.finalization.output_file_writer import OutputFileWriter
 from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.activities.results.input_order_index import ResultIndex, SegmentUsage, SelectedResults
-from batchwright.activities.results.result_spool import ResultSpool
-from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.backend_job_cancellation import JobCanceller, RouterLookup, RunningJob
+from batchwright.activities.stored_results.input_order_index import ResultIndex, SegmentUsage, SelectedResults
+from batchwright.activities.stored_results.result_spool import ResultSpool
+from batchwright.activities.stored_results.segment_reader import SegmentReader
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.temporal_payloads.finalization import (

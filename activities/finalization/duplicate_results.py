@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from batchwright.activities.finalization.missing_line_settler import whole_lines
-from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
-from batchwright.activities.results.record_rows import RecordRow, offset_of
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.input_order_index import ResultIndex, SelectedResults
+from batchwright.activities.stored_results.record_rows import RecordRow, offset_of
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.rules.growing_bytes import sorted_rows

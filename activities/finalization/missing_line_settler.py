@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterable
 import msgspec
 
 from batchwright.activities.finalization.missing_lines import MissingLine, MissingLines
-from batchwright.activities.results.input_order_index import ResultIndex
-from batchwright.activities.results.result_spool import ResultSpool
 from batchwright.activities.services.backend_job_cancellation import RunningJob
+from batchwright.activities.stored_results.input_order_index import ResultIndex
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import repeat
 
-from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
-from batchwright.activities.results.record_rows import RecordRow, RecordRows
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.input_order_index import ResultIndex, SelectedResults
+from batchwright.activities.stored_results.record_rows import RecordRow, RecordRows
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare

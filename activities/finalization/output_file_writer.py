@@ -8,8 +8,8 @@ from datetime import datetime
 
 from batchwright.activities.completion import OUTPUT_KINDS, file_lifetime
 from batchwright.activities.concurrency import run_both
-from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.input_order_index import ResultIndex, SelectedResults
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import FileRow

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from batchwright.activities.results.input_order_index import ResultIndex, SelectedResults
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.input_order_index import ResultIndex, SelectedResults
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.calls import CallAnswer
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.tables.calls import CallsTable

@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 from batchwright.activities.errors import failure
 from batchwright.activities.ingestion.input_spool import InputSpool
-from batchwright.activities.results.input_order_index import ResultIndex
-from batchwright.activities.results.result_spool import ResultSpool
-from batchwright.activities.results.segment_reader import SegmentReader
 from batchwright.activities.services.model_access import display_name
+from batchwright.activities.stored_results.input_order_index import ResultIndex
+from batchwright.activities.stored_results.result_spool import ResultSpool
+from batchwright.activities.stored_results.segment_reader import SegmentReader
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts, RerunKind
 from batchwright.contracts.terms import Usage

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.activities.results import input_order_index, result_spool
+from batchwright.activities.stored_results import input_order_index, result_spool
 from batchwright.rules import growing_bytes
 from batchwright.rules.input import custom_id_uniqueness
 from batchwright.storage.spill import spilled_bytes

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt
-from batchwright.activities.results.input_order_index import ResultIndex
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.input_order_index import ResultIndex
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.temporal_payloads.finalization import FinalizeResult

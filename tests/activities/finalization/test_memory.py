@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchwright.activities.results.input_order_index import ResultIndex
+from batchwright.activities.stored_results.input_order_index import ResultIndex
 from batchwright.storage.local import LocalStorage
 from tests.activities.finalization.settled_batch import a_batch
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.results.record_rows import RecordRows
+from batchwright.activities.stored_results.record_rows import RecordRows
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
 from batchwright.contracts.terms import BatchStatus

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Self
 
-from batchwright.activities.results.record_rows import (
+from batchwright.activities.stored_results.record_rows import (
     KEY_BYTES,
     RecordRow,
     RecordRows,
@@ -18,7 +18,7 @@ from batchwright.activities.results.record_rows import (
     offset_of,
     unpack_row,
 )
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
 from batchwright.rules.results.segment_format import (
     FINAL_FLAG,

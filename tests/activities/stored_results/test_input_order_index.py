@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.activities.results import result_spool
-from batchwright.activities.results.input_order_index import ResultIndex
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results import result_spool
+from batchwright.activities.stored_results.input_order_index import ResultIndex
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.terms import Usage
 from batchwright.rules import growing_bytes
 from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged, SegmentRecord, SegmentWriter

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable, Iterator
 
 from batchwright.activities.concurrency import run_both
-from batchwright.activities.results.input_order_index import ResultIndex
-from batchwright.activities.results.result_spool import ResultSpool
+from batchwright.activities.stored_results.input_order_index import ResultIndex
+from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.storage.base import ObjectInfo, ObjectMissing, Storage, StorageUnavailable
 
 _MAX_LISTINGS = 5
