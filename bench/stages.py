@@ -24,7 +24,7 @@ _INNERMOST = {
         "rules/backends/",
     ),
     "metrics, logs and traces": ("batchwright/telemetry/", "prometheus"),
-    "output lines and segments": ("result_writer.py", "rules/results/", "batchwright/contracts/"),
+    "output lines and segments": ("segment_buffer.py", "rules/results/", "batchwright/contracts/"),
     "storage": ("batchwright/storage/",),
     "input lines": ("line_queue.py", "resumed_slice.py", "rules/input/", "rules/planning/"),
     _SDK: (

@@ -5,7 +5,7 @@ constants.
 from pathlib import Path
 from typing import NamedTuple
 
-from batchwright.activities.execution.slice_state.result_writer import FLUSH_RESULTS, FLUSH_SECONDS
+from batchwright.activities.execution.slice_state.segment_buffer import FLUSH_RESULTS, FLUSH_SECONDS
 from batchwright.settings import Settings
 from batchwright.workflows.slice_scheduler import MAX_OUTSTANDING
 from bench import page

@@ -23,16 +23,16 @@ from batchwright.activities.execution.slice_state.quarantine import (
     CrashQuarantine,
     attempt_history,
 )
-from batchwright.activities.execution.slice_state.result_writer import (
-    FLUSH_RESULTS,
-    LAST_FLUSH_SECONDS,
-    ResultWriter,
-    SegmentNames,
-)
 from batchwright.activities.execution.slice_state.resumed_slice import (
     read_line_queue,
     read_slice_record,
     read_stored_results,
+)
+from batchwright.activities.execution.slice_state.segment_buffer import (
+    FLUSH_RESULTS,
+    LAST_FLUSH_SECONDS,
+    SegmentBuffer,
+    SegmentNames,
 )
 from batchwright.activities.execution.stop_signal import StopReason, StopSignal
 from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
@@ -78,7 +78,7 @@ class SliceAttempt:
         answers = (
             CallAnswers(worker.calls, request.tenant) if worker.calls and request.answers_calls else None
         )
-        self._writer = ResultWriter(worker.storage, worker.budget, worker.metrics, names, answers)
+        self._writer = SegmentBuffer(worker.storage, worker.budget, worker.metrics, names, answers)
         self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
         self._lease = SliceLease(worker.heartbeat(), info.heartbeat_timeout)
         self._quarantine = CrashQuarantine(

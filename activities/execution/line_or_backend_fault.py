@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuits.circuit_reports import report_failure
 from batchwright.inference.request_outcome import Outcome, quotable_error
@@ -112,7 +112,7 @@ class LineAttempts:
     after a crash.
     """
 
-    def __init__(self, request: SliceRequest, writer: ResultWriter, policy: RetryPolicy) -> None:
+    def __init__(self, request: SliceRequest, writer: SegmentBuffer, policy: RetryPolicy) -> None:
         self._deadline = Deadline.of(request.deadline)
         self._writer, self._policy = writer, policy
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from batchwright.activities.execution.line_or_backend_fault import FaultAttribution, LineAttempts
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
@@ -185,7 +185,7 @@ class LineSettler:
         self,
         worker: WorkerContext,
         request: SliceRequest,
-        writer: ResultWriter,
+        writer: SegmentBuffer,
         router: ModelRouter,
         cost: SliceCost | None,
     ) -> None:

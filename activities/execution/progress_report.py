@@ -4,7 +4,7 @@ import time
 
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.slice_state.result_writer import LAST_FLUSH_SECONDS, ResultWriter
+from batchwright.activities.execution.slice_state.segment_buffer import LAST_FLUSH_SECONDS, SegmentBuffer
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.slice_deferrals import deferral_cause, deferral_seconds, waiting_reason
@@ -26,7 +26,7 @@ class SliceReporter:
     """
 
     def __init__(
-        self, worker: WorkerContext, request: SliceRequest, writer: ResultWriter, attempt: int
+        self, worker: WorkerContext, request: SliceRequest, writer: SegmentBuffer, attempt: int
     ) -> None:
         self._worker, self._request, self._writer = worker, request, writer
         self._attempt = attempt

@@ -14,7 +14,7 @@ from batchwright.activities.execution.rate_pacer import RatePacer
 from batchwright.activities.execution.slice_state.lease import SliceLease
 from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.slice_state.quarantine import CrashQuarantine
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
 from batchwright.activities.execution.stop_signal import StopSignal
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
@@ -46,7 +46,7 @@ class TurnContext:
     request: SliceRequest
     router: ModelRouter
     queue: LineQueue
-    writer: ResultWriter
+    writer: SegmentBuffer
     outcomes: LineSettler
     lease: SliceLease
     stop: StopSignal

@@ -103,7 +103,7 @@ class Lease:
         self._renewed = renewed
 
 
-class ResultWriter:
+class SegmentBuffer:
     """Buffers results and stores them in segments, immutable files that are either complete or absent."""
 
     def __init__(self, store: Path) -> None:
@@ -141,7 +141,7 @@ class Dispatcher:
     client: httpx.AsyncClient
     queue: LineQueue
     lease: Lease
-    writer: ResultWriter
+    writer: SegmentBuffer
     in_flight: int = 0
 
     async def run(self) -> bool:
@@ -192,7 +192,7 @@ async def run_slice(lines: Path, store: Path, url: str) -> bool:
 
     Return True if all lines have a stored result at the end.
     """
-    lease, writer = Lease(store), ResultWriter(store)
+    lease, writer = Lease(store), SegmentBuffer(store)
     await lease.acquire()
     done = settled(store)
     queue = LineQueue(line for line in read_lines(lines) if line.offset not in done)

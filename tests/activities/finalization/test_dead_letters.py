@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter, SegmentNames
 from batchwright.activities.execution.slice_state.resumed_slice import read_stored_results
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import BatchStatus
@@ -85,7 +85,7 @@ async def compacted(*segments: list[SegmentRecord]) -> list[SegmentRecord]:
     execution = ExecutionFixture(ok)
     for number, records in enumerate(segments):
         await execution.store(*records, name=f"0000-000001-aa-0000{number}")
-    sink = ResultWriter(
+    sink = SegmentBuffer(
         execution.storage, execution.context.budget, execution.metrics, SegmentNames(FOLDER, 0, 2)
     )
     sink.restore(await read_stored_results(execution.storage, FOLDER))

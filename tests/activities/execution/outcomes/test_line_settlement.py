@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler, OutboundRequest
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt, SliceLine
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter, SegmentNames
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome, from_exception
@@ -34,7 +34,7 @@ class OpenCircuit:
         fail(self.lane)
         context, slice_ = self.execution.context, request()
         names = SegmentNames(FOLDER, 0, 1)
-        self.writer = ResultWriter(self.execution.storage, context.budget, context.metrics, names)
+        self.writer = SegmentBuffer(self.execution.storage, context.budget, context.metrics, names)
         self.outcomes = LineSettler(context, slice_, self.writer, self.route, None)
 
     def probe(self) -> InFlightRequest:

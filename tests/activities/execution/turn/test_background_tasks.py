@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from tests.activities.execution.fixture import ExecutionFixture, eventually, line_of, ok, plan_slice, request
 
@@ -43,16 +43,16 @@ async def test_results_are_written_after_their_writer_failed_unexpectedly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     execution = ExecutionFixture(ok)
-    really, runs = ResultWriter.run, 0
+    really, runs = SegmentBuffer.run, 0
 
-    async def breaking(sink: ResultWriter) -> None:
+    async def breaking(sink: SegmentBuffer) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
             raise ValueError("a bug in the writer")
         await really(sink)
 
-    monkeypatch.setattr(ResultWriter, "run", breaking)
+    monkeypatch.setattr(SegmentBuffer, "run", breaking)
     answer = asyncio.Event()
 
     async def slow(sent: httpx.Request) -> httpx.Response:

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from batchwright.activities.execution.slice_state.lease import HeartbeatReply
-from batchwright.activities.execution.slice_state.result_writer import ResultWriter, SegmentNames
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
 from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.errors import Failure
@@ -166,8 +166,8 @@ async def test_a_slice_that_is_lost_while_its_results_are_stored_has_not_finishe
 # Storage
 
 
-def sink_of(storage: MemoryStorage, budget: MemoryBudget) -> ResultWriter:
-    return ResultWriter(storage, budget, Metrics(), SegmentNames(FOLDER, 0, 1))
+def sink_of(storage: MemoryStorage, budget: MemoryBudget) -> SegmentBuffer:
+    return SegmentBuffer(storage, budget, Metrics(), SegmentNames(FOLDER, 0, 1))
 
 
 async def test_abandoned_results_release_their_memory_and_are_not_stored() -> None:

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from batchwright.activities.execution.slice_state.result_writer import FLUSH_RESULTS
+from batchwright.activities.execution.slice_state.segment_buffer import FLUSH_RESULTS
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import Usage

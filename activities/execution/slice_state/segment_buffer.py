@@ -51,7 +51,7 @@ class SegmentNames:
         return object_keys.segment(self._folder, self._generation, self._attempt, self._nonce, self._sequence)
 
 
-class ResultWriter:
+class SegmentBuffer:
     """Buffers the results of a slice, and stores them together as segments (objects with many results).
 
     A line is settled only when its result is stored.
