@@ -23,7 +23,7 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.activities.ingestion.admission_forecast import check_window
+from batchwright.activities.ingestion.admission_by_forecast import check_window
 from batchwright.activities.ingestion.input_file import InputCopy, write_calls
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts

@@ -30,9 +30,9 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.openai_objects import batch_object, batch_page, found_page, json_response
 from batchwright.api.services.batches.control import BatchControl
+from batchwright.api.services.batches.cost_estimate_runner import EstimateRunner
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.deletion import BatchDeletion
-from batchwright.api.services.batches.estimate_runner import EstimateRunner
 from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.batches.rerun import BatchReruns
 from batchwright.api.services.idempotency import (

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.dispatch.fair_queue import FairShare
-from batchwright.rules.forecast.finish_times import Forecaster
+from batchwright.rules.forecast.end_of_live_batches import Forecaster
+from batchwright.rules.forecast.end_of_new_batch import StartTime, start_time
 from batchwright.rules.forecast.model_queue import ModelSpeed, RemainingTime
-from batchwright.rules.forecast.new_batch import StartTime, start_time
 from batchwright.rules.forecast.work_ahead import FOR_OTHERS, UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
 from bench.forecast.scenarios import Batch, Scenario

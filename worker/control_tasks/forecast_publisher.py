@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from batchwright.contracts.temporal_payloads.batch import BatchForecast
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastRow
-from batchwright.rules.forecast.finish_times import Forecaster, is_news, window_fit
+from batchwright.rules.forecast.end_of_live_batches import Forecaster, is_news, window_fit
 from batchwright.rules.forecast.model_queue import RemainingTime
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.telemetry.metrics import Metrics

@@ -1,1 +1,3 @@
-"""Forecasts: when live batches and new batches will be done, and the speeds from which this is computed."""
+"""Forecasts: when batches end. `end_of_live_batches` computes it for batches in progress, `end_of_new_batch` for
+batches that have not begun; the other files compute the speeds, the shares and the queue that both need.
+"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from batchwright.api.services.batches import estimate_runner as estimates
+from batchwright.api.services.batches import cost_estimate_runner as estimates
 from batchwright.contracts.api_objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import ModelCounts

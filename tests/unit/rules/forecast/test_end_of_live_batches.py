@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
-from batchwright.rules.forecast.finish_times import (
+from batchwright.rules.forecast.end_of_live_batches import (
     Forecaster,
     is_news,
     window_fit,

@@ -3,8 +3,8 @@
 import pytest
 
 from batchwright.contracts.temporal_payloads.batch import StartFit
+from batchwright.rules.forecast.end_of_new_batch import StartTime, start_time
 from batchwright.rules.forecast.model_queue import ModelSpeed
-from batchwright.rules.forecast.new_batch import StartTime, start_time
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 
 
