@@ -1,11 +1,12 @@
 """Builds the responses of OpenAI's API from database rows, and JSON responses from objects."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from fastapi import Response
 from pydantic import BaseModel
 
+from batchwright.api.schemas.shown_forecasts import forecast_object, start_forecast_object
 from batchwright.contracts.api_objects.openai import (
     BatchCost,
     BatchError,
@@ -22,20 +23,16 @@ from batchwright.contracts.api_objects.openai import (
     OutputLocation,
     PartObject,
     RequestCounts,
-    StartForecastObject,
     UploadObject,
     UsageObject,
     WaitingObject,
 )
-from batchwright.contracts.temporal_payloads.batch import StartForecast
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.token_costs import batch_cost
-
-FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 
 
 def json_response(
@@ -110,7 +107,7 @@ def batch_object(
             paused=paused,
             waiting=waiting,
             forecast=forecast,
-            start_forecast=None if row.start_forecast is None else _start_forecast(row.start_forecast),
+            start_forecast=None if row.start_forecast is None else start_forecast_object(row.start_forecast),
             origin=order.origin,
             deduplicate=order.policy.deduplicate,
             priority=order.priority,
@@ -137,36 +134,6 @@ def cost_of(row: BatchRow) -> BatchCost | None:
     """Return the cost of a batch so far, as shown to clients; None if none of its models has prices."""
     final = row.status.is_terminal and not row.files_pending
     return batch_cost(row.model_usage, row.prices, final=final)
-
-
-def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
-    """Return the forecast of when a batch ends, as of the time `now`; None if there is no valid forecast.
-
-    A forecast that was not renewed for `FORECAST_AGE` is not valid. This happens if the batch is paused or no
-    control worker runs. A batch that is being cancelled has no valid forecast either.
-    """
-    forecast = row.forecast
-    if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:
-        return None
-    p50, p90 = forecast.seconds_left(now)
-    return ForecastObject(
-        window=forecast.window,
-        remaining_seconds_p50=round(p50),
-        remaining_seconds_p90=round(p90),
-        lines_per_second=forecast.lines_per_second,
-        lines_ahead=forecast.lines_ahead,
-        made_at=int(forecast.made_at.timestamp()),
-    )
-
-
-def _start_forecast(forecast: StartForecast) -> StartForecastObject:
-    return StartForecastObject(
-        window=forecast.window,
-        seconds_p50=round(forecast.p50_seconds),
-        seconds_p90=round(forecast.p90_seconds),
-        lines_ahead=forecast.lines_ahead,
-        made_at=int(forecast.made_at.timestamp()),
-    )
 
 
 def file_page(rows: list[FileRow], *, more: bool) -> FilePage:

@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from batchwright.api.schemas.openai_objects import batch_object, forecast_object
+from batchwright.api.schemas.openai_objects import batch_object
+from batchwright.api.schemas.shown_forecasts import forecast_object
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,

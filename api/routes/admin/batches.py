@@ -28,13 +28,14 @@ from batchwright.api.schemas.json_body import (
     reject_unknown,
     required_integer,
 )
-from batchwright.api.schemas.openai_objects import FORECAST_AGE, json_response
+from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.schemas.operator_batches import (
     batch_counts,
     found_operator_page,
     operator_batch,
     operator_batch_page,
 )
+from batchwright.api.schemas.shown_forecasts import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.line_search import LineSearch
 from batchwright.api.services.batches.slices import BatchSlices

@@ -4,7 +4,8 @@ import asyncio
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value
-from batchwright.api.schemas.openai_objects import batch_object, cost_of, forecast_object
+from batchwright.api.schemas.openai_objects import batch_object, cost_of
+from batchwright.api.schemas.shown_forecasts import forecast_object
 from batchwright.api.services.batches.shown_waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
 from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.api_objects.openai import BatchObject

@@ -1,0 +1,39 @@
+"""Forecasts of a batch's end as responses of the API show them. `rules/forecast/` computes them."""
+
+from datetime import datetime, timedelta
+
+from batchwright.contracts.api_objects.openai import ForecastObject, StartForecastObject
+from batchwright.contracts.temporal_payloads.batch import StartForecast
+from batchwright.database.records import BatchRow
+
+FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
+
+
+def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
+    """Return the forecast of when a batch ends, as of the time `now`; None if there is no valid forecast.
+
+    A forecast that was not renewed for `FORECAST_AGE` is not valid. This happens if the batch is paused or no
+    control worker runs. A batch that is being cancelled has no valid forecast either.
+    """
+    forecast = row.forecast
+    if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:
+        return None
+    p50, p90 = forecast.seconds_left(now)
+    return ForecastObject(
+        window=forecast.window,
+        remaining_seconds_p50=round(p50),
+        remaining_seconds_p90=round(p90),
+        lines_per_second=forecast.lines_per_second,
+        lines_ahead=forecast.lines_ahead,
+        made_at=int(forecast.made_at.timestamp()),
+    )
+
+
+def start_forecast_object(forecast: StartForecast) -> StartForecastObject:
+    return StartForecastObject(
+        window=forecast.window,
+        seconds_p50=round(forecast.p50_seconds),
+        seconds_p90=round(forecast.p90_seconds),
+        lines_ahead=forecast.lines_ahead,
+        made_at=int(forecast.made_at.timestamp()),
+    )
