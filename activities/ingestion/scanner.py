@@ -15,8 +15,8 @@ from batchwright.rules.deadline import Deadline
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.custom_id_search import CustomIdIndex
 from batchwright.rules.input.input_validator import CheckedLine, InputValidator
+from batchwright.rules.input.line_rules import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.line_validator import AcceptedRequest, InputLimits, RejectedRequest
 from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
 from batchwright.rules.planning.prefix_order import ModelLines, PlanOrder, PromptPrefixes
 from batchwright.rules.planning.prompt_sort_keys import NEEDED_TEXT_BYTES

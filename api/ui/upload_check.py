@@ -8,7 +8,7 @@ from starlette.types import Message, Receive
 
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.settings import Settings
 

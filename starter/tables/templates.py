@@ -15,7 +15,7 @@ from jinja2 import nodes
 from jinja2.runtime import Context, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.json_text import RepeatedKey, unique_keys
 from batchwright.starter.tables.errors import TableError
 from batchwright.starter.tables.reading import Row, readable

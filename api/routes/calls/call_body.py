@@ -14,9 +14,9 @@ from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.calls.call_lines import LONGEST_LINE_START
 from batchwright.rules.ids import is_model_name
-from batchwright.rules.input.body_checks import kind_of
+from batchwright.rules.input.body_rules import kind_of
 from batchwright.rules.input.line_parser import read_text
-from batchwright.rules.input.line_validator import describe_body_problems
+from batchwright.rules.input.line_rules import describe_body_problems
 from batchwright.settings import Settings
 
 Fields = dict[str, msgspec.Raw]

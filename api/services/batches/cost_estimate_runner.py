@@ -23,7 +23,7 @@ from batchwright.rules.forecast.end_of_new_batch import start_time
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.input_validator import InputValidator
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.storage.base import ObjectMissing
 from batchwright.storage.files import run_in_thread

@@ -7,13 +7,13 @@ from typing import NamedTuple
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.line_parser import fast_parse
-from batchwright.rules.input.line_splitter import InputLine, LineSplitter
-from batchwright.rules.input.line_validator import (
+from batchwright.rules.input.line_rules import (
     AcceptedRequest,
     InputLimits,
     LineValidator,
     RejectedRequest,
 )
+from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.input.validation_errors import ValidationCode, ValidationErrors
 
 CheckedLine = tuple[InputLine, AcceptedRequest | RejectedRequest]

@@ -1,4 +1,4 @@
-"""Read the fields of a line of a batch's input.
+"""Read the fields of a line of a batch's input. `line_rules` decides whether they are accepted.
 
 Parsing is lazy: msgspec checks the syntax of the line, and each value stays a view of its bytes. Therefore a
 line needs no more memory than its own size.

@@ -15,7 +15,7 @@ from batchwright.contracts.api_objects.openai import (
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.input_validator import CheckedLine, InputValidator
-from batchwright.rules.input.line_validator import RejectedRequest
+from batchwright.rules.input.line_rules import RejectedRequest
 from batchwright.rules.input.validation_errors import ValidationCode
 from batchwright.rules.planning.request_work import answers, estimate_tokens, output_limit, prompt_bytes
 from batchwright.rules.results.token_usage import Tokens

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.line_writer import request_line
 from batchwright.starter.output import ExitCode, stderr, stop
 from batchwright.starter.tables.custom_ids import CustomIds

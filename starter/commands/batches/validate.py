@@ -14,7 +14,7 @@ from batchwright.contracts.model_registry.registry_config import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport
 from batchwright.rules.input.input_validator import validate as validate_pieces
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.rules.stored_objects.object_locations import SCHEME, parse_object
 from batchwright.settings import Settings, load_registry

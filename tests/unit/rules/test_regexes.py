@@ -17,7 +17,7 @@ from batchwright.api.routes.anthropic.request_stream import RequestSplitter
 from batchwright.rules.backends.body_rewriting import with_default_model, with_model, with_string
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.ids import safe_name
-from batchwright.rules.input.body_checks import count_inputs
+from batchwright.rules.input.body_rules import count_inputs
 from batchwright.rules.json_text import object_members, replace_lone_surrogates, storable, storable_json
 from batchwright.rules.results.output_lines import json_value
 
@@ -42,7 +42,7 @@ ONLY_MATCHED = {
     "batchwright.api.routes.anthropic.request_stream._BEGIN.0",
     "batchwright.api.routes.anthropic.request_stream._TO_BRACKET.0",
     "batchwright.api.routes.anthropic.request_stream._TO_STRING_END.0",
-    "batchwright.rules.input.body_checks._ELEMENT.0",
+    "batchwright.rules.input.body_rules._ELEMENT.0",
     "batchwright.rules.json_text._MEMBER_NAME.0",
     "batchwright.rules.json_text._TO_BRACKET.0",
     "batchwright.telemetry.redaction._SECRET_NAME.0",

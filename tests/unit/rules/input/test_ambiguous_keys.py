@@ -10,8 +10,8 @@ from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LineTemplates, ambiguous_keys, is_unambiguous
 from batchwright.rules.input.input_validator import validate
 from batchwright.rules.input.line_parser import fast_parse
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.line_validator import InputLimits
 
 BODY = b'{"model":"plain","messages":[{"role":"user","content":"hi"}],"max_tokens":9}'
 GOOD = b'{"custom_id":"1","method":"POST","url":"/v1/chat/completions","body":' + BODY + b"}"

@@ -7,7 +7,7 @@ from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.input import custom_id_uniqueness
 from batchwright.rules.input.custom_id_uniqueness import LineIds
 from batchwright.rules.input.input_validator import validate
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.line_writer import request_line
 
 

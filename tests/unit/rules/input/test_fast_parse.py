@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.line_parser import FastLine, fast_parse
+from batchwright.rules.input.line_rules import AcceptedRequest, InputLimits, LineValidator
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.line_validator import AcceptedRequest, InputLimits, LineValidator
 from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes, work_units
 from batchwright.rules.planning.shared_prefix import prompt_of

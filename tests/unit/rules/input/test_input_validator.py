@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import ValidationReport, validate
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from tests.unit.rules.bad_lines import a_line
 
 MIB = 1024 * 1024

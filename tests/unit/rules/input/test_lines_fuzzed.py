@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator
 from batchwright.rules.input.line_parser import parse_line
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.validation_errors import ValidationCode
 from tests.unit.rules.bad_lines import a_line
 from tests.unit.rules.texts import texts

@@ -8,7 +8,7 @@ from batchwright.contracts.api_objects.openai import EstimateObject
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.planning.cost_estimate import InputEstimator, OutputHistory, estimate_object
 
 PRICES = {"a": PriceConfig(input="1", output="2", request="0.5")}

@@ -11,8 +11,8 @@ from batchwright.contracts.calls import Call
 from batchwright.contracts.terms import Profile
 from batchwright.rules.calls.call_lines import MAX_CALL_NESTING, call_line
 from batchwright.rules.input.line_parser import fast_parse
+from batchwright.rules.input.line_rules import AcceptedRequest, InputLimits, LineValidator
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.input.line_validator import AcceptedRequest, InputLimits, LineValidator
 from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.rules.json_text import NestedTooDeeply
 from tests.fakes.api import ApiFixture, error_of, open_api

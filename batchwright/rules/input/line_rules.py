@@ -1,4 +1,7 @@
-"""Check the lines of a batch's input. A line is either accepted, or its errors are recorded."""
+"""Rules that accept or refuse a line of a batch's input. `body_rules` has those of the body by endpoint.
+
+`input_validator` applies them to all lines of an input.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -10,7 +13,7 @@ from msgspec import UNSET, Struct
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
 from batchwright.rules.input.ambiguous_keys import BODY_NAMES, LINE_NAMES, LineTemplates, ambiguous_keys
-from batchwright.rules.input.body_checks import (
+from batchwright.rules.input.body_rules import (
     BodyProblem,
     body_problems,
     count_inputs,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchwright.contracts.terms import Endpoint, Profile, ValidationError
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport, validate
 from batchwright.rules.input.line_parser import parse_line
-from batchwright.rules.input.line_validator import InputLimits
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.validation_errors import MAX_LISTED, ValidationCode
 from tests.unit.rules.bad_lines import CASES, CHAT, EMBEDDINGS, Case, a_line, with_body
 from tests.unit.rules.texts import texts

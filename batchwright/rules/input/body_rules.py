@@ -1,4 +1,4 @@
-"""Check the body of a request against the requirements of its endpoint."""
+"""Rules for the body of a request: the requirements of its endpoint."""
 
 import re
 from collections.abc import Callable
