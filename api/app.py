@@ -22,7 +22,7 @@ from batchwright.api.middleware.authentication import AuthenticationMiddleware
 from batchwright.api.middleware.cors import allow_origins
 from batchwright.api.middleware.cross_site_guard import CrossSiteGuardMiddleware
 from batchwright.api.middleware.head_method import HeadMethodMiddleware
-from batchwright.api.middleware.header_and_body_limits import HeaderAndBodyLimitsMiddleware
+from batchwright.api.middleware.header_size_and_body_speed import HeaderSizeAndBodySpeedMiddleware
 from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
 from batchwright.api.middleware.request_id import RequestIdMiddleware
 from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
@@ -174,7 +174,7 @@ def _add_middleware(
             CrossSiteGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
         )
     allow_origins(app, settings.api_cors_origins, settings.tenant_header)
-    app.add_middleware(HeaderAndBodyLimitsMiddleware)
+    app.add_middleware(HeaderSizeAndBodySpeedMiddleware)
     app.add_middleware(AccessLogMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=deps.metrics)
     app.add_middleware(MessageErrorMiddleware)

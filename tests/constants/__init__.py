@@ -41,12 +41,12 @@ def python_path(*folders: str) -> str:
 
 # Each constant as `module:attribute`.
 CONSTANTS = {
-    "body_seconds": ["batchwright.api.middleware.header_and_body_limits:BODY_SECONDS"],
+    "body_seconds": ["batchwright.api.middleware.header_size_and_body_speed:BODY_SECONDS"],
     "continue_as_new_events": ["batchwright.temporal.batch_order:_CONTINUE_AS_NEW_EVENTS"],
     "event_poll_seconds": ["batchwright.api.services.batches.progress_events:POLL_SECONDS"],
     "fleet_fresh_age": ["batchwright.worker.limit_share_updater:FRESH_AGE"],
-    "header_seconds": ["batchwright.api.connection_limits:BoundedProtocol.seconds_for_headers"],
-    "linger_seconds": ["batchwright.api.connection_limits:BoundedProtocol.seconds_lingering"],
+    "header_seconds": ["batchwright.api.slow_connections:BoundedProtocol.seconds_for_headers"],
+    "linger_seconds": ["batchwright.api.slow_connections:BoundedProtocol.seconds_lingering"],
     "max_part_bytes": ["batchwright.api.services.files.upload_assembly:MAX_PART_BYTES"],
     "max_slice_lines": ["batchwright.rules.planning.slicing:MAX_SLICE_LINES"],
     "observe_seconds": ["batchwright.worker.wiring:_OBSERVE_SECONDS"],
@@ -58,7 +58,7 @@ CONSTANTS = {
         "batchwright.inference.limits.fleet_rate_limits:_REFRESH_SECONDS",
         "batchwright.worker.task_queue_rate_limits:SYNC_SECONDS",
     ],
-    "stalled_seconds": ["batchwright.api.connection_limits:BoundedProtocol.seconds_stalled"],
+    "stalled_seconds": ["batchwright.api.slow_connections:BoundedProtocol.seconds_stalled"],
     "startup_seconds": ["batchwright.worker.dependency_checks:STARTUP_SECONDS"],
     "storage_patience_seconds": ["batchwright.storage.s3.storage:_PATIENCE_SECONDS"],
     "stream_seconds": ["batchwright.api.long_responses:LIFETIME_SECONDS"],

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.api.middleware import header_and_body_limits
+from batchwright.api.middleware import header_size_and_body_speed
 from batchwright.api.routes.calls import call_body
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
 from tests.fakes.api import ApiFixture, error_of, open_api
@@ -137,7 +137,7 @@ async def test_a_callback_whose_body_stalls_is_ended_and_frees_its_bytes(
 
     monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 0)
     with monkeypatch.context() as patch:
-        patch.setattr(header_and_body_limits, "BODY_SECONDS", 0.05)
+        patch.setattr(header_size_and_body_speed, "BODY_SECONDS", 0.05)
         stalled = [api.http.post(CALLBACK_PATH + token(ordinal=n), content=stalled_body()) for n in (1, 2)]
         for answer in await asyncio.gather(*stalled):
             assert (answer.status_code, answer.headers["connection"]) == (408, "close")

@@ -1,4 +1,7 @@
-"""uvicorn's HTTP protocol, with limits for large headers and for slow, idle or non-reading clients."""
+"""uvicorn's HTTP protocol, with limits for slow, idle or non-reading clients, and for headers that never end.
+
+The size of complete headers and the speed of bodies are limited in `middleware/header_size_and_body_speed`.
+"""
 
 import asyncio
 

@@ -20,7 +20,7 @@ _SECURITY_HEADERS = {
 _DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
-class HeaderAndBodyLimitsMiddleware:
+class HeaderSizeAndBodySpeedMiddleware:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
-from batchwright.api.middleware import header_and_body_limits
+from batchwright.api.middleware import header_size_and_body_speed
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api
 
 PAGE = "https://app.example.com"
@@ -44,7 +44,7 @@ async def test_a_client_that_stops_sending_its_body_is_disconnected(
         yield b"--cut\r\n"
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(header_and_body_limits, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(header_size_and_body_speed, "BODY_SECONDS", 0.05)
     async with open_api() as api:
         answer = await api.http.post(path, content=body(), headers=FORM)
     assert (answer.status_code, error_of(answer).type) == (408, "invalid_request_error")
@@ -62,8 +62,8 @@ async def test_a_body_that_trickles_is_refused_like_a_silent_one(
             await asyncio.sleep(0)
             yield b"x"
 
-    monkeypatch.setattr(header_and_body_limits, "BODY_SECONDS", 0.1)
-    monkeypatch.setattr(header_and_body_limits, "MIN_BODY_BYTES_PER_SECOND", 10**9)
+    monkeypatch.setattr(header_size_and_body_speed, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(header_size_and_body_speed, "MIN_BODY_BYTES_PER_SECOND", 10**9)
     async with open_api() as api:
         answer = await api.http.post(path, content=body(), headers=FORM)
     assert (answer.status_code, answer.headers["connection"]) == (408, "close")
