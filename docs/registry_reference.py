@@ -7,7 +7,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import (
     GatewayConfig,

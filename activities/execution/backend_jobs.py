@@ -20,17 +20,17 @@ from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_job_callbacks import CallbackFuture
 from batchwright.activities.services.backend_job_cancellation import cancel_job, forwarded_headers, kind_label
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.callbacks import ReceivedCallback
-from batchwright.inference import job_messages
+from batchwright.inference import backend_job_messages
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.inference.upstream import Upstream
+from batchwright.rules.backends.backend_job_reports import JobReport, JobState, job_path
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_string
 from batchwright.rules.backends.callback_tokens import CallbackToken
-from batchwright.rules.backends.job_reports import JobReport, JobState, job_path
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import DEFERRED
 from batchwright.storage.base import StorageUnavailable
@@ -91,11 +91,13 @@ class JobRunner:
         outcome = await self._submit(call, submitted_at)
         if outcome.verdict is not retry_policy.SUCCESS:
             return outcome
-        report = job_messages.from_submit(outcome, call.config, calls_back=upstream.calls_back)
+        report = backend_job_messages.from_submit(outcome, call.config, calls_back=upstream.calls_back)
         if isinstance(report, Outcome):
             return report
         if report.state is not JobState.RUNNING:
-            ended = job_messages.from_finished_job(report, backend_request_id=outcome.backend_request_id)
+            ended = backend_job_messages.from_finished_job(
+                report, backend_request_id=outcome.backend_request_id
+            )
             return self._finalize(call, ended)
         self._metrics.jobs_submitted.labels(*self._labels(upstream)).inc()
         job = SubmittedJob(id=report.job_id, upstream=upstream.key, since=submitted_at)
@@ -205,14 +207,16 @@ class JobRunner:
                 return self._outcome_of(callback.result(), call.config, job)
         if outcome is None:
             await self._cancel_at_backend(call, job)
-            return job_messages.poll_timeout(call.config, job.id)
+            return backend_job_messages.poll_timeout(call.config, job.id)
         return outcome
 
     def _outcome_of(self, received: ReceivedCallback, config: JobConfig, job: SubmittedJob) -> Outcome:
         if received.body is None:
-            return job_messages.callback_too_large(received.size, self._max_bytes)
-        report = job_messages.from_callback(received.body, config)
-        return report if isinstance(report, Outcome) else job_messages.from_finished_job(report, job.id)
+            return backend_job_messages.callback_too_large(received.size, self._max_bytes)
+        report = backend_job_messages.from_callback(received.body, config)
+        return (
+            report if isinstance(report, Outcome) else backend_job_messages.from_finished_job(report, job.id)
+        )
 
     async def _poll_until_end(
         self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None
@@ -228,14 +232,14 @@ class JobRunner:
             found = await self._poll(call, job)
             if isinstance(found, JobReport):
                 if found.state is not JobState.RUNNING:
-                    return job_messages.from_finished_job(found, job.id)
+                    return backend_job_messages.from_finished_job(found, job.id)
                 inconclusive, wait = 0, config.poll_interval
             elif found.verdict is retry_policy.RESPONSE_TOO_LARGE:
                 return found
             else:
                 inconclusive, wait = inconclusive + 1, max(config.poll_interval, found.retry_after or 0.0)
                 if inconclusive >= _MAX_INCONCLUSIVE_POLLS:
-                    return job_messages.from_failed_polls(found, job.id)
+                    return backend_job_messages.from_failed_polls(found, job.id)
                 if found.verdict.budget in DEFERRED:
                     if not call.dispatch.attempt.is_trial:  # a trial fails once, at its end
                         self._outcomes.attribution.record_backend_failure(call.dispatch, found)
@@ -247,9 +251,9 @@ class JobRunner:
     async def _poll(self, call: _LineJob, job: SubmittedJob) -> JobReport | Outcome:
         upstream, config = call.upstream, call.config
         if not config.poll_endpoint_template or not job.id:
-            return job_messages.JOB_RUNNING
+            return backend_job_messages.JOB_RUNNING
         target = TargetUrl.of(upstream.backend.url + job_path(config.poll_endpoint_template, job.id))
-        found = job_messages.from_poll(
+        found = backend_job_messages.from_poll(
             await upstream.backend.client.poll_job(b"GET", target, call.request.request_id, self._headers),
             config,
         )

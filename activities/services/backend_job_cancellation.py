@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from batchwright.contracts.api_objects.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.inference.upstream import Upstream
-from batchwright.rules.backends.job_reports import job_path
+from batchwright.rules.backends.backend_job_reports import job_path
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import InferenceClient
 from batchwright.inference.circuits.circuit_breaker import CircuitBreaker

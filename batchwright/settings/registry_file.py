@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import (
     GatewayConfig,

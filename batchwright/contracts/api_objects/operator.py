@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from batchwright.contracts.api_objects.openai import BatchObject
-from batchwright.contracts.model_registry.job_config import JobConfig, ModelKind
+from batchwright.contracts.model_registry.backend_job_config import JobConfig, ModelKind
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.model_registry.registry_config import LoadBalancing, ModelSource, SettingSource
 from batchwright.contracts.terms import (

@@ -9,8 +9,8 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig, check_header_name
+from batchwright.contracts.model_registry.backend_job_config import JobConfig, ModelKind
 from batchwright.contracts.model_registry.config_base import Duration, PositiveDuration, RegistryEntry
-from batchwright.contracts.model_registry.job_config import JobConfig, ModelKind
 from batchwright.contracts.model_registry.price_config import PriceConfig, describe_mixed_currencies
 
 MAX_PER_MINUTE = 2**53 - 1  # the largest integer that every JSON parser reads exactly

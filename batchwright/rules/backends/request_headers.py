@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from batchwright.contracts.model_registry.backend_config import HEADER_SETTINGS, BackendConfig
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 
 # Reserved headers, in addition to `OWN_HEADERS`, which a registry must not contain at all.

@@ -11,7 +11,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
-from tests.activities.execution.jobs.job_server import JobServer, config_of
+from tests.activities.execution.backend_jobs.job_server import JobServer, config_of
 from tests.activities.finalization.settled_batch import SettledBatch
 
 

@@ -16,8 +16,8 @@ from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.tenants.api_keys import Scope, SecretHash
 from batchwright.rules.tenants.quotas import DailyAmounts
+from tests.activities.execution.backend_jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.fixture import TENANT, eventually, ok, request
-from tests.activities.execution.jobs.job_server import JobServer, config_of, done
 from tests.activities.services.budgeted_worker import (
     A_LINE,
     DAY,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.terms import Endpoint, Profile
-from batchwright.rules.backends import job_reports
+from batchwright.rules.backends import backend_job_reports
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter
 from batchwright.rules.backends.response_checks import find_embeddings_problem
 from batchwright.rules.input.input_validator import InputValidator
@@ -80,19 +80,19 @@ def test_other_bytes_are_no_duplicate(line: bytes) -> None:
 def test_the_result_of_a_job_stays_as_it_is_written() -> None:
     result = rb'{"text":"\ud800", "n":1.0e5}'
     body = rb'{"status":"done","job_id":"7","\udfff":0,"result":%b}' % result
-    report = job_reports.parse_job_report(body, JobConfig())
-    assert (report.state, report.job_id, report.result) == (job_reports.JobState.DONE, "7", result)
-    inner = job_reports.parse_job_report(
+    report = backend_job_reports.parse_job_report(body, JobConfig())
+    assert (report.state, report.job_id, report.result) == (backend_job_reports.JobState.DONE, "7", result)
+    inner = backend_job_reports.parse_job_report(
         rb'{"status":"done","out":{"a":%b}}' % result, JobConfig(result_field="out.a")
     )
     assert inner.result == result
 
 
 def test_the_error_of_a_job_is_read() -> None:
-    report = job_reports.parse_job_report(
+    report = backend_job_reports.parse_job_report(
         rb'{"status":"failed","job_id":"7","error":{"message":"no \ud800"}}', JobConfig()
     )
-    assert (report.state, report.error) == (job_reports.JobState.FAILED, "no \ufffd")
+    assert (report.state, report.error) == (backend_job_reports.JobState.FAILED, "no \ufffd")
 
 
 def test_an_answer_that_embeddings_share_is_divided() -> None:

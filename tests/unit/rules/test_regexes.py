@@ -27,7 +27,7 @@ MEBIBYTE = 1024 * 1024
 OF_OPERATORS = {
     "batchwright.contracts.model_registry.backend_config",
     "batchwright.contracts.model_registry.config_base",
-    "batchwright.contracts.model_registry.job_config",
+    "batchwright.contracts.model_registry.backend_job_config",
     "batchwright.database.sql",
     "batchwright.rules.temporal_connection",
     "batchwright.rules.stored_objects.object_keys",

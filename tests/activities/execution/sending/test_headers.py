@@ -7,8 +7,8 @@ import httpx
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
+from tests.activities.execution.backend_jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.fixture import MODEL, ExecutionFixture, line_of, ok, plan_slice, request
-from tests.activities.execution.jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.sending.test_microbatch import embedded, inputs_of
 from tests.activities.execution.sending.test_microbatch import line_of as embedding_of
 

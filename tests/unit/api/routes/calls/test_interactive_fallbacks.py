@@ -6,7 +6,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import BackendConfig, LimitConfig
 from batchwright.contracts.terms import HoldKind

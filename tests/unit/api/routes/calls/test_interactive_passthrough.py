@@ -9,7 +9,7 @@ import pytest
 from openai import APIError, InternalServerError, NotFoundError, RateLimitError
 
 from batchwright.api.services.calls.interactive_calls import client_settings
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.database.records import BackendLoad

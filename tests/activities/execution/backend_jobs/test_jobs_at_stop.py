@@ -13,8 +13,8 @@ from batchwright.database.tables.batches.batch_snapshots import BatchKey
 from batchwright.database.tables.batches.progress import BatchSpending
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.rules.token_costs import amount_of
+from tests.activities.execution.backend_jobs.job_server import CallingServer, JobServer, config_of, done
 from tests.activities.execution.fixture import BATCH, TENANT, eventually, request
-from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of, done
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 

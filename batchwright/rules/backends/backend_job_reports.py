@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.rules.json_text import (
     check_nesting,
     is_json,

@@ -10,8 +10,8 @@ from temporalio.exceptions import ApplicationError
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH
+from tests.activities.execution.backend_jobs.job_server import CallingServer, JobServer, config_of
 from tests.activities.execution.fixture import eventually, request
-from tests.activities.execution.jobs.job_server import CallingServer, JobServer, config_of
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 

@@ -1,9 +1,9 @@
 """Read a backend's messages about jobs: responses to submissions, responses to polls, and callbacks."""
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.model_registry.job_config import JobConfig
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.inference.request_outcome import Outcome, invalid_response
-from batchwright.rules.backends.job_reports import (
+from batchwright.rules.backends.backend_job_reports import (
     InvalidJobReport,
     JobReport,
     JobState,

@@ -13,8 +13,8 @@ from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.results.segment_format import RecordKind
+from tests.activities.execution.backend_jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.fixture import MODEL, eventually, ok, request, status
-from tests.activities.execution.jobs.job_server import JobServer, config_of, done
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 

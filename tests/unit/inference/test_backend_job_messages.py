@@ -3,11 +3,16 @@
 import pytest
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.model_registry.job_config import JobConfig
-from batchwright.inference import job_messages
+from batchwright.contracts.model_registry.backend_job_config import JobConfig
+from batchwright.inference import backend_job_messages
 from batchwright.inference.request_outcome import Outcome
+from batchwright.rules.backends.backend_job_reports import (
+    InvalidJobReport,
+    JobState,
+    job_path,
+    parse_job_report,
+)
 from batchwright.rules.backends.body_rewriting import with_string
-from batchwright.rules.backends.job_reports import InvalidJobReport, JobState, job_path, parse_job_report
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import Budget
 
@@ -84,40 +89,45 @@ def test_a_job_id_cannot_change_the_url_path() -> None:
 
 
 def test_a_backend_with_callbacks_may_answer_a_submit_with_anything() -> None:
-    assert job_messages.from_submit(answer(b"ok", 202), PLAIN, calls_back=True) == job_messages.JOB_RUNNING
-    refused = job_messages.from_submit(answer(b"ok", 202), PLAIN, calls_back=False)
+    assert (
+        backend_job_messages.from_submit(answer(b"ok", 202), PLAIN, calls_back=True)
+        == backend_job_messages.JOB_RUNNING
+    )
+    refused = backend_job_messages.from_submit(answer(b"ok", 202), PLAIN, calls_back=False)
     assert isinstance(refused, Outcome)
     assert refused.code is LineCode.INVALID_RESPONSE
 
 
 def test_an_empty_poll_response_means_that_the_job_continues() -> None:
-    assert job_messages.from_poll(answer(b"", 204), PLAIN) == job_messages.JOB_RUNNING
+    assert backend_job_messages.from_poll(answer(b"", 204), PLAIN) == backend_job_messages.JOB_RUNNING
 
 
 def test_a_callback_without_a_status_is_the_result_and_one_with_an_unknown_status_is_not() -> None:
-    report = job_messages.from_callback(b'{"choices":[]}', PLAIN)
+    report = backend_job_messages.from_callback(b'{"choices":[]}', PLAIN)
     assert not isinstance(report, Outcome)
     assert report.result == b'{"choices":[]}'
-    wrong = job_messages.from_callback(b'{"status":"running"}', PLAIN)
+    wrong = backend_job_messages.from_callback(b'{"status":"running"}', PLAIN)
     assert isinstance(wrong, Outcome)
     assert "'running', which is not a final status" in wrong.message
 
 
 def test_a_result_that_is_an_error_is_not_an_answer() -> None:
-    ended = job_messages.from_finished_job(
+    ended = backend_job_messages.from_finished_job(
         parse_job_report(b'{"status":"done","result":{"error":{"message":"x"}}}', PLAIN)
     )
     assert (ended.verdict, ended.status) == (retry_policy.INVALID_RESPONSE, 0)
 
 
 def test_a_failed_poll_uses_no_attempt_unless_the_backend_does_not_know_the_job() -> None:
-    unreachable = job_messages.from_failed_polls(
+    unreachable = backend_job_messages.from_failed_polls(
         Outcome(retry_policy.classify(500), 500, message="The backend answered 500."), "j"
     )
     assert (unreachable.verdict.budget, unreachable.status) == (Budget.CAPACITY, 0)
-    locked = job_messages.from_failed_polls(Outcome(retry_policy.classify(401), 401, message="401"), "j")
+    locked = backend_job_messages.from_failed_polls(
+        Outcome(retry_policy.classify(401), 401, message="401"), "j"
+    )
     assert locked.verdict.budget is Budget.CREDENTIALS
-    lost = job_messages.from_failed_polls(Outcome(retry_policy.classify(404), 404), "j")
+    lost = backend_job_messages.from_failed_polls(Outcome(retry_policy.classify(404), 404), "j")
     assert (lost.verdict, lost.code) == (retry_policy.JOB_LOST, LineCode.JOB_LOST)
 
 
