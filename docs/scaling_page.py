@@ -136,7 +136,8 @@ def _table(load: _Load, constants: _Constants) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _text(generated: str, constants: _Constants) -> str:
+def _load_tables(constants: _Constants) -> str:
+    """Return the tables of what many workers need, one for fast and one for slow backends."""
     usual = _IN_FLIGHT / _ANSWER_SECONDS
     # Each slice stores a segment when its time is over, or when it has enough results. Each segment is
     # written, read and deleted once.
@@ -153,11 +154,14 @@ def _text(generated: str, constants: _Constants) -> str:
             constants.storage_requests + 3 * more_segments,
         ),
     )
+    return "\n\n".join(f"**{load.name}**\n\n{_table(load, constants)}" for load in loads)
+
+
+def _text(generated: str, constants: _Constants) -> str:
     limits = "\n".join(
         f"| {resource.name} | {number(resource.most)} | {resource.why} | {resource.remedy} |"
         for resource in _RESOURCES.values()
     )
-    tables = "\n\n".join(f"**{load.name}**\n\n{_table(load, constants)}" for load in loads)
     return f"""# Many workers
 
 {generated}
@@ -188,7 +192,7 @@ that page is slow; yours may need a third.
 CPU is in cores. All workers have all roles. A slow backend makes smaller segments, because each of the
 {_SLICES} slices of a worker stores one every {FLUSH_SECONDS:g} s.
 
-{tables}
+{_load_tables(constants)}
 
 What each resource is assumed to take, and what to do beyond it:
 
