@@ -7,16 +7,17 @@ from hashlib import blake2b
 
 import msgspec
 
-from batchwright.simulator import admin, response_types
+from batchwright.simulator import admin
 from batchwright.simulator.backend_jobs import FAILED, PREFIX, JobEndpoints
 from batchwright.simulator.call_parser import ENDPOINTS, InferenceCall, InvalidCall, read_call
-from batchwright.simulator.event_streams import MEDIA_TYPE, as_events
 from batchwright.simulator.exchange import HttpExchange, HttpResponse, error_response, inference_error
 from batchwright.simulator.faults import Fault, Faults, fault_from_marker
 from batchwright.simulator.latency import Latency, random_factor
 from batchwright.simulator.ledger import Ledger, LedgerEntry
 from batchwright.simulator.prefix_cache import PrefixCache
-from batchwright.simulator.response_builder import build_response, response_cost
+from batchwright.simulator.responses import response_types
+from batchwright.simulator.responses.event_streams import MEDIA_TYPE, as_events
+from batchwright.simulator.responses.response_builder import build_response, response_cost
 from batchwright.simulator.slots import Slots
 
 DISPATCHER = "dispatcher"  # value of the header x-source of a dispatcher's requests

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from batchwright.simulator import response_types
+from batchwright.simulator.responses import response_types
 
 
 @dataclass(slots=True)

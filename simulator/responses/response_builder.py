@@ -7,10 +7,10 @@ from hashlib import blake2b
 
 import msgspec
 
-from batchwright.simulator import response_types
 from batchwright.simulator.call_parser import InferenceCall, InvalidCall
-from batchwright.simulator.json_schema import UnusableSchema, write_json
 from batchwright.simulator.prefix_cache import token_count
+from batchwright.simulator.responses import response_types
+from batchwright.simulator.responses.json_schema import UnusableSchema, write_json
 
 _TEXT = (
     "a batch of lines went out at night and every one came home with its answer in hand none lost "

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from batchwright.simulator import response_types
 from batchwright.simulator.call_parser import InferenceCall
+from batchwright.simulator.responses import response_types
 
 MEDIA_TYPE = "text/event-stream"
 _DONE = b"data: [DONE]\n\n"
