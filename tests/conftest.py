@@ -56,9 +56,18 @@ def pytest_configure() -> None:
     start_guard()
 
 
-def pytest_collection_finish() -> None:
-    """Exclude all existing objects from garbage collection, because modules and tests are never freed."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, and exclude all objects that exist afterwards.
+
+    Modules and tests are never freed. Looking through them takes a tenth of the time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
