@@ -10,6 +10,7 @@ import pytest
 
 _STARTUP = Path(__file__).parent / "startup"  # Python runs its `sitecustomize.py` before the program
 _VARIABLE = "TEST_CONSTANTS"
+VARIABLES = ("PYTHONPATH", _VARIABLE)  # the environment variables of `with_constants`
 
 
 def with_constants(**values: object) -> dict[str, str]:

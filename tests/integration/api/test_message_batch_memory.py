@@ -1,7 +1,6 @@
 """The largest message batch, 256 MiB, goes through the API's memory in pieces."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.contracts.api_objects.anthropic import MessageErrorObject
+from tests.forked_process import ForkedProcess
 from tests.integration.api.test_process import MIB, objects, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
@@ -25,7 +25,7 @@ def body() -> Iterator[bytes]:
     yield b'{"custom_id":"r0","params":{}}]}'
 
 
-def peak_mib(process: subprocess.Popen[str]) -> float:
+def peak_mib(process: ForkedProcess) -> float:
     """Return the peak memory of the process in MiB."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
     assert found is not None

@@ -4,8 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +17,13 @@ from batchwright.rules.backends.registry_changes import registry_fingerprint
 from batchwright.settings.registry_file import read_registry
 from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.api import LINE, error_of, read
+from tests.forked_process import ForkedProcess
 from tests.integration.starter.stacks import until
 from tests.integration.temporal.clusters import cluster
 
 pytestmark = pytest.mark.integration
 MIB = 1024 * 1024
+_IMPORTS = ("batchwright.api.main",)
 
 
 class Listens(BaseModel):
@@ -49,21 +49,17 @@ def environment(tmp_path: Path, **settings: str) -> dict[str, str]:
 
 def ended(tmp_path: Path, **settings: str) -> tuple[int, list[str]]:
     """Run an API process that cannot start. Return its exit code and the lines on stderr."""
-    command = [sys.executable, "-m", "batchwright.api"]
-    process = subprocess.run(
-        command, env=environment(tmp_path, **settings), capture_output=True, text=True, timeout=240
-    )
-    assert process.stdout == ""
-    return process.returncode, process.stderr.splitlines()
+    with ForkedProcess(("batchwright.api",), _IMPORTS, environment(tmp_path, **settings)) as process:
+        output, errors = process.communicate()
+        assert output == ""
+        return process.wait(), errors.splitlines()
 
 
 @contextmanager
 def running(
-    tmp_path: Path, command: Sequence[str] = ("-m", "batchwright.api"), **settings: str
-) -> Generator[tuple[subprocess.Popen[str], httpx.Client]]:
-    with subprocess.Popen(
-        [sys.executable, *command], env=environment(tmp_path, **settings), stderr=subprocess.PIPE, text=True
-    ) as process:
+    tmp_path: Path, program: Sequence[str] = ("batchwright.api",), **settings: str
+) -> Generator[tuple[ForkedProcess, httpx.Client]]:
+    with ForkedProcess(program, _IMPORTS, environment(tmp_path, **settings)) as process:
         try:
             with httpx.Client(
                 base_url=f"http://127.0.0.1:{_port(process)}", trust_env=False, timeout=240
@@ -73,8 +69,7 @@ def running(
             process.kill()
 
 
-def _port(process: subprocess.Popen[str]) -> int:
-    assert process.stderr is not None
+def _port(process: ForkedProcess) -> int:
     for line in process.stderr:
         try:
             listens = Listens.model_validate_json(line)
@@ -99,10 +94,8 @@ def test_a_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
 
 
 def test_a_signal_ends_the_api_while_it_waits_for_its_database(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "batchwright.api"]
     settings = environment(tmp_path, log_level="DEBUG")
-    with subprocess.Popen(command, env=settings, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    with ForkedProcess(("batchwright.api",), _IMPORTS, settings) as process:
         process.stderr.readline()  # logging is set up
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
@@ -140,7 +133,7 @@ def test_a_failing_background_loop_makes_the_api_unready_until_it_runs_again(
     is_steady: bool, tmp_path: Path, database_url: str
 ) -> None:
     steady = "0.05" if is_steady else "3600"
-    broken = ("-m", "tests.integration.broken_loops", "0.01", steady, "api", *LOOPS.values())
+    broken = ("tests.integration.broken_loops", "0.01", steady, "api", *LOOPS.values())
     wanted = "ok" if is_steady else "unavailable"
     with running(tmp_path, broken, database_url=database_url) as (_, client):
         counts = {f'batchwright_background_task_failures_total{{task="{loop}"}} 1.0' for loop in LOOPS}
@@ -200,7 +193,6 @@ async def test_a_namespace_that_is_not_set_up_is_reported_at_startup_and_by_read
 ) -> None:
     async with cluster() as address:
         with running(tmp_path, database_url=database_url, temporal_address=address) as (process, client):
-            assert process.stderr is not None
             message = next(line for line in process.stderr if "Temporal is not ready" in line)
             ready = await asyncio.to_thread(client.get, "/readyz")
     assert "lacks the search attributes BatchwrightStatus" in message

@@ -1,21 +1,14 @@
 """Runs `batchwright` commands as processes, and captures their output."""
 
 import asyncio
-import json
 import os
-import socket
-import subprocess
-import sys
-import tempfile
-import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.integration.starter.command_server import Command
-
-_SERVER = Path(__file__).with_name("command_server.py")
-_starting = threading.Lock()  # two commands at once must not start two servers
+from tests.forked_process import ForkedProcess
 
 
 class Ended(NamedTuple):
@@ -30,37 +23,18 @@ async def batchwright(*arguments: str, **settings: str) -> Ended:
         "COLUMNS": "80",
         **{f"BATCHWRIGHT_{name.upper()}": value for name, value in settings.items()},
     }
-    command = Command(arguments=list(arguments), environment=environment, folder=os.getcwd())
-    return await asyncio.to_thread(_run, command)
+    return await asyncio.to_thread(_run, arguments, environment)
 
 
-def _run(command: Command) -> Ended:
-    with (
-        tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as errors,
-        socket.socket(socket.AF_UNIX) as connection,
-    ):
-        with _starting:
-            server = _server()
-        connection.connect(str(server.socket))
-        fds = [output.fileno(), errors.fileno()]
-        socket.send_fds(connection, [json.dumps(command).encode()], fds)
-        code = int(connection.recv(16))
-        output.seek(0)
-        errors.seek(0)
-        return Ended(code, output.read().decode().splitlines(), errors.read().decode())
+def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
+    with ForkedProcess(("batchwright.starter", *arguments), _modules(), environment) as process:
+        output, errors = process.communicate()
+        return Ended(process.wait(), output.splitlines(), errors)
 
 
-class _Server:
-    """The command server of this test process. It ends with the process, which closes its standard input."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="batchwright-commands-")
-        self.socket = Path(self._folder.name) / "socket"
-        command = [sys.executable, str(_SERVER), str(self.socket)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"\n", "the server of commands did not start"
-
-
-_server = cache(_Server)
+@cache
+def _modules() -> tuple[str, ...]:
+    """Return the names of the modules of all commands."""
+    commands = "batchwright.starter.commands"
+    folder = Path(import_module(commands).__path__[0])
+    return tuple(f"{commands}.{file.parent.name}.{file.stem}" for file in folder.glob("[a-z]*/[a-z]*.py"))

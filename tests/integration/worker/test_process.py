@@ -5,8 +5,8 @@ import json
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Sequence
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,41 +18,45 @@ from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.worker.shutdown import FORCED_EXIT_CODE
 from tests.clients import http_client
 from tests.constants import with_constants
+from tests.forked_process import ForkedProcess
 from tests.integration.temporal.clusters import cluster
 
 pytestmark = pytest.mark.integration
 
 
-@asynccontextmanager
-async def worker(
-    tmp_path: Path,
-    options: Sequence[str] = (),
-    command: Sequence[str] = ("-m", "batchwright.worker"),
-    *,
-    startup_seconds: str = "240",
-    **settings: str,
-) -> AsyncGenerator[Process]:
+def environment(tmp_path: Path, startup_seconds: str, settings: Mapping[str, str]) -> dict[str, str]:
     chosen = {
         "backends": '["http://127.0.0.1:9"]',
         "storage_dir": str(tmp_path / "objects"),
         **settings,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *options, *command),
-        env={
-            **os.environ,
-            **with_constants(startup_seconds=float(startup_seconds)),
-            **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()},
-        },
-        stdout=PIPE,
-        stderr=PIPE,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
+    return {
+        **os.environ,
+        **with_constants(startup_seconds=float(startup_seconds)),
+        **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()},
+    }
+
+
+@asynccontextmanager
+async def worker(
+    tmp_path: Path,
+    program: Sequence[str] = ("batchwright.worker",),
+    *,
+    startup_seconds: str = "240",
+    **settings: str,
+) -> AsyncGenerator[ForkedProcess]:
+    variables = environment(tmp_path, startup_seconds, settings)
+    process = await asyncio.to_thread(ForkedProcess, program, ("batchwright.worker.main",), variables)
+    with process:
+        try:
+            yield process
+        finally:
             process.kill()
-        await process.communicate()
+
+
+async def ended(process: ForkedProcess) -> tuple[str, str]:
+    """Wait until the process has ended, and return its output: stdout, stderr."""
+    return await asyncio.to_thread(process.communicate)
 
 
 async def ready(port: int) -> httpx.Response:
@@ -91,18 +95,23 @@ async def test_a_worker_drains_at_a_signal_and_exits_with_0(
     ):
         assert set((await ready_as(port, 200)).values()) == {"ok"}
         process.send_signal(number)
-        output, _ = await process.communicate()
-    assert (process.returncode, output) == (0, b"")
+        output, _ = await ended(process)
+    assert (process.returncode, output) == (0, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_worker_signalled_during_its_imports_exits_with_0(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    async with worker(tmp_path, options=("-X", "importtime")) as process:
-        await said_by(process, "asyncio")  # one of the first imports
-        process.send_signal(number)
-        await process.communicate()
+    command = (sys.executable, "-X", "importtime", "-m", "batchwright.worker")
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment(tmp_path, "240", {}), stdout=DEVNULL, stderr=PIPE
+    )
+    assert process.stderr is not None
+    while b"asyncio" not in await process.stderr.readline():  # one of the first imports
+        assert not process.stderr.at_eof()
+    process.send_signal(number)
+    await process.communicate()
     assert process.returncode == 0
 
 
@@ -118,11 +127,11 @@ async def test_a_worker_signalled_while_it_waits_for_temporal_exits_with_0(tmp_p
     port = server.sockets[0].getsockname()[1]
     async with (
         server,
-        worker(tmp_path, temporal_address=f"127.0.0.1:{port}", startup_seconds="600") as process,
+        worker(tmp_path, temporal_address=f"127.0.0.1:{port}") as process,
     ):
         await called.wait()
         process.send_signal(signal.SIGTERM)
-        await process.communicate()
+        await ended(process)
     assert process.returncode == 0
 
 
@@ -142,16 +151,14 @@ async def test_a_second_signal_ends_a_worker_that_is_still_draining() -> None:
     assert await process.wait() == FORCED_EXIT_CODE
 
 
-async def said_by(process: Process, sentence: str) -> str:
+async def said_by(process: ForkedProcess, sentence: str) -> str:
     """Return the first line of the log that contains the text `sentence`."""
-    assert process.stderr is not None
-    output: list[bytes] = []
-    async for line in process.stderr:
+    output: list[str] = []
+    while line := await asyncio.to_thread(process.stderr.readline):
         output.append(line)
-        if sentence in line.decode():
-            return line.decode()
-    text = b"".join(output).decode()
-    raise AssertionError(f"the worker ended without saying {sentence!r}, but: {text}")
+        if sentence in line:
+            return line
+    raise AssertionError(f"the worker ended without saying {sentence!r}, but: {''.join(output)}")
 
 
 async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_reports_it(
@@ -198,21 +205,21 @@ async def test_a_worker_whose_background_loops_fail_is_unready_and_names_them(
     tmp_path: Path, database_url: str
 ) -> None:
     port = free_port()
-    broken = ("-m", "tests.integration.broken_loops", "0.01", "3600", "worker", *LOOPS.values())
+    broken = ("tests.integration.broken_loops", "0.01", "3600", "worker", *LOOPS.values())
     settings = {"database_url": database_url, "metrics_port": str(port), "log_format": "json"}
     async with (
         cluster(is_set_up=True) as address,
-        worker(tmp_path, command=broken, temporal_address=address, **settings) as process,
+        worker(tmp_path, program=broken, temporal_address=address, **settings) as process,
     ):
         seen = set[str]()
         while seen != LOOPS.keys():
-            ended = json.loads(await said_by(process, "a background task ended and is restarted"))
-            seen.add(ended["task"])
+            line = json.loads(await said_by(process, "a background task ended and is restarted"))
+            seen.add(line["task"])
         answer = await ready(port)
         async with http_client(base_url=f"http://127.0.0.1:{port}") as http:
             metrics = (await http.get("/metrics")).text.splitlines()
         process.send_signal(signal.SIGTERM)
-        await process.communicate()
+        await ended(process)
     assert answer.status_code == 503
     assert set(answer.json()["checks"]["background_tasks"].split("; ")) == {
         f"{loop}: ValueError: injected" for loop in LOOPS
@@ -227,11 +234,11 @@ async def test_a_worker_whose_background_loops_failed_once_is_ready_again(
     tmp_path: Path, database_url: str
 ) -> None:
     port = free_port()
-    broken = ("-m", "tests.integration.broken_loops", "0.01", "0.05", "worker", *LOOPS.values())
+    broken = ("tests.integration.broken_loops", "0.01", "0.05", "worker", *LOOPS.values())
     settings = {"database_url": database_url, "metrics_port": str(port), "log_format": "json"}
     async with (
         cluster(is_set_up=True) as address,
-        worker(tmp_path, command=broken, temporal_address=address, **settings) as process,
+        worker(tmp_path, program=broken, temporal_address=address, **settings) as process,
     ):
         seen = set[str]()
         while seen != LOOPS.keys():
@@ -242,7 +249,6 @@ async def test_a_worker_whose_background_loops_failed_once_is_ready_again(
 
 async def test_a_worker_whose_poller_fails_ends_with_its_error(tmp_path: Path, database_url: str) -> None:
     broken = (
-        "-m",
         "tests.integration.broken_loops",
         "1",
         "30",
@@ -251,11 +257,11 @@ async def test_a_worker_whose_poller_fails_ends_with_its_error(tmp_path: Path, d
     )
     async with (
         cluster(is_set_up=True) as address,
-        worker(tmp_path, command=broken, temporal_address=address, database_url=database_url) as process,
+        worker(tmp_path, program=broken, temporal_address=address, database_url=database_url) as process,
     ):
-        _, output = await process.communicate()
+        _, output = await ended(process)
     assert process.returncode == 1
-    assert "ValueError: injected" in output.decode()
+    assert "ValueError: injected" in output
 
 
 async def test_an_unreachable_postgresql_is_reported_in_one_sentence(tmp_path: Path) -> None:
@@ -264,10 +270,10 @@ async def test_an_unreachable_postgresql_is_reported_in_one_sentence(tmp_path: P
         cluster(is_set_up=True) as address,
         worker(tmp_path, temporal_address=address, database_url=url, startup_seconds="1") as process,
     ):
-        _, output = await process.communicate()
+        _, output = await ended(process)
     assert process.returncode == 1
-    assert "Traceback" not in output.decode()
-    assert "PostgreSQL" in output.decode().splitlines()[-1]
+    assert "Traceback" not in output
+    assert "PostgreSQL" in output.splitlines()[-1]
 
 
 async def test_a_namespace_without_search_attributes_is_reported_with_the_remedy(
@@ -277,9 +283,9 @@ async def test_a_namespace_without_search_attributes_is_reported_with_the_remedy
         cluster() as address,
         worker(tmp_path, temporal_address=address, database_url=database_url, startup_seconds="1") as process,
     ):
-        _, output = await process.communicate()
+        _, output = await ended(process)
     assert process.returncode == 1
-    assert output.decode().splitlines()[-1] == (
+    assert output.splitlines()[-1] == (
         "Temporal's namespace 'default' lacks the search attributes BatchwrightStatus, BatchwrightTenant, "
         "BatchwrightModels, BatchwrightDeadline: run `batchwright setup temporal`."
     )
@@ -296,9 +302,9 @@ async def test_a_missing_namespace_is_reported_with_the_remedy(tmp_path: Path, d
             startup_seconds="1",
         ) as process,
     ):
-        _, output = await process.communicate()
+        _, output = await ended(process)
     assert process.returncode == 1
-    assert output.decode().splitlines()[-1] == (
+    assert output.splitlines()[-1] == (
         f"Temporal at {address} has no namespace 'nowhere': run `batchwright setup temporal`, "
         "or set BATCHWRIGHT_TEMPORAL_NAMESPACE."
     )
@@ -307,8 +313,8 @@ async def test_a_missing_namespace_is_reported_with_the_remedy(tmp_path: Path, d
 async def test_a_missing_certificate_file_is_a_settings_error(tmp_path: Path) -> None:
     lost = tmp_path / "ca.pem"
     async with worker(tmp_path, temporal_tls_ca_file=str(lost)) as process:
-        _, output = await process.communicate()
+        _, output = await ended(process)
     assert process.returncode == 2
-    assert output.decode().splitlines() == [
+    assert output.splitlines() == [
         f"BATCHWRIGHT_TEMPORAL_TLS_CA_FILE is wrong: {lost} cannot be read: No such file or directory."
     ]

@@ -1,0 +1,84 @@
+"""Server that forks Python programs, so that libraries are imported only once.
+
+The imports take a second, and the tests run hundreds of programs. Each program still runs in its own
+process, with its own process group, arguments, environment, output and exit code. The server ends when its
+standard input closes.
+"""
+
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TypedDict
+
+ANSWER = struct.Struct("!i")
+
+
+class Program(TypedDict):
+    """Request to run `python -m MODULE ARGUMENTS`. Two file descriptors are sent along: stdout and stderr.
+
+    The responses are the process id and, when the process has ended, its exit code, both as `ANSWER`.
+    """
+
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+
+
+def serve(path: str, modules: Sequence[str]) -> None:
+    """Import `modules`, and run programs for the clients that connect to the socket `path`."""
+    for module in modules:
+        import_module(module)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended children need no wait
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        os.write(1, b"\n")
+        while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
+            connection, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                _answer(connection)
+            connection.close()
+
+
+def _answer(connection: socket.socket) -> None:
+    """Handle one connection in a forked child of the server. The program runs in a further child."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    text, outputs, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+    program: Program = json.loads(text)
+    process = os.fork()
+    if process == 0:
+        connection.close()
+        _run(program, outputs)
+    os.closerange(0, 3)
+    for output in outputs:
+        os.close(output)  # only the program holds its output open
+    connection.sendall(ANSWER.pack(process))
+    connection.sendall(ANSWER.pack(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])))
+    os._exit(0)
+
+
+def _run(program: Program, outputs: Sequence[int]) -> None:
+    """Run the program in this process, and end the process."""
+    os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(program["environment"])
+    os.chdir(program["folder"])
+    for own, given in enumerate((os.open(os.devnull, os.O_RDONLY), *outputs)):
+        os.dup2(given, own)
+        os.close(given)
+    sys.argv[1:] = program["arguments"]
+    runpy.run_module(program["module"], run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,54 @@
+"""Forked programs of tests are processes like those that an interpreter starts."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from batchwright.rules.planning import slicing
+from tests.constants import with_constants
+from tests.forked_process import ForkedProcess
+
+PROGRAM = "tests.unit.suite.forked_program"
+
+
+def forked(*arguments: str, **environment: str) -> ForkedProcess:
+    return ForkedProcess((PROGRAM, *arguments), ["json"], {**os.environ, **environment})
+
+
+def test_a_forked_program_has_its_own_process_group_arguments_and_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("COLOUR", raising=False)
+    for colour in ("blue", "green"):
+        with forked("3", COLOUR=colour) as process:
+            output, errors = process.communicate()
+        assert json.loads(output) == {"pid": process.pid, "group": process.pid, "colour": colour}
+        assert (process.returncode, errors) == (3, "ready\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_ends_a_forked_program(number: signal.Signals) -> None:
+    with forked() as process:
+        assert process.stderr.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(60) == -number
+
+
+def test_a_program_that_does_not_end_in_time_is_reported_and_goes_on() -> None:
+    with forked() as process:
+        with pytest.raises(TimeoutError):
+            process.wait(0.01)
+        os.kill(process.pid, 0)
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+
+
+def test_forked_programs_have_their_constants() -> None:
+    assert slicing.MAX_SLICE_LINES != 7
+    program = ["tests.unit.suite.forked_constant"]
+    changed = {**os.environ, **with_constants(max_slice_lines=7)}
+    for environment, value in ((changed, 7), (os.environ, slicing.MAX_SLICE_LINES)):
+        with ForkedProcess(program, ["batchwright.rules.planning.slicing"], environment) as process:
+            assert process.communicate() == (f"{value}\n", "")
