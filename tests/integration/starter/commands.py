@@ -18,16 +18,22 @@ class Ended(NamedTuple):
 
 
 async def batchwright(*arguments: str, **settings: str) -> Ended:
+    """Run a command until it ends."""
+    return await asyncio.to_thread(_run, arguments, settings)
+
+
+def start(*arguments: str, **settings: str) -> ForkedProcess:
+    """Start a command."""
     environment = {
         **os.environ,
         "COLUMNS": "80",
         **{f"BATCHWRIGHT_{name.upper()}": value for name, value in settings.items()},
     }
-    return await asyncio.to_thread(_run, arguments, environment)
+    return ForkedProcess(("batchwright.starter", *arguments), _modules(), environment)
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
-    with ForkedProcess(("batchwright.starter", *arguments), _modules(), environment) as process:
+def _run(arguments: Sequence[str], settings: Mapping[str, str]) -> Ended:
+    with start(*arguments, **settings) as process:
         output, errors = process.communicate()
         return Ended(process.wait(), output.splitlines(), errors)
 

@@ -3,10 +3,8 @@
 import asyncio
 import base64
 import json
-import os
 import re
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from uuid import uuid4
@@ -25,6 +23,7 @@ from batchwright.starter.embedded_stack.temporal_server import find_binary
 from batchwright.temporal import connect
 from batchwright.temporal.codec import EncryptionCodec, load_keys
 from tests.clients import http_client
+from tests.integration.starter.commands import batchwright, start
 from tests.integration.temporal.clusters import cluster
 from tests.integration.temporal.echo import ECHO_QUEUE, Echo
 
@@ -46,24 +45,16 @@ def keyed(address: str = "127.0.0.1:7233") -> Settings:
 async def codec_server(**settings: str) -> AsyncGenerator[str]:
     """Run a codec server, and yield its URL."""
     chosen = {"payload_keys": '["k1=env:PAYLOAD_KEY"]', "codec_port": "0", "codec_origins": f'["{UI}"]'}
-    expected = {f"BATCHWRIGHT_{name.upper()}": value for name, value in {**chosen, **settings}.items()}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "batchwright.starter", "codec-server"),
-        env={**os.environ, **expected},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    try:
-        line = (await process.stderr.readline()).decode()
-        found = re.search(r"listens on (http://\S+) for", line)
-        assert found, line
-        yield found[1]
-        process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
+    with await asyncio.to_thread(start, "codec-server", **{**chosen, **settings}) as process:
+        try:
+            line = await asyncio.to_thread(process.stderr.readline)
+            found = re.search(r"listens on (http://\S+) for", line)
+            assert found, line
+            yield found[1]
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait) == 0
+        finally:
             process.kill()
-        await process.communicate()
 
 
 def as_json(*payloads: Payload) -> dict[str, object]:
@@ -186,11 +177,6 @@ async def test_a_wrong_setting_ends_the_codec_server_before_it_listens(
     settings: dict[str, str], code: int, expected: str
 ) -> None:
     chosen = {"payload_keys": '["k1=env:PAYLOAD_KEY"]', "codec_port": "0", **settings}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "batchwright.starter", "codec-server"),
-        env={**os.environ, **{f"BATCHWRIGHT_{name.upper()}": value for name, value in chosen.items()}},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, output = await process.communicate()
-    assert process.returncode == code
-    assert expected in output.decode()
+    ended = await batchwright("codec-server", **chosen)
+    assert ended.code == code
+    assert expected in ended.stderr
