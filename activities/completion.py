@@ -1,4 +1,5 @@
-"""Steps of all phases at the end of a batch: delete its intermediate objects, update metrics, log and trace.
+"""Steps of all phases at the end of a batch: make the rows of its files, delete its intermediate objects,
+update metrics, log and trace.
 
 `finalization/` writes the files.
 """
@@ -11,12 +12,13 @@ from typing import Literal
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.records import BatchRow
+from batchwright.database.records import BatchRow, FileRow
 from batchwright.database.tables.files import FilesTable
+from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
-from batchwright.storage.base import Storage, StorageError
+from batchwright.storage.base import ObjectInfo, Storage, StorageError
 from batchwright.telemetry import tracing
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
@@ -62,6 +64,29 @@ async def _delete_superseded(storage: Storage, files: FilesTable, order: BatchOr
         ]
         for key in stale:
             await storage.delete(key)
+
+
+def output_file_row(
+    order: BatchOrder, kind: Literal["output", "error"], info: ObjectInfo, at: datetime, kept: timedelta
+) -> FileRow:
+    """Build the database row of the batch's output or error file.
+
+    Args:
+        kind: which of the two files.
+        info: key and size in bytes of the stored object.
+        at: creation time of the file.
+        kept: how long retention keeps the file after that; see `file_lifetime`.
+    """
+    return FileRow(
+        id=derived_file_id(order.batch_id, kind),
+        tenant=order.tenant,
+        purpose="batch_output" if order.policy.rolling is None else CALLS_PURPOSE,
+        filename=f"{order.batch_id}_{kind}.jsonl",
+        bytes=info.size,
+        created_at=at,
+        expires_at=at + kept,
+        storage_key=info.key,
+    )
 
 
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:

@@ -1,9 +1,9 @@
 """Restore the outcome of an ended batch from the result of its workflow run and its files in storage."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
-from batchwright.activities.completion import file_lifetime
+from batchwright.activities.completion import file_lifetime, output_file_row
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.rules.ids import derived_file_id
@@ -23,9 +23,9 @@ async def restored_outcome(
     Args:
         at: when the run ended; used as the creation time of the files.
     """
-    until = at + file_lifetime(order, result.status, settings)
-    output = await _file(order, "output", storage) if result.completed else None
-    error = await _file(order, "error", storage) if result.failed else None
+    kept = file_lifetime(order, result.status, settings)
+    output = await _file(order, "output", storage, at, kept) if result.completed else None
+    error = await _file(order, "error", storage, at, kept) if result.failed else None
     if (result.completed and output is None) or (result.failed and error is None):
         return None
     return BatchOutcome(
@@ -33,25 +33,19 @@ async def restored_outcome(
         completed=result.completed,
         failed=result.failed,
         usage=result.usage,
-        output=output and output.model_copy(update={"created_at": at, "expires_at": until}),
-        error=error and error.model_copy(update={"created_at": at, "expires_at": until}),
+        output=output,
+        error=error,
     )
 
 
-async def _file(order: BatchOrder, kind: Literal["output", "error"], storage: Storage) -> FileRow | None:
+async def _file(
+    order: BatchOrder, kind: Literal["output", "error"], storage: Storage, at: datetime, kept: timedelta
+) -> FileRow | None:
     """Build the database row of the batch's output or error file from the stored object.
 
-    Return None if storage has no such object. The caller sets the row's times.
+    Return None if storage has no such object.
     """
     id = derived_file_id(order.batch_id, kind)
     async for info in storage.list(object_keys.output_key(order.tenant, id, "")):
-        return FileRow(
-            id=id,
-            tenant=order.tenant,
-            purpose="batch_output",
-            filename=f"{order.batch_id}_{kind}.jsonl",
-            bytes=info.size,
-            created_at=order.created_at,
-            storage_key=info.key,
-        )
+        return output_file_row(order, kind, info, at, kept)
     return None

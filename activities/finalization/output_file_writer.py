@@ -5,19 +5,19 @@ import logging
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Literal
 
-from batchwright.activities.completion import OUTPUT_KINDS, file_lifetime
+from batchwright.activities.completion import OUTPUT_KINDS, file_lifetime, output_file_row
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.stored_results.input_order_index import ResultIndex, SelectedResults
 from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import FileRow
-from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
-from batchwright.storage.base import Storage, StorageError
+from batchwright.storage.base import ObjectInfo, Storage, StorageError
 
 logger = logging.getLogger(__name__)
 _DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
@@ -70,21 +70,14 @@ class OutputFileWriter:
         order = self._order
         return object_keys.output_key(order.tenant, derived_file_id(order.batch_id, kind), self._nonce)
 
-    async def _write(self, kind: str, spool: ResultSpool, blocks: Iterator[bytes], at: datetime) -> FileRow:
-        order = self._order
+    async def _write(
+        self, kind: Literal["output", "error"], spool: ResultSpool, blocks: Iterator[bytes], at: datetime
+    ) -> FileRow:
         key, size = self._key(kind), 0
         block = await spool.off_loop(next, blocks, None)
         async with self._storage.writer(key) as writer:
             while block:
                 size += len(block)
                 block, _ = await run_both(spool.off_loop(next, blocks, None), writer.write(block))
-        return FileRow(
-            id=derived_file_id(order.batch_id, kind),
-            tenant=order.tenant,
-            purpose="batch_output" if order.policy.rolling is None else CALLS_PURPOSE,
-            filename=f"{order.batch_id}_{kind}.jsonl",
-            bytes=size,
-            created_at=at,
-            expires_at=at + file_lifetime(order, self._status, self._settings),
-            storage_key=key,
-        )
+        kept = file_lifetime(self._order, self._status, self._settings)
+        return output_file_row(self._order, kind, ObjectInfo(key, size), at, kept)

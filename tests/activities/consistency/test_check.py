@@ -8,9 +8,10 @@ import pytest
 from batchwright.activities.consistency.check import ComparedSources, ConsistencyCheck
 from batchwright.activities.consistency.report import ConsistencyReport, DifferenceKind
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
-from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, BatchResult, RollingBatch
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
+from batchwright.rules.calls.call_lines import CALLS_PURPOSE
 from batchwright.rules.ids import derived_file_id
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
@@ -38,6 +39,7 @@ class MemoryBatchRunSource(BatchRunSource):
     def __init__(self) -> None:
         self.runs: dict[str, BatchRun] = {}
         self.started: list[str] = []
+        self.started_order = an_order()
 
     async def all(self) -> AsyncIterator[BatchRun]:
         for run in list(self.runs.values()):
@@ -47,7 +49,7 @@ class MemoryBatchRunSource(BatchRunSource):
         return self.runs.get(batch_id)
 
     async def order(self, batch_id: str) -> BatchOrder:
-        return an_order()
+        return self.started_order
 
     async def start(self, order: BatchOrder) -> None:
         self.started.append(order.batch_id)
@@ -126,6 +128,20 @@ async def test_a_row_older_than_the_end_of_its_run_gets_the_end_and_files_of_the
     assert (row.status, row.output_file_id, row.completed) == (BatchStatus.COMPLETED, output, 1)
     assert file is not None
     assert (file.bytes, file.expires_at) == (5, EARLIER + timedelta(minutes=30, days=30))
+
+
+async def test_restored_files_of_single_calls_are_not_listed_as_outputs_of_a_batch(
+    fixture: ConsistencyFixture,
+) -> None:
+    policy = BatchPolicy(rolling=RollingBatch(group="g", open_seconds=0))
+    order = fixture.runs.started_order = an_order().model_copy(update={"policy": policy})
+    await fixture.database.batches.upsert(order)
+    output = await fixture.write("output")
+    fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED, total=1, completed=1))
+    await fixture.check()
+    file = await fixture.database.files.get("acme", output)
+    assert file is not None
+    assert file.purpose == CALLS_PURPOSE
 
 
 async def test_a_row_that_lost_its_files_and_its_run_is_reported_and_not_repaired(
