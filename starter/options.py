@@ -6,6 +6,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from batchwright.contracts.model_registry.price_config import parse_max_cost
+from batchwright.contracts.terms import Endpoint
+from batchwright.rules.deadline import DEFAULT_WINDOW, is_window, parse_start_time
 from batchwright.rules.input.oversized_input import GROUP_PREFIX
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.client import Client, ClientError
@@ -51,6 +54,68 @@ def id_callback(thing: str, list_command: str) -> Callable[[str], str]:
     return checked
 
 
+def _checked_endpoint(text: str) -> str:
+    if text not in list(Endpoint):
+        stop(f"--endpoint {text!r} is not supported. Supported endpoints are: {', '.join(Endpoint)}.")
+    return text
+
+
+def _checked_window(text: str) -> str:
+    """Check the form of a completion window, and return it. The API decides which lengths are allowed."""
+    if not is_window(text):
+        stop(f"--window {text!r} is not a whole number followed by s, m, h or d, such as {DEFAULT_WINDOW}.")
+    return text
+
+
+def _checked_max_cost(text: str | None) -> str | None:
+    try:
+        if text is not None:
+            parse_max_cost(text)
+    except ValueError as error:
+        stop(f"--max-cost {text!r} is not valid: {error}.")
+    return text
+
+
+def _checked_start(text: str | None) -> str | None:
+    try:
+        if text is not None:
+            parse_start_time(start_value(text))
+    except ValueError as error:
+        stop(f"--start-at is not valid: {error}.")
+    return text
+
+
+def start_value(text: str) -> str | int:
+    """Return a start time from the command line as the API accepts it: Unix seconds as an integer."""
+    return int(text) if text.isascii() and text.isdecimal() else text
+
+
+EndpointOption = Annotated[
+    str, typer.Option("--endpoint", help="Endpoint of the requests.", callback=_checked_endpoint)
+]
+WindowOption = Annotated[
+    str,
+    typer.Option("--window", help="Completion window: 30m, 6h, 24h, 7d.", callback=_checked_window),
+]
+MaxCost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="AMOUNT",
+        help="Stop sending once the batch has cost this much; in the currency of the prices.",
+        show_default=False,
+        callback=_checked_max_cost,
+    ),
+]
+StartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--start-at",
+        metavar="TIME",
+        help="Start later: 2026-12-01T02:00:00Z, or Unix seconds. The window counts from then.",
+        show_default=False,
+        callback=_checked_start,
+    ),
+]
 BatchId = Annotated[
     str,
     typer.Argument(

@@ -19,7 +19,8 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.start_time import StartTime, parse_start_at
 from batchwright.api.schemas.webhooks import BatchWebhookBody, WebhookSpec, parse_batch_webhook
-from batchwright.contracts.model_registry.price_config import DecimalText, parse_decimal
+from batchwright.contracts.model_registry import price_config
+from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, MAX_PRIORITY, MIN_PRIORITY, Caller
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import Endpoint, Profile
@@ -350,13 +351,10 @@ def parse_max_cost(value: object, param: str) -> str | None:
     if value is None:
         return None
     try:
-        amount = parse_decimal(value)
+        return price_config.parse_max_cost(value)
     except ValueError as error:
         message = f"Invalid value for '{param}': {error}, but it is {repr(value)[:_MAX_SHOWN_CHARACTERS]}."
         raise invalid_value(param, message) from None
-    if amount == "0":
-        raise invalid_value(param, f"Invalid value for '{param}': it must be more than 0.")
-    return amount
 
 
 def _metadata(value: object) -> dict[str, str] | None:

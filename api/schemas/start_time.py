@@ -1,18 +1,15 @@
 """`x_batchwright.start_at`: the time at which a new batch starts."""
 
-import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field
 
 from batchwright.api.errors import invalid_value
 from batchwright.api.schemas.json_body import wrong_type
-from batchwright.rules.deadline import MAX_START_DELAY
+from batchwright.rules.deadline import MAX_START_DELAY, parse_start_time
 
 PARAM = "x_batchwright.start_at"
-_RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
-_MAX_SHOWN_CHARACTERS = 60
 StartTime = Annotated[
     int | str | None,
     Field(
@@ -34,18 +31,9 @@ def parse_start_at(value: object) -> datetime | None:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise wrong_type(PARAM, "a string or an integer", value)
     try:
-        if isinstance(value, int):
-            return datetime.fromtimestamp(value, UTC)
-        if _RFC_3339.fullmatch(value) is not None:
-            return datetime.fromisoformat(value.upper()).astimezone(UTC).replace(microsecond=0)
-    except (ValueError, OverflowError, OSError):  # a time that does not exist, or of a year after 9999
-        pass
-    shown = repr(value)[:_MAX_SHOWN_CHARACTERS]
-    message = (
-        f"Invalid value for '{PARAM}': expected Unix seconds, or an RFC 3339 time with an offset such as "
-        f"'2026-12-01T02:00:00Z', but got {shown}."
-    )
-    raise invalid_value(PARAM, message)
+        return parse_start_time(value)
+    except ValueError as error:
+        raise invalid_value(PARAM, f"Invalid value for '{PARAM}': {error}.") from None
 
 
 def check_start_at(start_at: datetime | None, now: datetime) -> None:

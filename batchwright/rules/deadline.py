@@ -1,7 +1,7 @@
 """Completion windows (the time that a batch may take) and deadlines."""
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from msgspec import Struct
@@ -12,6 +12,8 @@ DEFAULT_WINDOW = "24h"
 DAY_SECONDS = 86_400
 MAX_START_DELAY = timedelta(days=30)  # a batch may start so long after its creation
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
+_RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
+_MAX_SHOWN_CHARACTERS = 60
 _WINDOW = re.compile(r"([1-9][0-9]{0,8})([smhd])", re.ASCII)
 
 
@@ -36,6 +38,30 @@ def window_seconds(text: str | None, profile: Profile, shortest: int, longest: i
             f"from {window_text(shortest)} to {window_text(longest)}, such as '{DEFAULT_WINDOW}'."
         )
     return seconds
+
+
+def parse_start_time(value: int | str) -> datetime:
+    """Convert the start time of a batch, Unix seconds or RFC 3339, to UTC in whole seconds.
+
+    Raises:
+        ValueError: `value` is not a time.
+    """
+    try:
+        if isinstance(value, int):
+            return datetime.fromtimestamp(value, UTC)
+        if _RFC_3339.fullmatch(value) is not None:
+            return datetime.fromisoformat(value.upper()).astimezone(UTC).replace(microsecond=0)
+    except (ValueError, OverflowError, OSError):  # a time that does not exist, or of a year after 9999
+        pass
+    raise ValueError(
+        "expected Unix seconds, or an RFC 3339 time with an offset such as '2026-12-01T02:00:00Z', but got "
+        f"{repr(value)[:_MAX_SHOWN_CHARACTERS]}"
+    )
+
+
+def is_window(text: str) -> bool:
+    """Return True if `text` has the form of a completion window. An API may allow only some of them."""
+    return _WINDOW.fullmatch(text) is not None
 
 
 def window_text(seconds: int) -> str:

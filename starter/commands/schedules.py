@@ -14,15 +14,22 @@ from batchwright.rules.ids import is_file_id
 from batchwright.rules.stored_objects.object_locations import SCHEME
 from batchwright.starter.commands.batches.submit import (
     Deduplicate,
-    Endpoint,
-    MaxCost,
     Metadata,
     Priority,
-    Window,
     delete_unless_used,
     upload_input,
 )
-from batchwright.starter.options import Json, Tenant, Url, api_client, id_callback, key_value_pairs
+from batchwright.starter.options import (
+    EndpointOption,
+    Json,
+    MaxCost,
+    Tenant,
+    Url,
+    WindowOption,
+    api_client,
+    id_callback,
+    key_value_pairs,
+)
 from batchwright.starter.output import (
     column_table,
     escaped,
@@ -98,8 +105,8 @@ def create(
     time_zone: TimeZone = None,
     overlap: Overlap = None,
     description: Description = None,
-    endpoint: Endpoint = "/v1/chat/completions",
-    window: Window = "24h",
+    endpoint: EndpointOption = "/v1/chat/completions",
+    window: WindowOption = "24h",
     metadata: Metadata = None,
     deduplicate: Deduplicate = False,
     priority: Priority = None,

@@ -33,6 +33,23 @@ def parse_decimal(value: object) -> str:
     return decimal_text(number)
 
 
+def parse_max_cost(value: object) -> str:
+    """Return the maximum cost `value` of a batch as canonical decimal text, such as `0.5`.
+
+    Raises:
+        ValueError: `value` is not a number above 0 and up to 1,000,000,000 with at most 6 decimal places.
+    """
+    try:
+        amount = parse_decimal(value)
+    except ValueError:
+        amount = "0"
+    if amount == "0":
+        raise ValueError(
+            f"it must be a number above 0 and up to {_LARGEST} with at most {MAX_PLACES} decimal places"
+        )
+    return amount
+
+
 def decimal_text(number: Decimal) -> str:
     """Return a decimal number as text, without an exponent and without zeros at the end."""
     text = f"{number:f}"

@@ -29,14 +29,19 @@ from batchwright.starter.commands.batches.submit_group import (
 from batchwright.starter.commands.batches.watch import follow, follow_all
 from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import (
+    EndpointOption,
     Interval,
     Json,
+    MaxCost,
+    StartAt,
     Tenant,
     Url,
     Wait,
+    WindowOption,
     api_client,
     key_value_pairs,
     settings_or_stop,
+    start_value,
 )
 from batchwright.starter.output import (
     ExitCode,
@@ -50,8 +55,6 @@ from batchwright.starter.output import (
 )
 
 _SHOWN_FROM_BYTES = 5 * 1024 * 1024
-Endpoint = Annotated[str, typer.Option(help="Endpoint of the requests.")]
-Window = Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")]
 Metadata = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Stored with the batch; repeatable.", show_default=False),
@@ -64,14 +67,6 @@ Priority = Annotated[
         max=MAX_PRIORITY,
         metavar="N",
         help="1 to 5; 5 is the most urgent of your batches. Default 3.",
-        show_default=False,
-    ),
-]
-MaxCost = Annotated[
-    str | None,
-    typer.Option(
-        metavar="AMOUNT",
-        help="Stop sending once the batch has cost this much; in the currency of the prices.",
         show_default=False,
     ),
 ]
@@ -99,15 +94,6 @@ _OutputLocation = Annotated[
         show_default=False,
     ),
 ]
-_StartAt = Annotated[
-    str | None,
-    typer.Option(
-        "--start-at",
-        metavar="TIME",
-        help="Start later: 2026-12-01T02:00:00Z, or Unix seconds. The window counts from then.",
-        show_default=False,
-    ),
-]
 _Headers = Annotated[
     list[str] | None,
     typer.Option(
@@ -128,15 +114,15 @@ _IdempotencyKey = Annotated[
 
 def submit(
     file: _File,
-    endpoint: Endpoint = "/v1/chat/completions",
-    window: Window = "24h",
+    endpoint: EndpointOption = "/v1/chat/completions",
+    window: WindowOption = "24h",
     metadata: Metadata = None,
     deduplicate: Deduplicate = False,
     priority: Priority = None,
     max_cost: MaxCost = None,
     webhook: _Webhook = None,
     output_location: _OutputLocation = None,
-    start_at: _StartAt = None,
+    start_at: StartAt = None,
     header: _Headers = None,
     idempotency_key: _IdempotencyKey = None,
     estimate: _Estimate = False,
@@ -160,7 +146,7 @@ def submit(
             max_cost=max_cost,
             webhook=webhook,
             output_location=output_location,
-            start_at=int(start_at) if start_at and start_at.isdecimal() else start_at,
+            start_at=None if start_at is None else start_value(start_at),
             headers=headers,
         )
         if file.startswith(SCHEME):

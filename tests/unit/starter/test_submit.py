@@ -58,6 +58,32 @@ def test_a_batch_that_is_refused_leaves_no_file_behind(
     assert (set(cli.api.storage.objects), set(cli.api.database.rows.files)) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("submit", "--window", "5x"),
+        ("submit", "--endpoint", "/v1/nope"),
+        ("submit", "--max-cost", "0"),
+        ("submit", "--start-at", "tomorrow"),
+        ("schedules create --cron daily", "--window", "5x"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_upload(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, option: str, value: str
+) -> None:
+    path, sent = tmp_path / "input.jsonl", list[httpx.Request]()
+    path.write_text(LINE)
+
+    def record(_: httpx.Client, request: httpx.Request, **__: Any) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(500, request=request)
+
+    monkeypatch.setattr(httpx.Client, "send", record)
+    refused = cli.run(*command.split(), str(path), option, value)
+    assert (refused.exit_code, refused.stdout, sent) == (3, "", [])
+    assert refused.stderr.startswith(option)
+
+
 def lose_answers(monkeypatch: pytest.MonkeyPatch, path: str, times: int) -> list[str]:
     """Discard the first `times` responses to POST `path`. The client sees a failure, but the API has acted.
 
