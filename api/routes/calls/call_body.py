@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 
 from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter, no_room
-from batchwright.api.schemas.json_body import read_raw_object
+from batchwright.api.schemas.json_body import process_body, read_raw_object
 from batchwright.api.services.calls.acceptance import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
 from batchwright.contracts.terms import Endpoint
@@ -147,15 +147,19 @@ def text(fields: Mapping[str, msgspec.Raw], name: str, prefix: str = "") -> str 
     return found
 
 
-def sent_key(request: Request, fields: Fields) -> SentKey | None:
+async def sent_key(request: Request, fields: Fields) -> SentKey | None:
     """Return the idempotency key of a request, and the digest of the request; None if the request has no
     key.
     """
     key = idempotency_key_of(request)
     if key is None:
         return None
-    texts = {name: bytes(value).decode(errors="replace") for name, value in fields.items()}
-    return SentKey(key, fingerprint({"path": request.url.path, "body": texts}))
+
+    def digest() -> str:
+        texts = {name: bytes(value).decode(errors="replace") for name, value in fields.items()}
+        return fingerprint({"path": request.url.path, "body": texts})
+
+    return SentKey(key, await process_body(request, digest))
 
 
 def model_of(fields: Mapping[str, msgspec.Raw], settings: Settings) -> str:

@@ -5,6 +5,7 @@ with the same request and the same Idempotency-Key.
 """
 
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Protocol
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -29,7 +30,7 @@ from batchwright.api.routes.calls.call_body import (
     sent_key,
     text,
 )
-from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.schemas.json_body import json_body_spec, process_body
 from batchwright.api.services.calls.acceptance import HELD, CallRequest, Calls
 from batchwright.api.services.calls.held_calls import HeldCalls, late_error
 from batchwright.api.services.idempotency import idempotency_key_parameter
@@ -69,7 +70,7 @@ class FlexCalls:
                 (429). The process is stopping, or the call no longer exists (503).
         """
         tenant, caller = tenant_of(request, self._settings), caller_of(request, self._settings)
-        key = sent_key(request, fields)
+        key = await sent_key(request, fields)
         with self._held.connections.place(tenant):
             id, has_ended = (await self._calls.submit(call, tenant, caller, key)).id, False
             try:
@@ -188,10 +189,7 @@ class ChatRoutes:
         if flag(fields, "stream"):
             message = "'stream' cannot be combined with the service tier 'flex'."
             raise invalid_value("stream", message)
-        model = model_of(fields, self._settings)
-        body = edit_body(fields, ("service_tier", "stream", "stream_options"))
-        check_body(Endpoint.CHAT_COMPLETIONS, body)
-        call = CallRequest("chatcmpl-", Endpoint.CHAT_COMPLETIONS, model, body, HELD, notifies=False)
+        call = await process_body(request, partial(self._parse, fields))
         ended = await self._flex.answer(request, call, fields)
         if ended is None:
             return disconnected_response()
@@ -199,3 +197,9 @@ class ChatRoutes:
         if answered is None:
             return failure_response(ended)
         return Response(bytes(answered.body), media_type="application/json")
+
+    def _parse(self, fields: Fields) -> CallRequest:
+        model = model_of(fields, self._settings)
+        body = edit_body(fields, ("service_tier", "stream", "stream_options"))
+        check_body(Endpoint.CHAT_COMPLETIONS, body)
+        return CallRequest("chatcmpl-", Endpoint.CHAT_COMPLETIONS, model, body, HELD, notifies=False)

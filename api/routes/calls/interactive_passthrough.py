@@ -31,7 +31,7 @@ from batchwright.api.routes.calls.relayed_responses import (
     pass_on,
     while_open,
 )
-from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.schemas.json_body import json_body_spec, process_body
 from batchwright.api.services.calls.backend_answer import BackendAnswer, InteractiveCall
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls, error_of
 from batchwright.api.services.calls.watched_connections import WatchedConnections
@@ -96,11 +96,12 @@ class InteractiveForwarder:
         """
         tenant = tenant_of(request, self._settings)
         is_stream = flag(fields, "stream")
-        hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
+        prepare = partial(_prepared, endpoint, fields, is_stream=is_stream)
+        body, hides_usage = await process_body(request, prepare)
         call = InteractiveCall(
             endpoint,
             model_of(fields, self._settings),
-            _with_usage(fields) if hides_usage else edit_body(fields),
+            body,
             tenant,
             caller_of(request, self._settings),
             str(current_fields().get("request_id", "")),
@@ -246,6 +247,14 @@ class InteractiveRoutes:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             fields = await opened.enter_async_context(reading)
             return await self._forwarder.answer(request, Endpoint(request.url.path), fields, opened)
+
+
+def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
+    """Return the body for the backend. The second item is True if the client must not see the usage in the
+    stream.
+    """
+    hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
+    return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
 
 
 def _asks_for_usage(fields: Fields) -> bool:

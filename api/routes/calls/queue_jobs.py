@@ -1,5 +1,7 @@
 """/queue: jobs. A job is a single call for any endpoint. Its result can be posted to a URL of the client."""
 
+from functools import partial
+
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -17,7 +19,7 @@ from batchwright.api.routes.calls.call_body import (
     sent_key,
     text,
 )
-from batchwright.api.schemas.json_body import json_body_spec, reject_unknown
+from batchwright.api.schemas.json_body import json_body_spec, process_body, reject_unknown
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.calls.acceptance import CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
@@ -75,11 +77,10 @@ class QueueRoutes:
             return await self._submit(request, tenant, fields)
 
     async def _submit(self, request: Request, tenant: str, fields: Fields) -> Response:
-        reject_unknown(fields, _SubmitBody.model_fields)
-        call = self._parse(fields)
+        call = await process_body(request, partial(self._parse, fields))
         if call.webhook is not None:
             await self._webhooks.check_url(call.webhook.url, "callback_url", tenant)
-        caller, key = caller_of(request, self._settings), sent_key(request, fields)
+        caller, key = caller_of(request, self._settings), await sent_key(request, fields)
         submitted = await self._calls.submit(call, tenant, caller, key)
         secret = None
         if call.webhook is not None:
@@ -94,6 +95,7 @@ class QueueRoutes:
         return Response(job_body(await self._calls.get(tenant, job_id)), media_type=_JSON)
 
     def _parse(self, fields: Fields) -> CallRequest:
+        reject_unknown(fields, _SubmitBody.model_fields)
         if text(fields, "model") is None:
             raise missing_parameter("model")
         model = model_of(fields, self._settings)

@@ -1,6 +1,7 @@
 """/v1/responses: responses that the client retrieves later, or for which it waits on an open connection."""
 
 from contextlib import AsyncExitStack
+from functools import partial
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -28,7 +29,7 @@ from batchwright.api.routes.calls.flex import (
     failure_response,
 )
 from batchwright.api.routes.calls.response_format import echoed_fields, response_body
-from batchwright.api.schemas.json_body import json_body_spec
+from batchwright.api.schemas.json_body import json_body_spec, process_body
 from batchwright.api.services.calls.acceptance import HELD, CallRequest, Calls
 from batchwright.api.services.idempotency import idempotency_key_parameter
 from batchwright.contracts.api_objects.audit_log import AuditAction
@@ -107,18 +108,21 @@ class ResponseRoutes:
 
     async def _create(self, request: Request, tenant: str, fields: Fields) -> Response:
         background = _is_background(fields)
-        model, body = model_of(fields, self._settings), edit_body(fields, _NOT_SENT)
-        echoed = echoed_fields(fields)
-        check_body(Endpoint.RESPONSES, body)
+        call = await process_body(request, partial(self._parse, fields))
         if not background:
-            call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, HELD, notifies=False, echoed=echoed)
+            call = call._replace(window=HELD, notifies=False)
             ended = await self._flex.answer(request, call, fields)
             if ended is None:
                 return disconnected_response()
             return failure_response(ended) if success_of(ended) is None else self._shown(ended)
-        call = CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, echoed=echoed)
-        caller, key = caller_of(request, self._settings), sent_key(request, fields)
+        caller, key = caller_of(request, self._settings), await sent_key(request, fields)
         return self._shown(await self._calls.submit(call, tenant, caller, key))
+
+    def _parse(self, fields: Fields) -> CallRequest:
+        model, body = model_of(fields, self._settings), edit_body(fields, _NOT_SENT)
+        echoed = echoed_fields(fields)
+        check_body(Endpoint.RESPONSES, body)
+        return CallRequest(_PREFIX, Endpoint.RESPONSES, model, body, echoed=echoed)
 
     async def get(self, request: Request, response_id: str) -> Response:
         """Retrieve a response."""

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from batchwright.api.errors import ApiError
+from batchwright.api.routes.calls import call_body
 from batchwright.api.schemas import json_body
 from batchwright.contracts.calls import Call
 from batchwright.contracts.terms import Profile
@@ -81,6 +83,28 @@ async def test_other_requests_are_answered_while_a_large_body_is_checked(
     is_answered, answered = threading.Event(), list[bool]()
     call = asyncio.create_task(api.http.post(path, content=DOORS[path] % (b" " * 70_000 + b"1")))
     await is_checking.wait()
+    assert (await api.http.get("/v1/models")).status_code == 200
+    is_answered.set()
+    assert (await call).status_code == 400
+    assert answered == [True]
+
+
+@pytest.mark.parametrize("step", ["describe_body_problems", "fingerprint"])
+@pytest.mark.parametrize("path", DOORS)
+async def test_other_requests_are_answered_while_a_large_body_is_prepared(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, path: str, step: str
+) -> None:
+    def prepare(*_: object) -> str:
+        loop.call_soon_threadsafe(is_preparing.set)
+        answered.append(is_answered.wait(5))
+        raise ApiError(400, "seen")
+
+    monkeypatch.setattr(call_body, step, prepare)
+    loop, is_preparing = asyncio.get_running_loop(), asyncio.Event()
+    is_answered, answered = threading.Event(), list[bool]()
+    content, headers = DOORS[path] % (b" " * 70_000 + b"1"), {"Idempotency-Key": "a"}
+    call = asyncio.create_task(api.http.post(path, content=content, headers=headers))
+    await is_preparing.wait()
     assert (await api.http.get("/v1/models")).status_code == 200
     is_answered.set()
     assert (await call).status_code == 400
