@@ -114,7 +114,7 @@ def _add_routes(
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
     tenant, request_rate = tenant_header_parameter(settings), Depends(RequestRateLimit(deps))
-    search, downloads = LineSearch(deps), Downloads()
+    search, downloads = LineSearch(deps), Downloads(deps.held_bytes)
     tenant_routers = [
         *(
             FileRoutes(deps, downloads).router(),
@@ -124,7 +124,7 @@ def _add_routes(
         *(routes(deps).router() for routes in _TENANT_ROUTES),
         BatchEventRoutes(deps, events).router(),
     ]
-    calls, bodies = Calls(deps), CallBodies(settings)
+    calls, bodies = Calls(deps), CallBodies(settings, deps.held_bytes)
     flex = FlexCalls(deps, calls)
     forwarder = None if interactive is None else InteractiveForwarder(deps, interactive)
     tenant_routers += [

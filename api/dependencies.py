@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Protocol
 
+from batchwright.api.held_bytes import HeldBytes
 from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.retry_after import RetryAfterSpread
 from batchwright.api.temporal_gateway import TemporalGateway
@@ -86,6 +87,11 @@ class ApiDependencies:
     stopping: ApiShutdown = field(default_factory=ApiShutdown)
     issuer_keys: IssuerKeys | None = None  # None if no tokens are accepted
     routers: ModelRouters | None = None  # None if no interactive calls are accepted
+
+    @cached_property
+    def held_bytes(self) -> HeldBytes:
+        """The limit of bytes in memory. All routes share it, so that their sum stays below the limit."""
+        return HeldBytes(max(self.settings.max_line_bytes, self.settings.max_response_bytes))
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:

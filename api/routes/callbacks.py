@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.call_body import HeldBytes
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, verify_token
 from batchwright.rules.json_text import is_json
@@ -37,7 +36,7 @@ class CallbackRoutes:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._callbacks = deps.database.callbacks
-        self._held = HeldBytes("callbacks", largest=deps.settings.max_response_bytes)
+        self._held = deps.held_bytes
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Backends"])
@@ -115,7 +114,7 @@ class CallbackRoutes:
 
         Raises:
             ApiError: the client closed the connection too early (400), or this process holds too many bytes
-                of callbacks (429).
+                (429).
         """
         max_bytes, body, size = self._deps.settings.max_response_bytes, bytearray(), 0
         try:

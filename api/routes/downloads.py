@@ -5,23 +5,23 @@ from contextlib import ExitStack
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from batchwright.api.routes.calls.call_body import HeldBytes
+from batchwright.api.held_bytes import HeldBytes
 
 # Of each download, one piece of the storage and the unsent bytes of the connection are in memory.
 _MAX_BYTES = 2 * 1024 * 1024
 
 
 class Downloads:
-    """Counts the bytes that downloads in progress keep in memory, for each tenant and for all together."""
+    """Counts the bytes that downloads in progress keep in memory towards the limits of `HeldBytes`."""
 
-    def __init__(self) -> None:
-        self._held = HeldBytes("downloads")
+    def __init__(self, held: HeldBytes) -> None:
+        self._held = held
 
     def begin(self, tenant: str, size: int) -> ExitStack:
         """Count a download of `size` bytes. Return a stack; when it is closed, the bytes are free again.
 
         Raises:
-            ApiError: the downloads of the tenant, or of all tenants, hold too many bytes (429).
+            ApiError: this process holds too many bytes of the tenant, or of all tenants (429).
         """
         with ExitStack() as counted:
             counted.enter_context(self._held.counted(tenant))(min(size, _MAX_BYTES))

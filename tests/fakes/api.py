@@ -78,6 +78,7 @@ class _ReusableApp:
             issuer_keys=self.issuer_keys if settings.oidc_issuer else None,
         )
         self.stopping, self.input_objects = deps.stopping, deps.input_objects
+        self.held_bytes = deps.held_bytes
         self.events = BatchEvents(deps)  # it has no state while no test listens
         self.app = build_app(deps, self.events)
 
@@ -111,7 +112,7 @@ class ApiFixture:
         self.app, self.metrics = self._ground.app, self._ground.metrics
         self.background, self.events = self._ground.background, self._ground.events
         self.stopping, self.issuer = self._ground.stopping, self._ground.issuer
-        self.input_objects = self._ground.input_objects
+        self.input_objects, self.held_bytes = self._ground.input_objects, self._ground.held_bytes
         transport = httpx.ASGITransport(self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://api")
 

@@ -1,13 +1,13 @@
 """Reads and checks the bodies of single calls."""
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import Request
 
-from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter, no_room
+from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter
+from batchwright.api.held_bytes import HeldBytes
 from batchwright.api.schemas.json_body import process_body, read_raw_object
 from batchwright.api.services.calls.acceptance import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of
@@ -22,54 +22,6 @@ from batchwright.settings import Settings
 Fields = dict[str, msgspec.Raw]
 _OBJECT = msgspec.json.Decoder(Fields)
 _TRUE, _ABSENT = b"true", (b"false", b"null")
-MAX_HELD_BYTES = 256 * 1024 * 1024  # for calls in this process, and again for answers
-MAX_HELD_BYTES_PER_TENANT = 128 * 1024 * 1024
-
-
-class HeldBytes:
-    """Limits the bytes that this process keeps in memory for clients.
-
-    There is one limit for each tenant (`MAX_HELD_BYTES_PER_TENANT`), and one for all tenants together
-    (`MAX_HELD_BYTES`).
-    """
-
-    def __init__(self, what: str, *, largest: int = 0) -> None:
-        """Create a limit.
-
-        Args:
-            what: plural name of the objects to limit, such as "calls", for error messages.
-            largest: maximum size of one object in bytes. Both limits are raised if two such objects would
-                exceed them, so that no permitted object is always refused. `0` leaves the limits as they are.
-        """
-        self._what, self._least = what, 2 * largest
-        self._held = Counter[str]()  # bytes by tenant
-
-    @contextmanager
-    def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. At the end of the block, all
-        bytes that it has counted are freed.
-
-        The argument of the function is the number of additional bytes; it is negative if bytes are freed
-        earlier. If a limit would be exceeded, the function counts nothing and raises ApiError (429).
-        """
-        counted = 0
-
-        def count(size: int) -> None:
-            nonlocal counted
-            own, all = self._held[tenant] + size, self._held.total() + size
-            own_limit, limit = max(MAX_HELD_BYTES_PER_TENANT, self._least), max(MAX_HELD_BYTES, self._least)
-            if size > 0 and (own > own_limit or all > limit):
-                message = f"No room: this process holds too many bytes of {self._what}. Try again later."
-                raise no_room(message)
-            self._held[tenant] += size
-            counted += size
-
-        try:
-            yield count
-        finally:
-            self._held[tenant] -= counted
-            if not self._held[tenant]:
-                del self._held[tenant]
 
 
 class CallBodies:
@@ -81,9 +33,8 @@ class CallBodies:
     same connection, they count until the connection ends.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._most = settings.max_line_bytes - LONGEST_LINE_START
-        self._held = HeldBytes("calls")
+    def __init__(self, settings: Settings, held: HeldBytes) -> None:
+        self._most, self._held = settings.max_line_bytes - LONGEST_LINE_START, held
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:

@@ -21,7 +21,7 @@ from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, error_response
 from batchwright.api.openapi import error_responses
-from batchwright.api.routes.calls.call_body import CallBodies, Fields, HeldBytes, flag, model_of, nested
+from batchwright.api.routes.calls.call_body import CallBodies, Fields, flag, model_of, nested
 from batchwright.api.routes.calls.flex import disconnected_response
 from batchwright.api.routes.calls.relayed_responses import (
     EVENTS,
@@ -75,7 +75,7 @@ class InteractiveForwarder:
 
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
-        self._answers = HeldBytes("answers", largest=deps.settings.max_response_bytes)
+        self._held = deps.held_bytes
         self._connections = WatchedConnections(deps.stopping.drained)
 
     async def answer(
@@ -107,7 +107,7 @@ class InteractiveForwarder:
             str(current_fields().get("request_id", "")),
         )
         opened.enter_context(self._calls.connections.place(tenant))
-        count = opened.enter_context(self._answers.counted(tenant))
+        count = opened.enter_context(self._held.counted(tenant))
         connection = await opened.enter_async_context(self._connections.watched(request.receive))
         async with AsyncExitStack() as sending:  # a backend is free before its whole answer is passed on
             began = sending.enter_async_context(self._calls.answer(call))

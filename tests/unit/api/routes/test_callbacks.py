@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from batchwright.api.middleware import header_size_and_body_speed
-from batchwright.api.routes.calls import call_body
 from batchwright.rules.backends.callback_tokens import CALLBACK_PATH, CallbackToken, sign_token
 from tests.fakes.api import ApiFixture, error_of, open_api
 
@@ -109,7 +108,7 @@ async def test_the_body_of_a_repeated_callback_is_not_read(api: ApiFixture) -> N
 async def test_callbacks_that_arrive_together_have_a_limit_of_bytes(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 5000)
+    monkeypatch.setattr(api.held_bytes, "limit_per_tenant", 2 * len(LARGE) + 1000)
     refusals = api.metrics.callbacks.labels("no_room")
     before = refusals.value
     async with open_calls(api, 2):
@@ -119,15 +118,6 @@ async def test_callbacks_that_arrive_together_have_a_limit_of_bytes(
     assert (await call(api, token(ordinal=3), LARGE)).json()["accepted"] is True
 
 
-async def test_two_callbacks_of_the_largest_size_may_always_arrive_together(
-    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 1000)
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES", 1000)
-    async with open_calls(api, 1):
-        assert (await call(api, token(ordinal=2), LARGE)).json()["accepted"] is True
-
-
 async def test_a_callback_whose_body_stalls_is_ended_and_frees_its_bytes(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +125,7 @@ async def test_a_callback_whose_body_stalls_is_ended_and_frees_its_bytes(
         yield LARGE
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 0)
+    monkeypatch.setattr(api.held_bytes, "limit_per_tenant", 2 * len(LARGE))
     with monkeypatch.context() as patch:
         patch.setattr(header_size_and_body_speed, "BODY_SECONDS", 0.05)
         stalled = [api.http.post(CALLBACK_PATH + token(ordinal=n), content=stalled_body()) for n in (1, 2)]

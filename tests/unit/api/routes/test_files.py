@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from batchwright.api.routes.calls import call_body
 from batchwright.api.schemas.openai_objects import file_page
 from batchwright.contracts.api_objects.openai import DeletedFile, FileObject, FilePage
 from batchwright.database.errors import DatabaseUnavailable
@@ -149,7 +148,7 @@ async def test_a_file_of_another_tenant_does_not_exist(api: ApiFixture) -> None:
 async def test_a_tenant_that_reads_its_downloads_slowly_takes_a_limited_part_of_the_memory(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 2 * len(LINE))
+    monkeypatch.setattr(api.held_bytes, "limit_per_tenant", 2 * len(LINE))
     path = f"/v1/files/{(await api.upload()).id}/content"
     reads, started = asyncio.Event(), asyncio.Semaphore(0)
 

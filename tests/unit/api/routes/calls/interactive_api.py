@@ -131,7 +131,7 @@ class Fixture:
             recent_seconds=0,
             routers=self,
         )
-        self.stopping = deps.stopping
+        self.stopping, self.held_bytes = deps.stopping, deps.held_bytes
         self.calls = InteractiveCalls(deps, self)
         self.clear()
         self.app = build_app(deps, BatchEvents(deps), self.calls)

@@ -12,7 +12,6 @@ from openai import RateLimitError
 
 from batchwright.api.auth import key_cache
 from batchwright.api.middleware import authentication
-from batchwright.api.routes.calls import call_body
 from batchwright.api.services.calls import held_calls
 from batchwright.api.services.calls.acceptance import CallWindow
 from batchwright.contracts.calls import CallStatus
@@ -185,8 +184,8 @@ async def test_the_bodies_of_held_calls_have_a_limit_for_a_tenant_and_for_all(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(api.http.build_request("POST", CHAT, json=ASK).content)
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", 2 * size - 1)
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES", 3 * size - 1)
+    monkeypatch.setattr(api.held_bytes, "limit_per_tenant", 2 * size - 1)
+    monkeypatch.setattr(api.held_bytes, "limit", 3 * size - 1)
     request, other = await sent(api), {"X-Tenant": "other"}
     for path in (CHAT, RESPONSES, "/queue/submit"):
         refused = await api.http.post(path, json=ASK)

@@ -13,7 +13,7 @@ import pytest
 
 from batchwright.api.auth import key_cache
 from batchwright.api.middleware import authentication
-from batchwright.api.routes.calls import call_body, relayed_responses
+from batchwright.api.routes.calls import relayed_responses
 from batchwright.api.services.calls import held_calls
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from tests.fakes.api import error_of
@@ -181,8 +181,8 @@ async def held_answers(api: Fixture, content: bytes, headers: dict[str, str]) ->
 async def test_two_of_the_largest_answers_fit_into_a_process_and_a_third_one_is_refused(
     api: Fixture, monkeypatch: pytest.MonkeyPatch, is_stream: bool, of_all: bool
 ) -> None:
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", LARGEST * 9 if of_all else BODIES)
-    monkeypatch.setattr(call_body, "MAX_HELD_BYTES", BODIES if of_all else LARGEST * 9)
+    monkeypatch.setattr(api.held_bytes, "limit_per_tenant", LARGEST * 9 if of_all else 2 * LARGEST + BODIES)
+    monkeypatch.setattr(api.held_bytes, "limit", 2 * LARGEST + BODIES if of_all else LARGEST * 9)
     start = b'data: {"padding": "' if is_stream else b'{"padding": "'
     content = start + b"x" * (LARGEST - len(start))
     headers = EVENTS if is_stream else {}
@@ -190,7 +190,7 @@ async def test_two_of_the_largest_answers_fit_into_a_process_and_a_third_one_is_
     async with held_answers(api, content, headers):
         api.handlers[A] = lambda _: httpx.Response(200, headers=headers, stream=Pieces(content))
         answer = await api.http.post(CHAT, json=ask, headers=other)
-        assert b"holds too many bytes of answers" in answer.content
+        assert b"holds too many bytes" in answer.content
         assert answer.status_code == (200 if is_stream else 429)
         assert await api.used_tokens() > 0
     whole = json.dumps({**ANSWER, "padding": "x" * (LARGEST - 1000)}).encode() if not is_stream else content
@@ -203,7 +203,7 @@ async def test_events_that_were_passed_on_no_longer_count(api: Fixture) -> None:
     room = 3 * len(chunk("a"))
     start = b'data: {"padding": "'
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(call_body, "MAX_HELD_BYTES_PER_TENANT", BODIES)
+        patch.setattr(api.held_bytes, "limit_per_tenant", 2 * LARGEST + BODIES)
         async with held_answers(api, start + b"x" * (LARGEST - len(start) - room // 2), EVENTS):
             api.handlers[A] = lambda _: httpx.Response(200, headers=EVENTS, stream=Pieces(*content))
             answer = await api.http.post(CHAT, json={**ASK, "stream": True})
