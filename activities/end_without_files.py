@@ -1,4 +1,7 @@
-"""End a batch without writing its files, because it has none or because they are written later."""
+"""Insert the row of a batch that starts later, and end a batch without writing its files.
+
+A batch has no files, or they are written later.
+"""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -13,6 +16,7 @@ from batchwright.activities.completion import (
     record_span,
 )
 from batchwright.activities.errors import translated
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.finalization import EndRequest, LifecycleActivities
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
@@ -33,7 +37,7 @@ class Lifecycle(LifecycleActivities):
         storage: Storage | None = None,
         keep_results: timedelta = timedelta(days=14),
     ) -> None:
-        """Create the activity's implementation.
+        """Create the implementation of the activities.
 
         Args:
             storage: where objects of ended batches are deleted; None to delete nothing.
@@ -43,6 +47,16 @@ class Lifecycle(LifecycleActivities):
         self._database = database
         self._storage = storage
         self._metrics = metrics
+
+    @activity.defn
+    async def insert_row(self, order: BatchOrder) -> None:
+        """Insert the batch's database row, if it is missing because the API could not insert it.
+
+        Raises (ApplicationError, by type):
+            DatabaseUnavailable: the database does not respond; retried.
+        """
+        async with translated():
+            await self._database.batches.upsert(order)
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:

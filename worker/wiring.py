@@ -121,6 +121,7 @@ def build_control_worker(resources: WorkerResources) -> Worker:
         workflows=WORKFLOWS,
         workflow_runner=workflow_sandbox(),
         activities=[
+            lifecycle.insert_row,
             lifecycle.end,
             scheduling.admit_scheduled_batch,
             scheduling.record_scheduled_run,

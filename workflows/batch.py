@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
         finalization_options,
         ingestion_options,
         output_copy_workflow_options,
+        row_options,
     )
     from batchwright.workflows.steps import run_until
     from batchwright.workflows.web_ui_summary import (
@@ -210,12 +211,17 @@ class BatchWorkflow:
     async def _wait_for_start(self) -> bool:
         """Wait until the batch's `start_at`. Return False if the batch is cancelled before that time.
 
-        A timer is used, and not Temporal's start delay, because each signal would end that delay.
+        A timer is used, and not Temporal's start delay, because each signal would end that delay. Meanwhile,
+        the batch's row is inserted, if the API could not do so: without it, the batch could not be found. The
+        start does not wait for this, because ingestion inserts a missing row too.
         """
         start = self._order.start_at
         if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:
             return True
         self.waiting(WaitingReason(model="", reason=SCHEDULED, since=self._order.created_at))
+        workflow.start_activity_method(
+            LifecycleActivities.insert_row, self._order, **row_options(self._order)
+        )
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._ending is not None, timeout=remaining, timeout_summary="scheduled start"

@@ -123,6 +123,16 @@ def finalization_options(order: BatchOrder, status: str, *, waits_for_storage: b
     )
 
 
+def row_options(order: BatchOrder) -> ActivityConfig:
+    return ActivityConfig(
+        task_queue=CONTROL_QUEUE,
+        start_to_close_timeout=_END_ATTEMPT,
+        retry_policy=unlimited_retries(),
+        priority=_first_priority(order),
+        summary="insert the row, if it is missing",
+    )
+
+
 def end_options(order: BatchOrder, status: str, files: str = "without files") -> ActivityConfig:
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,

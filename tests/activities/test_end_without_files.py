@@ -1,4 +1,4 @@
-"""Batches that end without files."""
+"""Batches that start later or end without files."""
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -132,3 +132,13 @@ async def test_an_end_with_files_pending_is_counted_once() -> None:
     count = batch.metrics.registry.get_sample_value
     labels = {"result": "cancelled", "reason": "none"}
     assert count("batchwright_jobs_processed_total", labels) == 1
+
+
+async def test_the_row_of_a_batch_that_starts_later_is_inserted_once() -> None:
+    batch = SettledBatch(lines=1)
+    lifecycle = Lifecycle(batch.database, batch.metrics, batch.storage)
+    await ActivityEnvironment().run(lifecycle.insert_row, batch.order)
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    await ActivityEnvironment().run(lifecycle.insert_row, batch.order)
+    assert row is not None
+    assert await batch.database.batches.get(TENANT, BATCH_ID) == row

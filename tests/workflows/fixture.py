@@ -157,6 +157,7 @@ class WorkflowFixture:
                 OutputCopyWorkflow,
             ],
             activities=[
+                self.lifecycle.insert_row,
                 self.lifecycle.end,
                 self.scheduling.admit_scheduled_batch,
                 self.scheduling.record_scheduled_run,

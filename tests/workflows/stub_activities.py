@@ -192,8 +192,16 @@ class StubFinalization(FinalizationActivities):
 
 class StubLifecycle(LifecycleActivities):
     def __init__(self) -> None:
+        self.inserted: list[str] = []
+        self.insert_error: ApplicationError | None = None
         self.requests: list[EndRequest] = []
         self.ended = asyncio.Event()
+
+    @activity.defn
+    async def insert_row(self, order: BatchOrder) -> None:
+        if self.insert_error is not None:
+            raise self.insert_error
+        self.inserted.append(order.batch_id)
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:

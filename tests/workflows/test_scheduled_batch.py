@@ -52,6 +52,26 @@ async def test_a_batch_that_is_cancelled_before_its_start_sends_nothing(fixture:
     assert [request.status for request in fixture.lifecycle.requests] == [BatchStatus.CANCELLED]
 
 
+async def test_a_batch_that_starts_later_inserts_its_row_before_its_start(fixture: WorkflowFixture) -> None:
+    order = await fixture.later()
+    async with fixture.workers():
+        batch = await fixture.start(order)
+        await batch.signal(BatchWorkflow.cancel)
+        await batch.result()
+    assert fixture.lifecycle.inserted == [order.batch_id]
+
+
+async def test_a_batch_starts_at_its_time_although_its_row_cannot_be_inserted(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.lifecycle.insert_error = ApplicationError("no database", type="DatabaseUnavailable")
+    order = await fixture.later(delay=timedelta(seconds=1))
+    async with fixture.workers():
+        batch = await fixture.start(order)
+        assert (await batch.result()).status == BatchStatus.COMPLETED
+    assert fixture.lifecycle.inserted == []
+
+
 async def test_a_batch_that_nobody_worked_on_before_its_start_begins_at_once(
     fixture: WorkflowFixture,
 ) -> None:

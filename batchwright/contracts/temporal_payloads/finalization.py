@@ -67,10 +67,16 @@ class EndRequest(Message):
 
 
 class LifecycleActivities:
-    """Declares the activity `end`, so that workflows can call it without importing its implementation.
+    """Declares the activities `insert_row` and `end`, so that workflows can call them without importing their
+    implementation.
 
     The implementation is in `activities/end_without_files.py`.
     """
+
+    @activity.defn
+    async def insert_row(self, order: BatchOrder) -> None:
+        """Insert the batch's database row, if it is missing."""
+        raise NotImplementedError
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
