@@ -113,7 +113,7 @@ def build_control_worker(resources: WorkerResources) -> Worker:
     database, settings, metrics = resources.database, resources.settings, resources.metrics
     lifecycle = Lifecycle(database, metrics, resources.storage, kept)
     schedules = TemporalBatchSchedules(resources.temporal, settings)
-    scheduling = BatchScheduling(database, settings, metrics, schedules.delete)
+    scheduling = BatchScheduling(database, settings, metrics, schedules)
     copies = OutputCopies(database, resources.storage, settings, metrics)
     return Worker(
         resources.temporal,

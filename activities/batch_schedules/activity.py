@@ -2,13 +2,13 @@
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities.errors import translated
+from batchwright.activities.services.schedule_changes import apply_pending
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.batch_schedules import (
@@ -30,6 +30,7 @@ from batchwright.rules.tenants.api_keys import is_usable
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal.batch_order import PriorityNotAllowed, build_order
+from batchwright.temporal.batch_schedules import BatchSchedules, TimeZoneUnknown
 from batchwright.temporal.errors import TemporalUnavailable
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class BatchScheduling(ScheduleActivities):
     """Activities of scheduled batches: check and record each batch of a schedule, and wait for its end.
 
     Args:
-        remove: deletes a schedule in Temporal by its id.
+        schedules: the schedules in Temporal.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class BatchScheduling(ScheduleActivities):
         database: Database,
         settings: Settings,
         metrics: Metrics,
-        remove: Callable[[str], Awaitable[None]],
+        schedules: BatchSchedules,
     ) -> None:
         self._database, self._settings, self._metrics = database, settings, metrics
-        self._remove = remove
+        self._schedules = schedules
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
@@ -74,7 +75,7 @@ class BatchScheduling(ScheduleActivities):
             row = await self._database.batches.get(tenant, batch_id)
             if row is not None:
                 return ScheduledBatch(order=row.order)
-            return await self._admit(schedule, batch_id)
+            return await self._admit(await self._applied(schedule), batch_id)
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
@@ -133,9 +134,18 @@ class BatchScheduling(ScheduleActivities):
             "The batch has not ended.", type=Failure.BATCH_LIVE, category=ApplicationErrorCategory.BENIGN
         )
 
+    async def _applied(self, schedule: ScheduleRow) -> ScheduleRow:
+        """Return the schedule after its interrupted change, if there is one."""
+        try:
+            return await apply_pending(schedule, self._database.schedules, self._schedules) or schedule
+        except (TemporalUnavailable, TimeZoneUnknown) as error:  # the schedule is used as it was
+            fields = {"schedule_id": schedule.id, "error": str(error)}
+            _log.warning("change of a schedule not applied", extra=fields)
+            return schedule
+
     async def _remove_orphan(self, schedule_id: str) -> None:
         try:
-            await self._remove(schedule_id)
+            await self._schedules.delete(schedule_id)
         except TemporalUnavailable as error:  # its next run tries again
             fields = {"schedule_id": schedule_id, "error": str(error)}
             _log.warning("deleted schedule not removed from Temporal", extra=fields)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+from batchwright.activities.services.schedule_changes import apply_pending
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict, invalid_value, schedule_not_found, schedule_quota_exceeded
 from batchwright.api.schemas.batch_create import BatchCreate
@@ -74,10 +75,18 @@ class Schedules:
         return await self.shown(row)
 
     async def row(self, tenant: str, id: str) -> ScheduleRow:
+        """Return the row of a schedule. If a change was interrupted, apply it first."""
         row = await self._table.get(tenant, id) if is_schedule_id(id) else None
+        row = None if row is None else await self._applied(row)
         if row is None:
             raise schedule_not_found(id)
         return row
+
+    async def _applied(self, row: ScheduleRow) -> ScheduleRow | None:
+        try:
+            return await apply_pending(row, self._table, self._temporal)
+        except TimeZoneUnknown:  # then the change is dropped
+            return await self._table.get(row.tenant, row.id)
 
     async def shown(self, row: ScheduleRow) -> ScheduleObject:
         """Return the schedule object for a database row, with the times of its next runs and its latest
@@ -91,7 +100,7 @@ class Schedules:
 
         async def one(row: ScheduleRow) -> ScheduleObject:
             async with places:
-                return await self.shown(row)
+                return await self.shown(await self._applied(row) or row)
 
         return await asyncio.gather(*(one(row) for row in rows))
 
@@ -109,16 +118,17 @@ class Schedules:
         while True:
             template = new or row.template.model_copy(update={"caller": caller})
             changed = row.model_copy(update={**given, "template": template})
-            try:
-                await self._temporal.update(changed)
-            except TimeZoneUnknown:
-                raise unknown_time_zone(changed.time_zone) from None
-            except ScheduleMissing:  # `resume` will create it from the row
-                pass
-            stored = await self._table.update(changed)
-            if stored is not None:
-                return await self.shown(stored)
+            pending = await self._table.update(row.model_copy(update={"pending": changed}))
+            if pending is not None:
+                break
             row = await self.row(row.tenant, row.id)  # another request has changed the schedule meanwhile
+        try:
+            stored = await apply_pending(pending, self._table, self._temporal)
+        except TimeZoneUnknown:
+            raise unknown_time_zone(changed.time_zone) from None
+        if stored is None:
+            raise schedule_not_found(row.id)
+        return await self.shown(stored)
 
     async def pause(self, row: ScheduleRow) -> ScheduleObject:
         with suppress(ScheduleMissing):  # then nothing starts runs

@@ -207,6 +207,7 @@ CREATE TABLE schedules (
     template      json        NOT NULL, -- what its batches are created from
     created_at    timestamptz NOT NULL,
     version       integer     NOT NULL, -- a change names the version that it has read
+    pending       json,                 -- the row after a change that Temporal may not have got yet
     PRIMARY KEY (tenant, id)
 );
 CREATE INDEX schedules_by_creation ON schedules (tenant, created_at, id);

@@ -30,7 +30,7 @@ WHERE s.tenant = $1 AND s.id = $2 AND f.tenant = s.tenant AND f.id = s.input_fil
 
 -- name: update
 UPDATE schedules SET description = $3, cron = $4, time_zone = $5, overlap = $6, input_file_id = $7, template = $8,
-                     version = version + 1
+                     version = version + 1, pending = $10
 WHERE tenant = $1 AND id = $2 AND version = $9
 RETURNING *
 

@@ -20,18 +20,25 @@ KEPT_RUNS = 100  # runs kept for each schedule
 class ScheduleRow(ScheduleSpec):
     """A schedule, as stored in the database. Only Temporal knows if it is paused and when it is due next.
 
-    Each change increases `version`.
+    Each change increases `version`. `pending` is the row after a change that Temporal may not have got yet;
+    None if there is no such change.
     """
 
     description: str = ""
     template: BatchTemplate
     created_at: datetime
     version: int = 1
+    pending: "ScheduleRow | None" = None
 
     @field_validator("template", mode="before")
     @classmethod
     def _parse_template(cls, value: object) -> object:
         return BatchTemplate.model_validate_json(value) if isinstance(value, str) else value
+
+    @field_validator("pending", mode="before")
+    @classmethod
+    def _parse_pending(cls, value: object) -> object:
+        return cls.model_validate_json(value) if isinstance(value, str) else value
 
 
 class ScheduleRunRow(Message):
@@ -144,7 +151,8 @@ class PostgresSchedules(SchedulesTable):
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
         async with self._connections.transaction() as session:
             await session.execute(self._sql.keep_input, row.tenant, row.id)
-            found = await session.fetchrow(self._sql.update, *_values(row))
+            pending = row.pending and row.pending.model_dump_json()
+            found = await session.fetchrow(self._sql.update, *_values(row), pending)
         return None if found is None else _parse(found)
 
     async def delete(self, tenant: str, id: str) -> bool:

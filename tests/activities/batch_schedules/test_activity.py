@@ -25,6 +25,7 @@ from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api_keys import create_key
+from tests.fakes.batch_schedules import MemoryBatchSchedules, StoredSchedule
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import START, a_file, after
 
@@ -38,8 +39,7 @@ class SchedulingFixture:
     def __init__(self, **settings: object) -> None:
         self.database, self.metrics = MemoryDatabase(), Metrics()
         self.settings = load(**settings)
-        self.removed: list[str] = []  # schedules that were deleted in Temporal
-        self.failing: Exception | None = None
+        self.schedules = MemoryBatchSchedules()
 
     async def schedule(self, **changes: object) -> None:
         template = BatchTemplate(
@@ -63,7 +63,7 @@ class SchedulingFixture:
 
     @property
     def activities(self) -> BatchScheduling:
-        return BatchScheduling(self.database, self.settings, self.metrics, self._remove)
+        return BatchScheduling(self.database, self.settings, self.metrics, self.schedules)
 
     async def run(self, run: ScheduledRun = RUN) -> ScheduledBatch:
         """Admit the batch of a run and record the run, as the workflow does."""
@@ -85,11 +85,6 @@ class SchedulingFixture:
         assert runs == [ScheduleRunRow(id=RUN.run_id, scheduled_at=START, code=code, message=result.refusal)]
         assert self.database.rows.batches == {}
         return result.refusal
-
-    async def _remove(self, id: str) -> None:
-        if self.failing is not None:
-            raise self.failing
-        self.removed.append(id)
 
 
 @pytest.fixture
@@ -192,8 +187,8 @@ async def test_a_priority_that_was_taken_away_is_the_reason_for_no_batch(fixture
 async def test_a_schedule_that_only_temporal_has_is_deleted_there(fixture: SchedulingFixture) -> None:
     gone = ScheduledBatch(code="schedule_deleted", refusal="The schedule was deleted.")
     assert await fixture.run() == gone
-    assert fixture.removed == ["schedule_1"]
-    fixture.failing = TemporalUnavailable("away")
+    assert fixture.schedules.stored == {}
+    fixture.schedules.failing = TemporalUnavailable("away")
     assert (await fixture.run()).order is None
 
 
@@ -255,3 +250,23 @@ async def test_a_location_that_the_operator_has_removed_is_the_reason_of_the_run
     fixture = SchedulingFixture(data_locations=ALLOWED)
     await fixture.schedule(**template)
     assert "may no longer" in await fixture.refused("location_not_allowed")
+
+
+@pytest.mark.parametrize("is_unavailable", [False, True])
+async def test_a_run_applies_a_change_that_was_interrupted(
+    fixture: SchedulingFixture, is_unavailable: bool
+) -> None:
+    await fixture.schedule()
+    row = await fixture.database.schedules.get("t", "schedule_1")
+    assert row is not None
+    fixture.schedules.stored[row.id] = StoredSchedule(row)
+    template = row.template.model_copy(update={"metadata": {"run": "hourly"}})
+    changed = row.model_copy(update={"cron": "0 * * * *", "template": template})
+    await fixture.database.schedules.update(row.model_copy(update={"pending": changed}))
+    fixture.schedules.failing = TemporalUnavailable("away") if is_unavailable else None
+    order = await fixture.created()
+    assert order.metadata == {"run": "nightly" if is_unavailable else "hourly"}
+    expected = row.cron if is_unavailable else changed.cron
+    stored = await fixture.database.schedules.get("t", "schedule_1")
+    assert stored is not None
+    assert (stored.cron, fixture.schedules.stored[row.id].spec.cron) == (expected, expected)

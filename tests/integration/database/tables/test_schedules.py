@@ -62,6 +62,16 @@ async def test_a_schedule_is_stored_changed_and_deleted(any_database: Database) 
     assert await table.update(changed) is None
 
 
+async def test_a_pending_change_is_stored_with_the_schedule(any_database: Database) -> None:
+    table, row = any_database.schedules, a_schedule()
+    await table.insert(row, 0)
+    pending = row.model_copy(update={"pending": a_schedule(cron="0 3 * * *", description="\u0000")})
+    expected = pending.model_copy(update={"version": 2})
+    assert await table.update(pending) == expected == await table.get("t", "schedule_1")
+    stored = await table.update(expected.model_copy(update={"pending": None}))
+    assert stored == row.model_copy(update={"version": 3})
+
+
 async def test_tenants_have_their_own_schedules(any_database: Database) -> None:
     table = any_database.schedules
     await table.insert(a_schedule(), 0)

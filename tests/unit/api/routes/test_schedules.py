@@ -200,6 +200,45 @@ async def test_changes_at_the_same_moment_are_both_kept_in_both_places(api: ApiF
     assert (spec.cron, spec.overlap) == ("0 5 * * *", "allow_all")
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
+@pytest.mark.parametrize("reaches_temporal", [False, True])
+async def test_a_change_that_a_crash_has_interrupted_is_applied_when_the_schedule_is_read(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, reaches_temporal: bool, is_listed: bool
+) -> None:
+    schedule = await created(api)
+    path, update = f"{SCHEDULES}/{schedule.id}", api.schedules.update
+
+    async def killed(spec: ScheduleSpec) -> None:
+        if reaches_temporal:
+            await update(spec)
+        raise TemporalUnavailable("the process was killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.schedules, "update", killed)
+        assert (await api.http.patch(path, json={"cron": "0 5 * * *"})).status_code == 503
+    if is_listed:
+        [shown] = read(await api.http.get(SCHEDULES), SchedulePage).data
+    else:
+        shown = read(await api.http.get(path), ScheduleObject)
+    assert (shown.cron, stored(api, schedule.id).spec.cron) == ("0 5 * * *", "0 5 * * *")
+
+
+async def test_an_interrupted_change_to_an_unknown_time_zone_is_dropped(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = await created(api)
+    path = f"{SCHEDULES}/{schedule.id}"
+    with monkeypatch.context() as patch:
+        patch.setattr(api.schedules, "failing", TemporalUnavailable("the process was killed"))
+        change = {"cron": "0 5 * * *", "time_zone": "Berlin/Nowhere"}
+        assert (await api.http.patch(path, json=change)).status_code == 503
+    assert read(await api.http.get(path), ScheduleObject) == schedule
+    spec = stored(api, schedule.id).spec
+    assert (spec.cron, spec.time_zone) == ("0 2 * * *", "UTC")
+    [row] = api.database.rows.schedules.values()
+    assert row.pending is None
+
+
 async def test_a_paused_schedule_stays_paused_when_it_is_changed(api: ApiFixture) -> None:
     schedule = await created(api)
     assert (await acted(api, schedule.id, "pause")).paused

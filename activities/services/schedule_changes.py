@@ -1,0 +1,38 @@
+"""Changes of schedules, in the database and in Temporal."""
+
+from batchwright.database.tables.schedules import ScheduleRow, SchedulesTable
+from batchwright.temporal.batch_schedules import BatchSchedules, ScheduleMissing, TimeZoneUnknown
+
+
+async def apply_pending(
+    row: ScheduleRow, table: SchedulesTable, temporal: BatchSchedules
+) -> ScheduleRow | None:
+    """Apply the pending change of a schedule: in Temporal, then in its row. Return the row as it is stored
+    then; None if the schedule was deleted meanwhile.
+
+    If there is no pending change, return the row unchanged. The change stays pending until both are done, so
+    the next call repairs what a crash has interrupted. If another caller changes the row meanwhile, Temporal
+    gets the newest row again.
+
+    Raises:
+        TimeZoneUnknown: Temporal does not know the new time zone. The change is dropped, so the row stays as
+            it was.
+        TemporalUnavailable: Temporal does not respond. The change stays pending.
+    """
+    if row.pending is None:
+        return row
+    found: ScheduleRow | None = row
+    while found is not None:
+        changed = (found.pending or found).model_copy(update={"version": found.version, "pending": None})
+        try:
+            await temporal.update(changed)
+        except TimeZoneUnknown:
+            await table.update(found.model_copy(update={"pending": None}))
+            raise
+        except ScheduleMissing:  # a resume will create it from the row
+            pass
+        stored = await table.update(changed)
+        if stored is not None:
+            return stored
+        found = await table.get(row.tenant, row.id)
+    return None
