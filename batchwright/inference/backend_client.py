@@ -104,6 +104,7 @@ class InferenceClient:
         # A backend in the registry gets only the key that its entry names, never the default key.
         listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
         self._key = settings.backend_api_key if listed else ""
+        self.key_changes = 0  # number of times that a new API key was read
         self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
         self.reload_key()
 
@@ -134,6 +135,7 @@ class InferenceClient:
         self.problem = self._initial_problem
         if key != self._key:
             self._key = key
+            self.key_changes += 1
             self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
 
     @property

@@ -87,6 +87,15 @@ class SentCall:
     is_at_fault: bool = field(default=False, init=False)
     is_reported: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        self._key_changes = self.dispatch.upstream.backend.client.key_changes
+
+    def has_new_key(self) -> bool:
+        """Read the backend's API key again. Return True if it has changed since the call was sent."""
+        client = self.dispatch.upstream.backend.client
+        client.reload_key()
+        return client.key_changes != self._key_changes
+
     def estimate(self, output_tokens: int) -> Tokens:
         """Return an estimate of the call's tokens. It is used if the backend reports no tokens.
 

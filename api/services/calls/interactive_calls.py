@@ -123,8 +123,9 @@ class InteractiveCalls:
         """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
         A backend has not processed the call if it cannot be reached, refuses the call or rejects the API key.
-        The call is then sent to the model's next backend. When a backend has begun to process a call, the
-        call is never sent again. If the `with` block ends early, the connection to the backend is closed.
+        The call is then sent to the model's next backend. If the API key has changed since it was sent, the
+        same backend may get it again. When a backend has begun to process a call, the call is never sent
+        again. If the `with` block ends early, the connection to the backend is closed.
 
         A backend whose circuit breaker is open gets no calls except trials, which test whether it works
         again. If the circuit breakers of all backends of the model are open, the call is sent to a fallback
@@ -197,6 +198,8 @@ class InteractiveCalls:
                             if isinstance(answer, BackendAnswer):
                                 charge.use(NO_TOKENS)
                                 tried += _closed_fallbacks(router, answer.response.status)
+                                if answer.response.status in (401, 403) and answer.sent.has_new_key():
+                                    tried.remove(dispatch.upstream)
                             charges.close()
                             # Without another backend, the answer does not wait for the database.
                             is_last = router.wait_seconds(call.tenant, exclude=tried) > 0

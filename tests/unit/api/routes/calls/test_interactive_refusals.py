@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -165,3 +166,33 @@ class OldStream(httpx.AsyncByteStream):
         yield chunk("He")
         await self._ends.wait()
         yield chunk("llo")
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_a_call_that_is_refused_because_of_a_rotated_key_is_sent_again_with_the_new_key(
+    api: Fixture, tmp_path: Path, code: int
+) -> None:
+    def needs_new_key(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["authorization"])
+        return answered(request) if keys[-1] == "Bearer sk-new" else httpx.Response(code)
+
+    keys, file = list[str](), tmp_path / "key"
+    file.write_text("sk-old")
+    api.register(BackendConfig(url=A, api_key_file=str(file)))
+    api.handlers[A] = needs_new_key
+    file.write_text("sk-new")
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+    assert keys[0] == "Bearer sk-old"
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_a_call_that_is_refused_with_the_current_key_is_not_sent_again(
+    api: Fixture, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("sk-old")
+    api.register(BackendConfig(url=A, api_key_file=str(file)))
+    api.handlers[A] = status(401)
+    assert (await api.http.post(CHAT, json=ASK)).status_code == 502
+    assert sum(not is_probe(request) for request in api.requests) == 1
+    await api.calls.reports.ended()
