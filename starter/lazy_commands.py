@@ -8,6 +8,8 @@ from typer._click import Command, Context
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from batchwright.starter.help_names import name_values
+
 
 class LazyCommand(TyperCommand):
     """A command whose module is imported only when the command is called, so that `--help` is fast.
@@ -34,12 +36,12 @@ class LazyCommand(TyperCommand):
         module, _, name = self._target.partition(":")
         target: object = getattr(import_module(f"batchwright.starter.commands.{module}"), name)
         if isinstance(target, typer.Typer):
-            return get_command(target)
+            return name_values(get_command(target))
         if not callable(target):
             raise TypeError(f"{self._target} is not a command")
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         alone.command(self.name, context_settings=self._settings)(target)
-        return get_command(alone)
+        return name_values(get_command(alone))
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Context | None = None, **extra: object

@@ -1,6 +1,7 @@
 """Output of the commands: consoles, exit codes, tables, and texts about batches."""
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -9,7 +10,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import IO, NoReturn, TextIO, cast
 
 import typer
 from pydantic import BaseModel
@@ -32,7 +33,7 @@ from batchwright.contracts.api_objects.openai import (
 from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.duration_text import duration_text
-from batchwright.rules.terminal_text import terminal_text
+from batchwright.rules.terminal_text import terminal_json, terminal_text
 
 
 def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
@@ -78,7 +79,9 @@ _COLOURS = {
 
 
 _SHOWN_ERRORS = 10
+_SLOWEST_SHOWN = 0.05  # lines per second; less is shown as 0.0
 _UNLIMITED_WIDTH = 10_000
+_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 class ExitCode(IntEnum):
@@ -97,12 +100,27 @@ class _SafeConsole(Console):
             yield Segment(text if control else terminal_text(text, ""), style, control)
 
 
+class _Unpadded:
+    """Text file that leaves out the spaces at the ends of lines, with which rich fills tables."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(_PADDING.sub("", text))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
 def stdout() -> Console:
     """Return a new console that prints to the current `sys.stdout`, which tests replace."""
     console = _SafeConsole(file=sys.stdout, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _UNLIMITED_WIDTH  # each row stays on one line, for tools such as grep
-    return console
+    if console.is_terminal:
+        return console
+    # Each row stays on one line, for tools such as grep.
+    unpadded = cast("IO[str]", _Unpadded(sys.stdout))
+    return _SafeConsole(file=unpadded, highlight=False, width=_UNLIMITED_WIDTH)
 
 
 def stderr() -> Console:
@@ -133,9 +151,11 @@ def discard_stdout() -> None:
 def print_json(value: BaseModel) -> None:
     """Print `value` as one line of JSON, with only those fields that were given when it was created.
 
-    So a response of the API is printed exactly as the API returned it.
+    So a response of the API is printed exactly as the API returned it, but a terminal gets control characters
+    as `\\u` escapes.
     """
-    print(to_json(_given_fields(value), inf_nan_mode="null").decode())
+    text = to_json(_given_fields(value), inf_nan_mode="null").decode()
+    print(terminal_json(text) if sys.stdout.isatty() else text)
 
 
 def _given_fields(value: object) -> object:
@@ -163,6 +183,14 @@ def exit_code(status: BatchStatus) -> ExitCode:
 def local_timestamp(seconds: int | None) -> str:
     """Return Unix seconds as local date and time; empty if `seconds` is None."""
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def short_timestamp(seconds: int | None) -> str:
+    """Return Unix seconds as local date and time in minutes, without the year if it is this year."""
+    if seconds is None:
+        return ""
+    at = datetime.fromtimestamp(seconds)
+    return at.strftime("%m-%d %H:%M" if at.year == datetime.now().year else "%Y-%m-%d %H:%M")
 
 
 def status_markup(batch: BatchObject) -> str:
@@ -326,7 +354,9 @@ _FITS_AT_START = {
 def forecast_text(forecast: ForecastObject) -> str:
     """Return the forecast for a batch as text: when it will be done, its speed, and the lines ahead of it."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
-    return f"{done_in_text(forecast)}, {forecast.lines_per_second:,.1f} lines/s{ahead}"
+    rate = forecast.lines_per_second
+    speed = f"{rate:,.1f} lines/s" if rate >= _SLOWEST_SHOWN else "no lines are sent now"
+    return f"{done_in_text(forecast)}, {speed}{ahead}"
 
 
 def done_in_text(forecast: ForecastObject) -> str:
@@ -357,5 +387,5 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
     table = column_table("batch", "status", "created", "settled", right=1)
     for batch in batches:
         settled = f"{batch.request_counts.settled}/{batch.request_counts.total}"
-        table.add_row(batch.id, status_markup(batch), local_timestamp(batch.created_at)[5:16], settled)
+        table.add_row(batch.id, status_markup(batch), short_timestamp(batch.created_at), settled)
     return table

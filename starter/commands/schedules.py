@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
@@ -33,7 +33,6 @@ from batchwright.starter.options import (
 from batchwright.starter.output import (
     column_table,
     escaped,
-    local_time,
     local_timestamp,
     print_json,
     property_table,
@@ -158,7 +157,7 @@ def list_schedules(
             _state(one),
             one.cron,
             one.time_zone,
-            local_time(datetime.fromtimestamp(one.next_times[0], UTC)) if one.next_times else "",
+            _time_with_zone(one.next_times[0]) if one.next_times else "",
             "" if last is None else last.batch_id or "",
             "" if last is None else _result(last),
         )
@@ -237,6 +236,11 @@ def _perform(id: str, action: str, json: bool, url: str | None, tenant: str | No
 
 def _given(**options: object) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _time_with_zone(seconds: int) -> str:
+    """Return local date and time with the name of the local zone: the schedule may have another zone."""
+    return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _state(schedule: ScheduleObject) -> str:

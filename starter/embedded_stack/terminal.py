@@ -35,7 +35,6 @@ def address_panel(info: StackInfo, backends: Path | str = "") -> Panel:
         "API": f"{info.api}/v1 (described at /docs)",
         "Temporal UI": info.ui,
         "Temporal": f"{info.temporal}, namespace {info.namespace}",
-        "PostgreSQL": info.postgres,
         "Inference": inference,
         "Data": info.data,
         "Logs": f"{info.data}/logs",
@@ -51,6 +50,7 @@ def print_next_commands(console: Console, info: StackInfo, *, with_keys: bool = 
     Args:
         with_keys: True to include the commands that create the first API key.
     """
+    console.print(Text(f"PostgreSQL: {info.postgres}"), soft_wrap=True)  # a panel would break the URL
     console.print("In another terminal:")
     first_key = _FIRST_KEY_COMMANDS if with_keys else ()
     commands = (*first_key, "{program} submit FILE --wait", "{program} doctor")

@@ -13,8 +13,8 @@ from batchwright.starter.output import (
     ExitCode,
     column_table,
     escaped,
-    local_timestamp,
     print_json,
+    short_timestamp,
     stderr,
     stdout,
 )
@@ -77,7 +77,7 @@ def list_dead_letters(
             escaped(letter.custom_id),
             escaped(letter.model),
             str(letter.attempts),
-            local_timestamp(letter.failed_at)[5:16],
+            short_timestamp(letter.failed_at),
             escaped(f"{code}: {letter.error.message}{retried}"),
         )
     stdout().print(table)

@@ -20,7 +20,7 @@ def folder(
         Path, typer.Argument(metavar="DIR", help="Folder of jobs; created if missing.", show_default=False)
     ],
     endpoint: Annotated[
-        Endpoint, typer.Option(metavar="<str>", help="Endpoint of the requests.")
+        Endpoint, typer.Option(metavar="ENDPOINT", help="Endpoint of the requests.")
     ] = Endpoint.CHAT_COMPLETIONS,
     window: Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")] = "24h",
     model: Annotated[

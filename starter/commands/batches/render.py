@@ -45,7 +45,7 @@ def render(
     ] = None,
     id_column: IdColumn = None,
     endpoint: Annotated[
-        Endpoint, typer.Option(metavar="<str>", help="Endpoint of the requests.")
+        Endpoint, typer.Option(metavar="ENDPOINT", help="Endpoint of the requests.")
     ] = Endpoint.CHAT_COMPLETIONS,
 ) -> None:
     """Make requests from TEMPLATE and the rows of TABLE.

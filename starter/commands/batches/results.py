@@ -2,6 +2,7 @@
 
 import sys
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from itertools import chain
@@ -12,6 +13,7 @@ import typer
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.results.seen_lines import SeenLines
+from batchwright.rules.terminal_text import terminal_json
 from batchwright.starter.batch_groups import batches_exit_code, batches_of
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client, settings_or_stop
@@ -194,10 +196,21 @@ def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
     stop(f"No line of {batch.id} succeeded; see `batchwright {hint} {batch.id}`.", ExitCode.FAILED)
 
 
+def terminal_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield JSON lines for a terminal, with control characters as escapes.
+
+    A character may span two pieces.
+    """
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    for piece in pieces:
+        yield terminal_json(decoder.decode(piece)).encode()
+
+
 def _write(pieces: Iterator[bytes], output: Path | None) -> None:
     try:
         if output is None:
-            return _copy(pieces, sys.stdout.buffer)
+            is_shown = sys.stdout.isatty()
+            return _copy(terminal_lines(pieces) if is_shown else pieces, sys.stdout.buffer)
         with output.open("wb") as file:
             _copy(pieces, file)
     except BrokenPipeError:

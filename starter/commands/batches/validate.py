@@ -36,7 +36,7 @@ def validate(
         ),
     ],
     endpoint: Annotated[
-        Endpoint, typer.Option(metavar="<str>", help="Endpoint of the requests.")
+        Endpoint, typer.Option(metavar="ENDPOINT", help="Endpoint of the requests.")
     ] = Endpoint.CHAT_COMPLETIONS,
     profile: Annotated[
         Profile | None, typer.Option(help="How strictly OpenAI's rules apply. [BATCHWRIGHT_PROFILE]")

@@ -22,6 +22,7 @@ from batchwright.starter.output import (
     escaped,
     local_timestamp,
     print_json,
+    short_timestamp,
     status_markup,
     stderr,
     stdout,
@@ -108,7 +109,7 @@ def list_batches(
     for batch in page.data:
         counts = batch.request_counts
         window = batch.forecast.window.value if batch.forecast else ""
-        created = local_timestamp(batch.created_at)[5:16]
+        created = short_timestamp(batch.created_at)
         settled = f"{counts.settled}/{counts.total}"
         table.add_row(batch.id, escaped(batch.tenant), status_markup(batch), created, window, settled)
     stdout().print(table)
@@ -139,7 +140,7 @@ def counts(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 
 def _cells(counts: TenantBatchCounts | BatchCountsObject, total: BatchCountsObject) -> list[str]:
     numbers = [counts.at_risk, counts.late, *(counts.statuses.get(status, 0) for status in total.statuses)]
-    return [local_timestamp(counts.oldest_created_at)[5:16], *map(str, numbers)]
+    return [short_timestamp(counts.oldest_created_at), *map(str, numbers)]
 
 
 @batches.command("show")

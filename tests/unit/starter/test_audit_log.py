@@ -40,7 +40,7 @@ def test_actions_are_listed_with_actor_target_and_outcome_in_80_columns(cli: Cli
         ["dead_letter.delete", "dead_letter", "batch_req_x", "refused", "404"],
     ]
     assert rows[2].split()[2] == "ada@bastion"
-    narrow = cli.run("admin", "audit-log", "list", COLUMNS="80").stdout
+    narrow = cli.run("admin", "audit-log", "list", COLUMNS="80", TTY_COMPATIBLE="1", TERM="dumb").stdout
     assert max(map(len, narrow.splitlines())) <= 80
     page = cli.run("admin", "audit-log", "list", "--limit", "1")
     last = json.loads(cli.run("admin", "audit-log", "list", "--limit", "1", "--json").stdout)["last_id"]

@@ -71,7 +71,7 @@ def test_status_shows_models_and_why_they_wait(cli: Cli, tmp_path: Path) -> None
     )
     cli.waits(row, "qwen", "no worker polls [its queue]", WaitingSource.FLEET)
     cli.waits(row, "", "paused", WaitingSource.USER)
-    shown = cli.run("status", row.order.batch_id, COLUMNS="80").stdout
+    shown = cli.run("status", row.order.batch_id, COLUMNS="80", TTY_COMPATIBLE="1", TERM="dumb").stdout
     assert "in_progress, paused" in shown
     assert "llama[7b]: " in shown
     assert "of 1,000 lines" in shown

@@ -1,6 +1,7 @@
 """`batchwright schedules`, and `batchwright submit --start-at`."""
 
 import json
+import time
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -110,3 +111,9 @@ def test_a_batch_is_submitted_to_start_later(cli: Cli, tmp_path: Path) -> None:
         shown = cli.run("status", row.order.batch_id).stdout
         assert "starts" in shown
         assert "scheduled" in shown
+
+
+def test_the_next_time_in_the_list_has_the_name_of_its_zone(cli: Cli, file: str) -> None:
+    id = created(cli, file, "--time-zone", "Europe/Berlin")
+    (row,) = (line for line in cli.run("schedules", "list").stdout.splitlines() if line.startswith(id))
+    assert time.localtime().tm_zone in row

@@ -292,7 +292,9 @@ def test_the_commands_under_the_panel_are_never_broken_over_lines() -> None:
     console = Console(width=20)
     with console.capture() as capture:
         print_next_commands(console, INFO)
-    assert capture.get().splitlines()[1:3] == [
+    lines = capture.get().splitlines()
+    assert lines[0] == f"PostgreSQL: {INFO.postgres}"
+    assert lines[2:4] == [
         "  . '/a [dir]/dev.env'",
         "  batchwright submit FILE --wait",
     ]

@@ -372,7 +372,7 @@ def test_the_command_runs_what_is_there_and_ends(jobs: Jobs, monkeypatch: pytest
         jobs.answer()
 
     monkeypatch.setattr("batchwright.starter.folder.job_runner.time.sleep", answer)
-    ended = jobs.cli.run("folder", str(jobs.path), "--once", COLUMNS="80")
+    ended = jobs.cli.run("folder", str(jobs.path), "--once", COLUMNS="80", TTY_COMPATIBLE="1", TERM="dumb")
     assert ended.exit_code == 1
     assert "a: 1 of 1 lines, completed" in ended.stdout
     assert "b: failed: " in ended.stdout

@@ -1,0 +1,52 @@
+"""Names of values in the help texts of commands, such as `--url URL`."""
+
+from typer._click import Command, Context
+from typer.core import TyperArgument, TyperGroup, TyperOption
+
+_MAX_CHOICES_CHARACTERS = 24
+_NAMES = {"int": "N", "float": "N", "path": "PATH", "datetime": "TIME"}
+
+
+def name_values(command: Command) -> Command:
+    """Replace the Python types in the help of `command` and its subcommands by readable names."""
+    if isinstance(command, TyperGroup):
+        for each in command.commands.values():
+            name_values(each)
+    context = Context(command)
+    for param in command.params:
+        if isinstance(param, TyperOption):
+            _name_option(param, context)
+        elif isinstance(param, TyperArgument):
+            _name_argument(param)
+    return command
+
+
+def _name_option(option: TyperOption, context: Context) -> None:
+    if option.metavar is not None or option.is_flag:
+        return
+    kind = (option.display_type(context) or "").strip("<>").removeprefix("list[").removesuffix("]")
+    own = max(option.opts, key=len).rpartition("-")[2].upper()
+    if "%" in kind:
+        option.metavar = _NAMES["datetime"]
+    elif "|" not in kind:
+        option.metavar = _NAMES.get(kind.removesuffix(" range"), own)
+    elif len(kind) <= _MAX_CHOICES_CHARACTERS:
+        option.metavar = kind
+    else:
+        option.metavar = own
+        option.help = f"{option.help or ''} One of: {kind.replace('|', ', ')}.".strip()
+
+
+def _name_argument(argument: TyperArgument) -> None:
+    name = argument.display_name_raw + ("" if argument.nargs == 1 else "...")
+    usage = name if argument.required else f"[{name}]"
+
+    def no_type(ctx: Context) -> None:
+        return None
+
+    def usage_name() -> str:
+        return usage
+
+    # Typer has no setting for these two: its help shows the type, and braces in the line with the usage.
+    for method, replacement in {"display_type_rich": no_type, "_usage_display_name": usage_name}.items():
+        setattr(argument, method, replacement)
