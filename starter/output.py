@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
@@ -196,8 +197,10 @@ def short_timestamp(seconds: int | None) -> str:
 def status_markup(batch: BatchObject) -> str:
     paused = ", paused" if batch.x_batchwright.paused else ""
     pending = ", files pending" if batch.x_batchwright.files_pending else ""
+    start = batch.x_batchwright.start_at
+    scheduled = ", scheduled" if start and start > time.time() and not batch.status.is_terminal else ""
     colour = _COLOURS.get(batch.status, "cyan")
-    return f"[{colour}]{batch.status.value}{paused}{pending}[/{colour}]"
+    return f"[{colour}]{batch.status.value}{scheduled}{paused}{pending}[/{colour}]"
 
 
 def count_text(of: RequestCounts) -> str:

@@ -17,6 +17,8 @@ from batchwright.contracts.api_objects.audit_log import AuditLogPage
 from batchwright.contracts.api_objects.keys import CreatedKey, KeyList
 from batchwright.contracts.api_objects.openai import FilePage
 from batchwright.contracts.api_objects.workers import WorkerList
+from batchwright.contracts.temporal_payloads.batch import WindowFit
+from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.tenants.api_keys import Scope
 
 _PER_PAGE = "50"
@@ -40,6 +42,11 @@ class _Source(NamedTuple):
 
 _COUNTS = _Source("/admin/batches/counts", shown.BatchCountsObject)
 _BATCHES = ("tenant", "status", "model", "forecast")
+# Filters with few values, which the pages offer as choices.
+_CHOICES = {
+    "status": ["live", *(status.value for status in BatchStatus)],
+    "forecast": [window.value for window in WindowFit],
+}
 _LOG = ("action", "actor", "target", "tenant", "outcome")
 # The objects of each page, by its path and the name of its template. The object `page` has further pages.
 _LISTS: Mapping[str, Mapping[str, _Source]] = {
@@ -138,6 +145,7 @@ async def _show(visit: Visit, *, path: str, created: CreatedKey | None = None) -
     folder, _, name = path.rpartition("/")
     context: dict[str, object] = {"path": path, "name": name, "filters": filters, "created": created}
     context |= {"title": name.replace("-", " ").capitalize(), "tabs": _TABS, "scopes": list(Scope)}
+    context["choices"] = _CHOICES
     template = "operator.html" if folder else f"{name}.html"
     return visit.page(template, **context, **dict(zip(sources, objects, strict=True)))
 

@@ -1,6 +1,7 @@
 """submit: what it creates, what it prints, and how a command is repeated."""
 
 import json
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,10 @@ def test_submit_and_wait_exits_with_the_code_of_the_end(
         ended = cli.run("submit", str(path), "--wait", *FAST)
     assert ended.exit_code == code
     assert status.value in ended.stdout
+
+
+def test_the_list_shows_that_a_batch_is_scheduled(cli: Cli, tmp_path: Path) -> None:
+    later = int(time.time()) + 86_400
+    row = cli.submitted(tmp_path, "--start-at", str(later))
+    (line,) = (each for each in cli.run("list").stdout.splitlines() if row.order.batch_id in each)
+    assert "validating, scheduled" in line

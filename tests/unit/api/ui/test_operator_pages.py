@@ -144,3 +144,11 @@ async def test_only_an_admin_gets_the_forms_for_keys() -> None:
         page = await browser.page("/ui/operator/keys")
         assert "Revoke" not in page
         assert "Create the key" not in page
+
+
+async def test_status_and_forecast_are_chosen_from_a_list(browser: Browser) -> None:
+    page = await browser.page("/ui/operator/batches?status=live&forecast=late")
+    assert '<option value="live" selected>live</option>' in page
+    assert '<option value="in_progress">in progress</option>' in page
+    assert '<option value="late" selected>late</option>' in page
+    assert '<input name="tenant" value="">' in page
