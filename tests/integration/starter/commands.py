@@ -18,22 +18,23 @@ class Ended(NamedTuple):
 
 
 async def batchwright(*arguments: str, **settings: str) -> Ended:
-    """Run a command until it ends."""
+    """Run a command until it ends. Its output is as on a terminal of 80 columns without colours."""
     return await asyncio.to_thread(_run, arguments, settings)
 
 
-def start(*arguments: str, **settings: str) -> ForkedProcess:
-    """Start a command."""
+def start(*arguments: str, terminal: bool = False, **settings: str) -> ForkedProcess:
+    """Start a command. With `terminal`, its output is as on a terminal of 80 columns without colours."""
     environment = {
         **os.environ,
         "COLUMNS": "80",
+        **({"TTY_COMPATIBLE": "1", "TERM": "dumb"} if terminal else {}),
         **{f"BATCHWRIGHT_{name.upper()}": value for name, value in settings.items()},
     }
     return ForkedProcess(("batchwright.starter", *arguments), _modules(), environment)
 
 
 def _run(arguments: Sequence[str], settings: Mapping[str, str]) -> Ended:
-    with start(*arguments, **settings) as process:
+    with start(*arguments, terminal=True, **settings) as process:
         output, errors = process.communicate()
         return Ended(process.wait(), output.splitlines(), errors)
 
