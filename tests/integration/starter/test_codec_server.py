@@ -42,10 +42,10 @@ def keyed(address: str = "127.0.0.1:7233") -> Settings:
 
 
 @asynccontextmanager
-async def codec_server(**settings: str) -> AsyncGenerator[str]:
+async def codec_server() -> AsyncGenerator[str]:
     """Run a codec server, and yield its URL."""
     chosen = {"payload_keys": '["k1=env:PAYLOAD_KEY"]', "codec_port": "0", "codec_origins": f'["{UI}"]'}
-    with await asyncio.to_thread(start, "codec-server", **{**chosen, **settings}) as process:
+    with await asyncio.to_thread(start, "codec-server", terminal=False, **chosen) as process:
         try:
             line = await asyncio.to_thread(process.stderr.readline)
             found = re.search(r"listens on (http://\S+) for", line)
