@@ -34,7 +34,7 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A job: a request that is answered later. The simulated backend uses it in place of an HTTP request.
+    """A request that is answered later, as a job. The simulator answers it with the code for HTTP requests.
 
     The response is stored as the job's result. If the backend rejects the request at once, `rejection` is the
     response to the submission. Otherwise `rejection` is None.

@@ -28,11 +28,11 @@ from batchwright.telemetry.backend_traffic import CHAT
 class LineSender:
     """Sends the lines of one turn, one for each permit.
 
-    One line at a time waits for a permit. When another request releases a permit, `_on_permit` sends the
-    waiting line in one of two ways. On the fast path, the request is sent at once, and the callback that
-    reads the response settles the line (`_try_send_now`, `_on_response`). All other lines go to a task
-    (`RequestTasks`). The fast path saves CPU time, because a task for each request would cost more than all
-    other work for the request.
+    The next line waits for a permit. When another request releases a permit, `_on_permit` sends the line in
+    one of two ways. On the fast path, the request is sent at once, and the callback that reads the response
+    settles the line (`_try_send_now`, `_on_response`). A line that has to await more than its response, such
+    as a hook, goes to a task (`RequestTasks`). The fast path saves CPU time,
+    because a task for each request would cost more than all other work for the request.
 
     Attributes:
         tasks: requests that tasks await.

@@ -1,4 +1,4 @@
-"""`python -m bench.activities.ingestion DIRECTORY ORDER`: ingests DIRECTORY/input and prints the cost.
+"""`python -m bench.activities.ingestion DIRECTORY ORDER`: ingests DIRECTORY/input and prints the CPU time.
 
 ORDER is the order in which the lines will be sent: `file`, `hash` or `prefix`.
 """

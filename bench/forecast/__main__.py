@@ -52,9 +52,9 @@ def start_row(name: str, starts: Sequence[JudgedStart]) -> str:
     """Return the table row of a scenario, which shows how good the forecasts at the start of a batch were.
 
     A forecast says when the batch will end, and if this is within its window. The row has the median error,
-    and the percentage of batches that ended before p90: the time before which a batch should end with a
-    probability of 90 %. For each possible statement about the window, the row also has the number of batches
-    that ended within their windows.
+    and the percentage of batches that ended before p90, the time before which a batch should end with a
+    probability of 90 %. Forecasts say "in time", "perhaps" or "not in time": for each of these, the row has
+    the number of batches that ended within their windows.
     """
     error = median(abs(each.expected.p50 - each.actual) / each.actual for each in starts)
     within = sum(each.actual <= each.expected.p90 for each in starts) / len(starts)

@@ -28,10 +28,10 @@ _SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 75.0, 0.02, 3.0
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """Work for one batch of one line, as the mean of many batches that run at once.
+    """SQL statements and CPU time for one batch of one line, as means of many batches that run at once.
 
-    Statements of an idle stack and requests for a batch's state are not included. `cpu_ms` has the CPU time
-    of each process, in ms.
+    Statements that an idle stack also runs, and requests for a batch's state, are not included. `cpu_ms` has
+    the CPU time of each process, in ms.
     """
 
     events: int

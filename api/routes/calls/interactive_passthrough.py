@@ -88,7 +88,7 @@ class InteractiveForwarder:
 
         Args:
             fields: the fields of the request's body.
-            opened: resources of the request, such as counted bytes. They are kept until the response is sent.
+            opened: what the request holds until the response is sent, such as its place in a memory limit.
 
         Raises:
             ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are

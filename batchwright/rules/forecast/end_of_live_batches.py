@@ -242,7 +242,7 @@ class Forecaster:
     def _expected_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], done: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines of each batch were expected to get a result since the last call of `observe`.
+        """Return how many lines of each batch should have got a result since the last call of `observe`.
 
         The work that was done is divided between the priorities of the tenants by their shares. Within a
         priority, the work is divided in proportion to the lines of each batch that really got a result. The

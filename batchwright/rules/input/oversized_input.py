@@ -124,7 +124,10 @@ def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
 
 
 class FoundBatch(NamedTuple):
-    """A batch that was found by its metadata. `is_retry` is True if it retries lines of another batch."""
+    """A batch of a group, found by the group's id in its metadata.
+
+    `is_retry` is True if it retries lines of another batch of the group.
+    """
 
     id: str
     input_file_id: str

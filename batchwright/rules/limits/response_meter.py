@@ -101,7 +101,8 @@ class LatencyBaseline:
 
         - If the difference is at most two standard errors, it moves slowly, because the difference may be
           chance.
-        - If `level` is lower by more than that, it moves quickly, except for the first two standard errors.
+        - If `level` is lower by more than that, it moves slowly by two standard errors and quickly by the
+          rest.
         - If `level` is higher by more than that, it moves very slowly.
 
         Args:

@@ -58,7 +58,8 @@ def _dead_letter_records(
 def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
     """Return True if `record` must be kept instead of `known`. Both belong to the same line.
 
-    A result replaces a record of attempts. A success replaces an error.
+    A result replaces a record that only counts attempts of a line without a result. A success replaces an
+    error. Otherwise, `known` is kept.
     """
     if record.kind != RecordKind.SETTLED:
         return known.kind != RecordKind.SETTLED

@@ -137,8 +137,9 @@ class PostgresBatchList(BatchList):
             return await session.fetch(self._sql.all, *bounds)
 
     async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return up to `count` batches that have all `tags` and are newer than the batch `before`, oldest
-        first.
+        """Return up to `count` batches that have all `tags` and stand before the batch `before` in the list.
+
+        The list is shown newest first, so these batches are newer. They are returned oldest first.
         """
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, before)
