@@ -82,7 +82,7 @@ _COLOURS = {
 _SHOWN_ERRORS = 10
 _SLOWEST_SHOWN = 0.05  # lines per second; less is shown as 0.0
 _UNLIMITED_WIDTH = 10_000
-_PADDING = re.compile(r" +$", re.MULTILINE)
+_PADDING = re.compile(r"(?<! ) +$", re.MULTILINE)
 
 
 class ExitCode(IntEnum):
