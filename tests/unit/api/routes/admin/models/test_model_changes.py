@@ -1,8 +1,4 @@
-"""Partial run-time changes of models, the models' versions, and their effective settings with sources."""
-
-from collections.abc import AsyncGenerator, Callable, Sequence
-from datetime import datetime
-from pathlib import Path
+"""Partial run-time changes of models, and the models' effective settings with sources."""
 
 import httpx
 import pytest
@@ -11,75 +7,10 @@ from batchwright.api.schemas.model_registry import ModelConfigObject
 from batchwright.contracts.api_objects.operator import ModelSettingsObject
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
-from batchwright.database.records import ModelChange
 from batchwright.rules.backends.registry_changes import ModelSettings
 from tests.fakes.api import ApiFixture, error_of, open_api, read
-from tests.fakes.tables.models.models import MemoryModelChanges
 from tests.integration.database.rows import START
-
-FILE = """
-models:
-  llama:
-    backends:
-      - {url: "http://one:8000/v1", weight: 2, api_key_name: gateway, headers: {X-Team: blue-secret}}
-      - {url: "https://two", model: org/llama, api_key_file: %s}
-    aliases: [gpt]
-    fallbacks: [qwen]
-    retries: {max_attempts: 7, initial_backoff: 3}
-    limits: {in_flight: 20}
-  qwen:
-    backends: [{url: "http://two"}]
-  voice:
-    backends: [{url: "http://three"}]
-    kind: poll
-    jobs: {poll_endpoint_template: "/status/{id}", poll_interval: 9}
-"""
-LLAMA = "/admin/models/llama"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("registry")
-    (folder / "gateway").write_text("secret-of-the-gateway")
-    (folder / "elsewhere").write_text("secret-of-elsewhere")
-    (folder / "models.yaml").write_text(FILE % (folder / "elsewhere"))
-    return folder
-
-
-@pytest.fixture
-async def api(folder: Path) -> AsyncGenerator[ApiFixture]:
-    models = {"llama": {"in_flight": 3, "inputs_per_request": 16}, "qwen": {"in_flight": 5}}
-    async with open_api(
-        registry=folder / "models.yaml",
-        secrets_dir=folder,
-        backends=[],
-        models=models,
-        max_backoff_seconds=44,
-    ) as opened:
-        yield opened
-
-
-async def patch(
-    api: ApiFixture, model: str, body: dict[str, object], if_match: str | None = None
-) -> httpx.Response:
-    headers = {} if if_match is None else {"If-Match": if_match}
-    return await api.http.patch(f"/admin/models/{model}", json=body, headers=headers)
-
-
-async def shown(api: ApiFixture, model: str = "llama") -> ModelSettingsObject:
-    return read(await api.http.get(f"/admin/models/{model}"), ModelSettingsObject)
-
-
-def values(found: ModelSettingsObject) -> dict[str, object]:
-    return {name: setting.value for name, setting in found.settings.items()}
-
-
-def origins(found: ModelSettingsObject) -> dict[str, str]:
-    return {name: setting.origin for name, setting in found.settings.items()}
-
-
-def urls(found: ModelSettingsObject) -> list[str]:
-    return [backend.url for backend in found.backends]
+from tests.unit.api.routes.admin.models.model_settings import LLAMA, origins, patch, shown, urls, values
 
 
 async def test_the_effective_settings_are_shown_with_their_origin(api: ApiFixture) -> None:
@@ -266,87 +197,6 @@ async def test_an_unknown_model_is_not_found(api: ApiFixture, method: str) -> No
         assert message in error_of(answer).message
 
 
-CHANGES = [
-    ("PUT", LLAMA, {"backends": [{"url": "http://x"}]}),
-    ("PATCH", LLAMA, {"limits": {"in_flight": 8}}),
-    ("DELETE", LLAMA, None),
-    ("PUT", "/admin/model-configs/llama", {"max_retries": 3}),
-    ("DELETE", "/admin/model-configs/llama", None),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_a_change_of_an_outdated_version_is_refused(
-    api: ApiFixture, method: str, path: str, body: dict[str, object] | None
-) -> None:
-    stale = (await api.http.get(LLAMA)).headers["etag"]
-    assert stale == '"0"'
-    present = (await patch(api, "llama", {"aliases": ["theirs"]})).headers["etag"]
-    before = await shown(api)
-    for tags in (stale, f"W/{present}", '"999", "0"'):
-        refused = await api.http.request(method, path, json=body, headers={"If-Match": tags})
-        assert (refused.status_code, error_of(refused).code) == (412, "version_conflict")
-        assert refused.headers["etag"] == present
-        assert f"its version is {before.version} now" in error_of(refused).message
-    assert await shown(api) == before
-    done = await api.http.request(method, path, json=body, headers={"If-Match": f"{stale}, {present}"})
-    assert done.status_code == 200
-    assert done.headers["etag"] != present
-
-
-async def test_any_version_will_do_without_if_match_or_with_an_asterisk(api: ApiFixture) -> None:
-    await patch(api, "llama", {"limits": {"in_flight": 8}})
-    assert (await patch(api, "llama", {"limits": {"in_flight": 9}})).status_code == 200
-    assert (await patch(api, "llama", {"limits": {"in_flight": 10}}, "*")).status_code == 200
-
-
-@pytest.mark.parametrize("tag", ["7", '"a"', '""', '"' + "9" * 30 + '"'])
-async def test_an_invalid_etag_is_a_400(api: ApiFixture, tag: str) -> None:
-    refused = await patch(api, "llama", {"limits": {"in_flight": 8}}, tag)
-    assert (refused.status_code, error_of(refused).param) == (400, "If-Match")
-
-
-async def test_a_model_is_registered_only_if_there_is_none(api: ApiFixture) -> None:
-    async def register(model: str) -> httpx.Response:
-        headers, body = {"If-None-Match": "*"}, {"backends": [{"url": "http://x"}]}
-        return await api.http.put(f"/admin/models/{model}", json=body, headers=headers)
-
-    refused = await register("llama")
-    assert (refused.status_code, error_of(refused).param) == (412, "If-None-Match")
-    assert (await register("new")).status_code == 200
-    assert (await register("new")).status_code == 412
-    await api.http.delete("/admin/models/new")
-    assert (await register("new")).status_code == 200
-
-
-@pytest.mark.parametrize("first", ["none", "removed"])
-async def test_of_two_registrations_at_once_the_second_is_refused(
-    api: ApiFixture, first: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if first == "removed":
-        await api.http.put("/admin/models/new", json={"backends": [{"url": "http://before"}]})
-        await api.http.delete("/admin/models/new")
-    put = MemoryModelChanges.put
-
-    async def late(
-        changes: MemoryModelChanges,
-        model: str,
-        config: ModelConfig | None,
-        at: datetime,
-        check: Callable[[list[ModelChange]], None],
-        expected: Sequence[int] | None = None,
-    ) -> list[ModelChange]:
-        theirs = ModelConfig(backends=[BackendConfig(url="http://theirs")])
-        await put(changes, model, theirs, at, check)
-        return await put(changes, model, config, at, check, expected)
-
-    monkeypatch.setattr(MemoryModelChanges, "put", late)
-    body, headers = {"backends": [{"url": "http://ours"}]}, {"If-None-Match": "*"}
-    refused = await api.http.put("/admin/models/new", json=body, headers=headers)
-    assert (refused.status_code, error_of(refused).code) == (412, "version_conflict")
-    assert urls(await shown(api, "new")) == ["http://theirs"]
-
-
 async def test_request_settings_of_a_model_are_read_overridden_and_reverted(api: ApiFixture) -> None:
     path = "/admin/model-configs/llama"
     before = read(await api.http.get(path), ModelConfigObject)
@@ -430,52 +280,3 @@ async def test_a_registration_that_may_no_longer_use_a_key_sends_none(api: ApiFi
     [backend] = found.backends
     assert (backend.settings["has_api_key"].value, backend.settings["weight"].value) == (False, 3.0)
     assert found.problems[0].endswith("until then no key or certificate is sent there")
-
-
-async def test_prices_are_set_changed_and_shown_with_their_origin(api: ApiFixture) -> None:
-    await patch(api, "llama", {"prices": {"currency": "EUR", "input": 0.15, "output": "0.60"}})
-    found = read(await patch(api, "llama", {"prices": {"input": 2}}), ModelSettingsObject)
-    assert values(found) | {"prices.currency": "EUR", "prices.input": "2", "prices.output": "0.6"} == values(
-        found
-    )
-    assert (origins(found)["prices.input"], origins(found)["prices.request"]) == ("change", "default")
-    undone = read(await patch(api, "llama", {"prices": None}), ModelSettingsObject)
-    assert "prices.input" not in values(undone)
-
-
-@pytest.mark.parametrize(
-    ("price", "shown_price"), [(-1, "-1"), ("cheap", "'cheap'"), (True, "True"), (None, None)]
-)
-async def test_a_price_that_is_negative_or_no_number_is_rejected(
-    api: ApiFixture, price: object, shown_price: str | None
-) -> None:
-    answer = await patch(api, "llama", {"prices": {"input": price}})
-    if shown_price is None:  # null undoes an earlier change
-        assert answer.status_code == 200
-        return
-    assert answer.status_code == 400
-    assert error_of(answer).param == "prices.input"
-    assert error_of(answer).message.endswith(f"with at most 6 decimal places; it is {shown_price}.")
-
-
-async def test_all_models_have_one_currency(api: ApiFixture) -> None:
-    await patch(api, "llama", {"prices": {"currency": "EUR", "input": 1}})
-    answer = await patch(api, "qwen", {"prices": {"currency": "USD", "input": 1}})
-    assert answer.status_code == 400
-    assert error_of(answer).param == "prices.currency"
-    assert "the prices of 'llama' are in EUR, and those of 'qwen' are in USD" in error_of(answer).message
-
-
-async def test_all_models_of_a_gateway_have_its_currency(tmp_path: Path) -> None:
-    file = tmp_path / "models.yaml"
-    file.write_text("gateway: {url: 'http://one', prices: {currency: EUR, input: 1}}")
-    async with open_api(registry=file, backends=[]) as api:
-        answer = await patch(api, "any", {"prices": {"currency": "USD", "input": 2}})
-        assert answer.status_code == 400
-        assert (
-            "the prices of 'any' are in USD, and those of 'the gateway' are in EUR"
-            in error_of(answer).message
-        )
-        found = read(await patch(api, "any", {"prices": {"input": 2}}), ModelSettingsObject)
-    assert (values(found)["prices.currency"], values(found)["prices.input"]) == ("EUR", "2")
-    assert (origins(found)["prices.currency"], origins(found)["prices.input"]) == ("file", "change")
