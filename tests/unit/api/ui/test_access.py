@@ -15,7 +15,7 @@ from batchwright.rules.tenants.api_keys import Scope
 from batchwright.settings import load
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key
-from tests.unit.api.routes.test_batch_events import refusals
+from tests.unit.api.routes.batch_events.running_batch import refusals
 from tests.unit.api.ui.browser import Browser
 
 COOKIE = "batchwright_ui"

@@ -21,7 +21,7 @@ from batchwright.api.ui.visit import Visit
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key
 from tests.fakes.event_stream import listening
-from tests.unit.api.routes.test_batch_events import begun, end, settle
+from tests.unit.api.routes.batch_events.running_batch import begun, end, settle
 from tests.unit.api.ui.browser import Browser
 
 
