@@ -20,8 +20,8 @@ from batchwright.database.postgres import open_database
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
-from batchwright.inference.microbatch_sender import load_chat_executors
 from batchwright.inference.registry.backend_registry import BackendRegistry
+from batchwright.inference.sender_choice import load_chat_executors
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import (
     ANY_MODEL_QUEUE,

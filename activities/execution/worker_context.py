@@ -27,8 +27,8 @@ from batchwright.inference.limits.tenant_and_model_limits import (
     TenantAndModelLimits,
     TenantShares,
 )
-from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.router import ModelRouter
+from batchwright.inference.sender_choice import MicrobatchSenders
 from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.backend_traffic import BackendTraffic

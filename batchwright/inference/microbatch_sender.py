@@ -8,33 +8,25 @@ at once. A failure uses one of a line's attempts only if the line was sent alone
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, Protocol, cast
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
-from batchwright.contracts.model_registry.registry_config import LimitConfig
-from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender, parse_response
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
-from batchwright.rules.backends.chat_microbatch import ChatAdapter, ChatExecutor
+from batchwright.rules.backends.chat_microbatch import ChatAdapter
 from batchwright.rules.backends.microbatch import (
-    EmbeddingsAdapter,
     MicrobatchAdapter,
     MicrobatchFailed,
     MicrobatchPart,
     MicrobatchSize,
 )
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.retry_policy import Budget, Category, backoff
-from batchwright.settings import Settings, SettingsError
-from batchwright.settings.value_formats import InvalidObjectReference, load_object
-from batchwright.settings.worker_settings import ModelLimits
+from batchwright.rules.dispatch.retry_policy import Budget, Category
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -44,20 +36,11 @@ class NotSent(Exception):
     """A line was not sent, or not sent again, because its slice may send nothing now."""
 
 
-def _always() -> bool:
+def repeat_always() -> bool:
     return True
 
 
 LINGER_SECONDS = 0.01  # how long the first line waits for others to join
-_NOT_REGISTERED = LimitConfig.model_validate({})
-_DEFAULT_LIMITS = ModelLimits.model_validate({})
-
-
-class MicrobatchBackend(Protocol):
-    """A backend to which shared requests may be sent."""
-
-    @property
-    def client(self) -> RequestSender: ...
 
 
 class MicrobatchPolicy(NamedTuple):
@@ -74,122 +57,6 @@ class MicrobatchPolicy(NamedTuple):
     lines: int
     tokens: int
     pause: Callable[[int], float]
-
-
-class MicrobatchSenders:
-    """Creates the senders that join several lines into one shared request (a microbatch).
-
-    There is one object per process, so that lines of different batches can share requests. The constructor
-    raises SettingsError if a chat executor is invalid. A chat executor is the operator's object that joins
-    chat requests and splits their responses.
-    """
-
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self._settings, self._metrics = settings, metrics
-        self._executors = load_chat_executors(settings)
-        self._pause = partial(
-            backoff, initial=settings.initial_backoff_seconds, longest=settings.max_backoff_seconds
-        )
-        # A backend's senders are dropped when the backend is dropped.
-        self._senders: WeakKeyDictionary[MicrobatchBackend, dict[tuple[str, Endpoint], MicrobatchSender]] = (
-            WeakKeyDictionary()
-        )
-
-    def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
-        """Return True if lines of the model share requests at this endpoint; False if each line is sent
-        alone.
-
-        Args:
-            registered: the model's limits in the registry, which override the settings.
-        """
-        return bool(self._adapter(model, endpoint) and self._policy(model, registered))
-
-    def sender_for(
-        self,
-        backend: MicrobatchBackend,
-        model: str,
-        endpoint: Endpoint,
-        registered: LimitConfig = _NOT_REGISTERED,
-        tenant: str = "",
-        may_repeat: Callable[[], bool] = _always,
-    ) -> RequestSender:
-        """Return the sender of a model's lines to one of its backends.
-
-        If the lines do not share requests, the result is the backend's own client.
-
-        Args:
-            endpoint: endpoint of the batch.
-            registered: the model's limits in the registry, which override the settings.
-            tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
-                lines of different tenants may share a request.
-            may_repeat: called for each line before it is sent again because its shared request has failed.
-                If the result is False, `send` raises NotSent for this line.
-        """
-        adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
-        if adapter is None or policy is None:
-            return backend.client
-        senders = self._senders.setdefault(backend, {})
-        sender = senders.get((model, endpoint))
-        if sender is None or sender.policy != policy:
-            sender = MicrobatchSender(backend.client, adapter, policy, self._metrics)
-            senders[model, endpoint] = sender
-        is_shared = not tenant or self._settings.tenants_share_requests
-        if is_shared and may_repeat is _always:
-            return sender
-        return BoundSender(sender, "" if is_shared else tenant, may_repeat)
-
-    def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
-        """Return the limits for shared requests of the model; None if each line is sent alone."""
-        own = self._settings.models.get(model, _DEFAULT_LIMITS)
-        lines = registered.inputs_per_request or own.inputs_per_request
-        if lines == 1:
-            return None
-        tokens = registered.input_tokens_per_request or own.input_tokens_per_request
-        return MicrobatchPolicy(model, lines, tokens, self._pause)
-
-    def _adapter(self, model: str, endpoint: Endpoint) -> MicrobatchAdapter | None:
-        if endpoint is Endpoint.EMBEDDINGS:
-            return EmbeddingsAdapter()
-        if endpoint is Endpoint.CHAT_COMPLETIONS and model in self._executors:
-            return ChatAdapter(self._executors[model])
-        return None
-
-
-def load_chat_executors(settings: Settings) -> dict[str, ChatExecutor]:
-    """Import the chat executors that the settings name, and return them by model.
-
-    A chat executor is the operator's object that joins chat requests and splits their responses.
-
-    Raises:
-        SettingsError: an executor cannot be imported, or has no method `join` or `split`.
-    """
-    named = {model: limits.chat_executor for model, limits in settings.models.items() if limits.chat_executor}
-    return {model: _load_chat_executor(model, reference) for model, reference in named.items()}
-
-
-def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
-    setting = f"BATCHWRIGHT_MODELS is wrong: chat_executor of {model!r}"
-    try:
-        found = load_object(reference)
-    except InvalidObjectReference as error:
-        raise SettingsError(f"{setting}: {error}.") from error
-    for name in ("join", "split"):
-        if not callable(getattr(found, name, None)):
-            raise SettingsError(f"{setting}: {reference!r} has no method {name!r}.")
-    return cast("ChatExecutor", found)
-
-
-class BoundSender:
-    """Sends the lines of one slice. If `tenant` is not empty, they share requests only with its lines."""
-
-    def __init__(self, sender: "MicrobatchSender", tenant: str, may_repeat: Callable[[], bool]) -> None:
-        self._sender, self._tenant, self._may_repeat = sender, tenant, may_repeat
-
-    def send(
-        self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
-    ) -> Coroutine[None, None, Outcome]:
-        """Send one line and return its outcome. `MicrobatchSender.send` explains the parameters."""
-        return self._sender.send(target, body, request_id, extra, self._tenant, self._may_repeat)
 
 
 class _MicrobatchKey(NamedTuple):
@@ -245,7 +112,7 @@ class MicrobatchSender:
         request_id: str,
         extra: Sequence[Header] = (),
         tenant: str = "",
-        may_repeat: Callable[[], bool] = _always,
+        may_repeat: Callable[[], bool] = repeat_always,
     ) -> Outcome:
         """Send one line, possibly together with other lines in one request. Return the outcome of this line.
 

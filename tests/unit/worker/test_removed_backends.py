@@ -20,10 +20,10 @@ from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.microbatch_sender import MicrobatchSenders
 from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import ModelRouter
+from batchwright.inference.sender_choice import MicrobatchSenders
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.settings import load
