@@ -4,17 +4,45 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
-from batchwright.inference.registry.backend_registry import CurrentModels
 from batchwright.rules.deadline import Deadline
 from batchwright.settings import Settings
 
 _RETRY_DELAY = timedelta(seconds=5)
+
+
+class CurrentModels(Protocol):
+    async def served_now(self) -> frozenset[str]:
+        """Return the names and aliases of all served models.
+
+        This includes models that another process has just added.
+        """
+        ...
+
+    def canonical(self, name: str) -> str:
+        """Return the name of the model that has the alias `name`. If `name` is not an alias, return it
+        unchanged.
+        """
+        ...
+
+    def prices_of(self, model: str) -> PriceConfig | None:
+        """Return the prices of a model; None if the model has no prices."""
+        ...
+
+    @property
+    def accepts_any_model(self) -> bool:
+        """True if at least one backend accepts model names that it does not list."""
+        ...
+
+    def accepts_unlisted(self, model: str) -> bool:
+        """Return True if requests for this model may be sent although no backend lists the model."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,34 +49,6 @@ class RuntimeChanges(Protocol):
     async def all(self) -> Sequence[RuntimeChange]: ...
 
 
-class CurrentModels(Protocol):
-    async def served_now(self) -> frozenset[str]:
-        """Return the names and aliases of all served models.
-
-        This includes models that another process has just added.
-        """
-        ...
-
-    def canonical(self, name: str) -> str:
-        """Return the name of the model that has the alias `name`. If `name` is not an alias, return it
-        unchanged.
-        """
-        ...
-
-    def prices_of(self, model: str) -> PriceConfig | None:
-        """Return the prices of a model; None if the model has no prices."""
-        ...
-
-    @property
-    def accepts_any_model(self) -> bool:
-        """True if at least one backend accepts model names that it does not list."""
-        ...
-
-    def accepts_unlisted(self, model: str) -> bool:
-        """Return True if requests for this model may be sent although no backend lists the model."""
-        ...
-
-
 class BackendRegistry:
     """The models and backends that one process knows. `run` keeps them up to date.
 
