@@ -18,7 +18,7 @@ from batchwright.contracts.api_objects.openai import (
     EstimateObject,
     FileObject,
 )
-from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.rules.input.oversized_input import PartLimits
 
 _Body = Mapping[str, object]

@@ -15,15 +15,13 @@ from batchwright.contracts.api_objects.operator import (
     DeadLetterRetryPage,
     DeletedDeadLetter,
     HoldList,
-    LimitsObject,
     ModelSettingsObject,
     OperatorBatch,
     OperatorBatchPage,
-    QuotaList,
-    RateList,
     RegisteredModels,
     StatsObject,
 )
+from batchwright.contracts.api_objects.quotas import LimitsObject, QuotaList, RateList
 from batchwright.starter.client import Client, window_body
 from batchwright.starter.options import api_client
 

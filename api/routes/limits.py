@@ -6,7 +6,7 @@ from batchwright.api.auth.caller import key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.api_objects.operator import GroupLimit, LimitObject, LimitsObject
+from batchwright.contracts.api_objects.quotas import GroupLimit, LimitObject, LimitsObject
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
 from batchwright.rules.tenants.quotas import BUDGETS, DailyAmounts
 from batchwright.rules.token_costs import amount_text

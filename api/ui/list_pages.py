@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from batchwright.api.ui.visit import Page, Visit, see_other, whole_number
 from batchwright.contracts.api_objects import operator as shown
+from batchwright.contracts.api_objects import quotas
 from batchwright.contracts.api_objects.audit_log import AuditLogPage
 from batchwright.contracts.api_objects.keys import CreatedKey, KeyList
 from batchwright.contracts.api_objects.openai import FilePage
@@ -51,7 +52,7 @@ _LOG = ("action", "actor", "target", "tenant", "outcome")
 # The objects of each page, by its path and the name of its template. The object `page` has further pages.
 _LISTS: Mapping[str, Mapping[str, _Source]] = {
     "/files": {"page": _Source("/v1/files", FilePage, ("purpose",), {"order": "desc"})},
-    "/limits": {"limits": _Source("/v1/x/limits", shown.LimitsObject)},
+    "/limits": {"limits": _Source("/v1/x/limits", quotas.LimitsObject)},
     "/operator/batches": {
         "page": _Source("/admin/batches", shown.OperatorBatchPage, _BATCHES),
         "counts": _COUNTS,
@@ -63,10 +64,10 @@ _LISTS: Mapping[str, Mapping[str, _Source]] = {
     "/operator/workers": {"workers": _Source("/admin/workers", WorkerList)},
     "/operator/tenants": {
         "counts": _COUNTS,
-        "quotas": _Source("/admin/quotas", shown.QuotaList),
-        "groups": _Source("/admin/budget-groups", shown.BudgetGroupList),
+        "quotas": _Source("/admin/quotas", quotas.QuotaList),
+        "groups": _Source("/admin/budget-groups", quotas.BudgetGroupList),
     },
-    "/operator/tenants/{tenant}/limits": {"limits": _Source("/admin/quotas/{tenant}", shown.LimitsObject)},
+    "/operator/tenants/{tenant}/limits": {"limits": _Source("/admin/quotas/{tenant}", quotas.LimitsObject)},
     "/operator/keys": {"keys": _Source("/admin/keys", KeyList, ("tenant",))},
     "/operator/dead-letters": {"page": _Source("/admin/dlq", shown.DeadLetterPage, ("tenant", "batch_id"))},
     "/operator/audit-log": {"page": _Source("/admin/audit-log", AuditLogPage, _LOG)},

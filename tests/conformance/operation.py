@@ -21,12 +21,11 @@ from batchwright.contracts.api_objects.operator import (
     DeadLetterRetryPage,
     DeletedDeadLetter,
     HoldList,
-    LimitObject,
-    LimitsObject,
     OperatorBatch,
     OperatorBatchPage,
     StatsObject,
 )
+from batchwright.contracts.api_objects.quotas import LimitObject, LimitsObject
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.terms import ActivityState, Profile, Quota
 from tests.conformance.contract import Api, Table

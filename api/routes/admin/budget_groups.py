@@ -27,7 +27,7 @@ from batchwright.api.schemas.budgets import (
 from batchwright.api.schemas.json_body import json_body_spec, read_json_object, reject_unknown
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.audit_log import AuditAction
-from batchwright.contracts.api_objects.operator import BudgetGroupList, BudgetGroupObject
+from batchwright.contracts.api_objects.quotas import BudgetGroupList, BudgetGroupObject
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.errors import InOtherOrganization, UnknownBudgetGroup, UnknownTenant

@@ -26,7 +26,7 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.audit_log import AuditAction
-from batchwright.contracts.api_objects.operator import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
+from batchwright.contracts.api_objects.quotas import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota

@@ -21,7 +21,7 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.audit_log import AuditAction
-from batchwright.contracts.api_objects.operator import RateList, RateObject
+from batchwright.contracts.api_objects.quotas import RateList, RateObject
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.database.records import RateChange
 from batchwright.rules.limits.rate_allocation import (

@@ -4,9 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.api_objects.operator import (
-    DeadLetterRetryPage,
-)
+from batchwright.contracts.api_objects.operator import DeadLetterRetryPage
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import Json, Tenant, Url, id_callback
 from batchwright.starter.output import (

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.api_objects.operator import RateList
+from batchwright.contracts.api_objects.quotas import RateList
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import Json, Tenant, Url, explain_unknown_model
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop

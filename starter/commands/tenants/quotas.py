@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.api_objects.operator import DefaultQuotas, QuotaList, QuotaObject
+from batchwright.contracts.api_objects.quotas import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
 from batchwright.rules.tenants.quotas import MAX_QUOTA

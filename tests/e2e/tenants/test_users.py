@@ -6,7 +6,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
-from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.starter.commands.tenants.budget_groups import BudgetGroupsOutput
 from tests.clients import http_client
 from tests.e2e.batches import a_day_that_lasts, chat_lines, first_with, lines_of, until

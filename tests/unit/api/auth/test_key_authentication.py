@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.tenants.api_keys import ApiKey, Scope, new_key

@@ -2,7 +2,7 @@
 
 import httpx
 
-from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.contracts.terms import Quota
 from tests.fakes.api import ApiFixture, read
 

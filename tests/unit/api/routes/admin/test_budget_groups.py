@@ -11,7 +11,7 @@ from batchwright.api.routes.admin.budget_groups import (
     BudgetGroupObject,
     DeletedBudgetGroup,
 )
-from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.contracts.terms import GroupKind, Quota
 from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.rules.tenants.quotas import MAX_QUOTA

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.contracts.api_objects.operator import LimitsObject, QuotaList
+from batchwright.contracts.api_objects.quotas import LimitsObject, QuotaList
 from batchwright.contracts.terms import AdmissionPolicy, OverQuota
 from tests.fakes.api import error_of, open_api, read
 from tests.unit.api.routes.admin.quota_requests import put

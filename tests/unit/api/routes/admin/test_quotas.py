@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from batchwright.contracts.api_objects.openai import BatchObject, ModelPage
-from batchwright.contracts.api_objects.operator import LimitsObject, QuotaList
+from batchwright.contracts.api_objects.quotas import LimitsObject, QuotaList
 from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim

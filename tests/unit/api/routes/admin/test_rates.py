@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
-from batchwright.contracts.api_objects.operator import RateList, RateObject
+from batchwright.contracts.api_objects.quotas import RateList, RateObject
 from batchwright.database.errors import DatabaseUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 

@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.api.services.webhooks import REQUESTED_PER_MINUTE
-from batchwright.contracts.api_objects.operator import LimitsObject
+from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.contracts.terms import Quota
 from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE
