@@ -10,12 +10,12 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from batchwright.contracts.api_objects.estimates import EstimateObject
 from batchwright.contracts.api_objects.openai import (
     BatchObject,
     BatchPage,
     DeletedBatch,
     DeletedFile,
-    EstimateObject,
     FileObject,
 )
 from batchwright.contracts.api_objects.quotas import LimitsObject

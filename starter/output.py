@@ -21,11 +21,10 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
+from batchwright.contracts.api_objects.estimates import EstimatedCost, EstimateObject
 from batchwright.contracts.api_objects.openai import (
     BatchError,
     BatchObject,
-    EstimatedCost,
-    EstimateObject,
     ForecastObject,
     RequestCounts,
     StartForecastObject,

@@ -41,11 +41,11 @@ from batchwright.api.services.idempotency import (
     idempotency_key_parameter,
 )
 from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.estimates import EstimateObject
 from batchwright.contracts.api_objects.openai import (
     BatchObject,
     BatchPage,
     DeletedBatch,
-    EstimateObject,
     ThroughputObject,
     ThroughputSample,
 )

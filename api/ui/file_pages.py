@@ -9,7 +9,8 @@ from batchwright.api.errors import ApiError, file_not_found
 from batchwright.api.ui.live import Fragment, LiveFragments
 from batchwright.api.ui.upload_check import FIRST_LINE_BYTES, UploadCheck, endpoint_of
 from batchwright.api.ui.visit import Page, Visit, see_other, whole_number
-from batchwright.contracts.api_objects.openai import BatchObject, EstimateObject, FileObject
+from batchwright.contracts.api_objects.estimates import EstimateObject
+from batchwright.contracts.api_objects.openai import BatchObject, FileObject
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.ids import is_file_id
 from batchwright.settings import Settings

@@ -10,7 +10,8 @@ from botocore.session import get_session
 from openai import ConflictError, NotFoundError, PermissionDeniedError
 from openai.types import Batch
 
-from batchwright.contracts.api_objects.openai import BatchObject, EstimateObject, OutputLocation
+from batchwright.contracts.api_objects.estimates import EstimateObject
+from batchwright.contracts.api_objects.openai import BatchObject, OutputLocation
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.terms import Profile
 from tests.conformance.contract import Api, Table

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from batchwright.api.routes.admin.budget_groups import BudgetGroupObject
 from batchwright.contracts.api_objects.audit_log import AuditLogPage, AuditOutcome
-from batchwright.contracts.api_objects.openai import BatchObject, EstimateObject
+from batchwright.contracts.api_objects.estimates import EstimateObject
+from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     BatchSlicesObject,

@@ -17,7 +17,7 @@ from batchwright.api.schemas.batch_create import EstimateRequest, parse_estimate
 from batchwright.api.services.batches.creation import check_input_location
 from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.contracts.api_objects.openai import EstimatedTime, EstimateObject
+from batchwright.contracts.api_objects.estimates import EstimatedTime, EstimateObject
 from batchwright.contracts.errors import LineCode
 from batchwright.rules.forecast.end_of_new_batch import start_time
 from batchwright.rules.forecast.work_ahead import UnsettledWork

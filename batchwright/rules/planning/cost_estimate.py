@@ -5,13 +5,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from batchwright.contracts.api_objects.openai import (
-    BatchError,
-    BatchErrors,
-    EstimatedCost,
-    EstimateObject,
-    ModelEstimateObject,
-)
+from batchwright.contracts.api_objects.estimates import EstimatedCost, EstimateObject, ModelEstimateObject
+from batchwright.contracts.api_objects.openai import BatchError, BatchErrors
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.input.input_validator import CheckedLine, InputValidator

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.api_objects.estimates import EstimateObject
 from batchwright.contracts.model_registry.registry_config import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport

@@ -13,7 +13,7 @@ from botocore.loaders import JSONFileLoader, create_loader
 from typer.testing import CliRunner, Result
 
 from batchwright.api.services.batches import cost_estimate_runner as estimates
-from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.api_objects.estimates import EstimateObject
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.rules.input.compression import zstd
 from batchwright.starter.__main__ import app

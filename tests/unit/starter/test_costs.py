@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.api_objects.estimates import EstimateObject
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import Usage

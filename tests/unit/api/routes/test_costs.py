@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from batchwright.api.services.batches import cost_estimate_runner as estimates
-from batchwright.contracts.api_objects.openai import BatchCost, BatchObject, EstimateObject, ModelCost
+from batchwright.contracts.api_objects.estimates import EstimateObject
+from batchwright.contracts.api_objects.openai import BatchCost, BatchObject, ModelCost
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import Usage

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batchwright.contracts.api_objects.openai import EstimateObject
+from batchwright.contracts.api_objects.estimates import EstimateObject
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator
