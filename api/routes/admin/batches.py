@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.operator_targets import OperatorBatchTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import OperatorBatchTarget
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value, one_of

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.operator_targets import BudgetGroupTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import BudgetGroupTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, invalid_value, missing_parameter
 from batchwright.api.openapi import error_responses, pattern_schema

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from batchwright.api.audit_log.operator_targets import DeadLettersTarget, DeadLetterTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import DeadLettersTarget, DeadLetterTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.openapi import error_responses, limit_schema, pattern_schema

@@ -9,8 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.operator_targets import KeyTarget, NewKeyTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import KeyTarget, NewKeyTarget
 from batchwright.api.auth.caller import operator_of
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, invalid_value

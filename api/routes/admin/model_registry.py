@@ -8,8 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.params import Depends as DependsOn
 
+from batchwright.api.audit_log.operator_targets import ModelTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import ModelTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.openapi import error_responses

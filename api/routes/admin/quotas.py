@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field, TypeAdapter
 
+from batchwright.api.audit_log.operator_targets import QuotaTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import QuotaTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import invalid_value
 from batchwright.api.openapi import error_responses, pattern_schema

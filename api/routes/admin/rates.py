@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from batchwright.api.audit_log.operator_targets import RateTarget
 from batchwright.api.audit_log.recorder import AuditLog
-from batchwright.api.audit_log.targets import RateTarget
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value, missing_parameter
 from batchwright.api.openapi import error_responses

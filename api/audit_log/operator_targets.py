@@ -1,0 +1,223 @@
+"""Targets of operators' actions in the audit log: objects of any tenant, or of the whole installation."""
+
+from collections.abc import Mapping
+
+from fastapi import Request
+
+from batchwright.api.audit_log.targets import BatchTarget, State, target_of_tenant
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.schemas.json_body import read_json_object, read_optional_object
+from batchwright.contracts.api_objects.audit_log import AuditTargetType
+from batchwright.contracts.terms import GroupKind, HoldKind
+from batchwright.database.tables.operations.audit_log import AuditTarget
+from batchwright.rules.ids import (
+    is_batch_id,
+)
+from batchwright.rules.limits.rate_allocation import ALL_MODELS
+from batchwright.rules.tenants.api_keys import new_key_id
+
+
+class OperatorBatchTarget(BatchTarget):
+    """A batch of any tenant, as a target in the audit log."""
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        super().__init__(deps)
+        self._owners = deps.database.operator_batches
+
+    async def find(self, request: Request) -> AuditTarget:
+        id: str = request.path_params["batch_id"]
+        owner = await self._owners.owner(id) if is_batch_id(id) else None
+        return target_of_tenant(self.type, id, owner or "")
+
+
+class DeadLetterTarget:
+    type = AuditTargetType.DEAD_LETTER
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._dead_letters = deps.database.dead_letters
+
+    async def find(self, request: Request) -> AuditTarget:
+        id: str = request.path_params["letter_id"]
+        found = await self._dead_letters.get(id)
+        return target_of_tenant(self.type, id, "" if found is None else found.tenant)
+
+    async def read(self, target: AuditTarget) -> State | None:
+        found = await self._dead_letters.get(target.id)
+        return found and {
+            "batch_id": found.batch_id,
+            "model": found.dead_letter.model,
+            "retried_as": found.retry and found.retry.batch_id,
+        }
+
+
+class DeadLettersTarget:
+    """All dead letters (lines that used up their attempts), or those of one tenant or one batch.
+
+    This target has no state to record.
+    """
+
+    type = AuditTargetType.DEAD_LETTER
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        del deps
+
+    async def find(self, request: Request) -> AuditTarget:
+        fields = await read_optional_object(request)
+        return target_of_tenant(self.type, _text(fields, "batch_id"), _text(fields, "tenant"))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        return None
+
+
+class QuotaTarget:
+    type = AuditTargetType.QUOTA
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._quotas = deps.database.quotas
+
+    async def find(self, request: Request) -> AuditTarget:
+        tenant = _text(await _parameters(request), "tenant")
+        return target_of_tenant(self.type, tenant, tenant)
+
+    async def read(self, target: AuditTarget) -> State | None:
+        own = (await self._quotas.get(target.tenant)).model_dump(mode="json", exclude_none=True)
+        if "models" in own:
+            own["models"].sort()
+        return own or None
+
+
+class BudgetGroupTarget:
+    type = AuditTargetType.BUDGET_GROUP
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._groups = deps.database.budget_groups
+
+    async def find(self, request: Request) -> AuditTarget:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        return target_of_tenant(self.type, f"{kind}/{name}", _text(request.query_params, "tenant"))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        kind, _, name = target.id.partition("/")
+        if kind not in {*GroupKind}:
+            return None
+        for row in await self._groups.all(GroupKind(kind), target.tenant or None):
+            if (row.tenant, row.name) == (target.tenant, name):
+                return row.model_dump(include={"tokens_per_day", "cost_per_day", "members"})
+        return None
+
+
+class KeyTarget:
+    """An API key of any tenant, as a target in the audit log. The path of the request contains the key's
+    id.
+    """
+
+    type = AuditTargetType.KEY
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._keys = deps.database.api_keys
+
+    async def find(self, request: Request) -> AuditTarget:
+        id: str = request.path_params["key_id"]
+        tenants = (row.tenant for row in await self._keys.all() if row.id == id)
+        return target_of_tenant(self.type, id, next(tenants, ""))
+
+    async def read(self, target: AuditTarget) -> State | None:
+        rows = (row for row in await self._keys.all(target.tenant) if row.id == target.id)
+        if (row := next(rows, None)) is None:
+            return None
+        return row.model_dump(mode="json", include={"scopes", "label", "expires_at", "revoked_at"})
+
+
+class NewKeyTarget(KeyTarget):
+    """An API key that the request creates. `find` chooses the key's id before the key exists, so that the
+    audit log can name it.
+    """
+
+    async def find(self, request: Request) -> AuditTarget:
+        request.state.new_key_id = new_key_id()
+        tenant = _text(await read_json_object(request), "tenant")
+        return target_of_tenant(self.type, self.id_of(request), tenant)
+
+    @staticmethod
+    def id_of(request: Request) -> str:
+        """Return the id that was chosen for the key that the request creates."""
+        return str(request.state.new_key_id)
+
+
+class RateTarget:
+    """The rate limit of one model, or the rate limit over all models. For the latter, the target's id is
+    empty.
+    """
+
+    type = AuditTargetType.RATE
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._rates = deps.database.rates
+
+    async def find(self, request: Request) -> AuditTarget:
+        return target_of_tenant(self.type, _text(await _parameters(request), "model") or ALL_MODELS, "")
+
+    async def read(self, target: AuditTarget) -> State | None:
+        for row in await self._rates.all():
+            if row.model == target.id:
+                return {"requests_per_second": row.requests_per_second}
+        return None
+
+
+class HoldTarget:
+    """A hold: an operator's order to send no lines of a tenant or a model. Its id is `tenant/NAME` or
+    `model/NAME`.
+    """
+
+    type = AuditTargetType.HOLD
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._holds = deps.database.holds
+
+    async def find(self, request: Request) -> AuditTarget:
+        fields = await _parameters(request)
+        tenant, model = _text(fields, "tenant"), _text(fields, "model")
+        kind = HoldKind.TENANT if tenant else HoldKind.MODEL
+        return target_of_tenant(self.type, f"{kind}/{tenant or model}", tenant)
+
+    async def read(self, target: AuditTarget) -> State | None:
+        for hold in await self._holds.all():
+            if f"{hold.kind}/{hold.name}" == target.id:
+                return {"held_at": int(hold.held_at.timestamp())}
+        return None
+
+
+class ModelTarget:
+    """The changes of a model that operators made at run time. A model without such changes has no state
+    here.
+    """
+
+    type = AuditTargetType.MODEL
+
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._changes = deps.database.model_changes
+
+    async def find(self, request: Request) -> AuditTarget:
+        return target_of_tenant(self.type, request.path_params["model"], "")
+
+    async def read(self, target: AuditTarget) -> State | None:
+        for row in await self._changes.all():
+            if row.model != target.id:
+                continue
+            if row.is_removal:
+                return {"version": row.version, "removed": True}
+            if row.config is None:
+                return {"version": row.version, "changed": row.patch}
+            config = row.config.model_dump(mode="json", exclude_defaults=True)
+            return {"version": row.version, "registered": config}
+        return None
+
+
+async def _parameters(request: Request) -> Mapping[str, object]:
+    """Return the parameters of a request: for DELETE the query, for other methods the body."""
+    return request.query_params if request.method == "DELETE" else await read_json_object(request)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    return value if isinstance(value, str) else ""
