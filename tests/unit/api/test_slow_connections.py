@@ -81,6 +81,13 @@ async def test_a_refusal_reaches_a_client_whose_body_is_not_read() -> None:
         assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
 
 
+async def test_a_connection_on_which_no_request_begins_is_closed() -> None:
+    protocol = Watched(Response("whole"))
+    protocol.seconds_for_headers = 0
+    async with connected(protocol) as (reader, _):
+        assert await reader.read() == b""
+
+
 async def test_an_idle_connection_is_kept_longer_than_clients_and_load_balancers_keep_it() -> None:
     protocol = Watched(Response("whole"))
     async with connected(protocol) as (reader, writer):

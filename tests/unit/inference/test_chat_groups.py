@@ -107,6 +107,16 @@ def test_a_result_without_usage_fails_its_line_and_no_other() -> None:
     assert (second.status, second.problem) == (200, "")
 
 
+def test_a_result_that_is_not_json_fails_its_line_and_no_other() -> None:
+    class WritesText(Executor):
+        def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
+            return [ChatResult(200, b"hello"), ChatResult(200, ANSWER)]
+
+    first, second = ChatAdapter(WritesText()).split(b"", parts())
+    assert (first.status, bool(first.problem)) == (0, True)
+    assert (second.status, second.problem) == (200, "")
+
+
 def test_an_unstructured_error_is_an_invalid_request_of_its_line() -> None:
     response = json.dumps([[None, "too long"], [429, {}]]).encode()
     first, second = ChatAdapter(Executor()).split(response, parts())

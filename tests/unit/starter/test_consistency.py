@@ -1,4 +1,4 @@
-"""Output of `batchwright consistency` on a terminal before its result."""
+"""Output of `batchwright consistency`: its progress on a terminal, and the summary of its result."""
 
 import os
 import pty
@@ -6,6 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from batchwright.activities.consistency.report import ConsistencyReport, Difference, DifferenceKind
+from batchwright.starter.__main__ import app
 from batchwright.starter.commands.operations.consistency import ConsistencyCheckProgress
 from tests.activities.consistency.test_check import ConsistencyFixture
 
@@ -41,3 +46,21 @@ def test_on_a_terminal_the_consistency_check_prints_at_once_what_it_does(tmp_pat
         process.kill()
         process.communicate()
         os.close(terminal)
+
+
+@pytest.mark.parametrize(("repaired", "left", "exit_code"), [(True, 0, 0), (False, 1, 1)])
+def test_the_summary_says_what_was_compared_and_how_many_differences_are_left(
+    repaired: bool, left: int, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(*_: object) -> ConsistencyReport:
+        difference = Difference(
+            kind=DifferenceKind.RUN_MISSING, tenant="acme", id="b", what="no run", repaired=repaired
+        )
+        return ConsistencyReport(differences=[difference], rows=1000, runs=2, files=3)
+
+    monkeypatch.setattr("batchwright.starter.commands.operations.consistency._check", check)
+    ended = CliRunner().invoke(app, ["consistency"])
+    assert (ended.exit_code, ended.stderr) == (
+        exit_code,
+        f"1,000 live batches, 2 runs and 3 files compared; 1 differences, {left} left.\n",
+    )

@@ -91,6 +91,14 @@ def test_an_unreachable_temporal_is_reported_in_one_sentence(
     assert error_output.startswith(f"Temporal does not answer at {address} (BATCHWRIGHT_TEMPORAL_ADDRESS)")
 
 
+def test_a_setting_that_names_an_unknown_object_stops_the_worker_as_a_wrong_setting_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_PRE_CALL_HOOKS", '["no_such_module:hook"]')
+    assert main(parse_options([])) == 2
+    assert "no_such_module" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_first_signal_starts_the_drain(number: signal.Signals) -> None:
     stop = ShutdownSignal()

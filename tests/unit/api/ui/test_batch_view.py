@@ -47,6 +47,12 @@ def test_the_window_of_a_batch_that_starts_later_counts_from_its_start(batch: Ba
     assert window_bar(batch, 200).elapsed == 50
 
 
+def test_the_bar_of_a_window_that_is_over_is_full_and_not_longer(batch: BatchObject) -> None:
+    assert window_bar(batch, 299).elapsed == 99.5
+    assert window_bar(batch, 300).elapsed == 100
+    assert window_bar(batch, 500).elapsed == 100
+
+
 def test_the_page_of_an_ended_batch_changes_until_its_files_are_copied(batch: BatchObject) -> None:
     def is_live_with(file: str | None, state: str | None) -> bool:
         copy = OutputLocation(url="s3://out/blue", state=state, error=None) if state else None

@@ -1,6 +1,7 @@
 """The HTTP transports with real servers that each misbehave in one way."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.request_outcome import Outcome
-from batchwright.inference.transport.base import BackendRequest, TargetUrl
+from batchwright.inference.transport.base import BackendRequest, ResponseTooLarge, TargetUrl
 from batchwright.inference.transport.httpx_transport import HttpxTransport
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.results.token_usage import NO_TOKENS
@@ -143,6 +144,26 @@ async def test_an_answer_beyond_the_limit_is_not_read(engine: str, announced: bo
     outcome = await ask(answering(HEAD + length + b"\r\n", b"1" * 5000), engine, max_response_bytes=1024)
     assert (outcome.verdict, outcome.code) == (retry_policy.RESPONSE_TOO_LARGE, LineCode.RESPONSE_TOO_LARGE)
     assert outcome.body == b""
+
+
+async def test_httpx_closes_a_response_that_it_does_not_read_to_its_end() -> None:
+    closed: list[bool] = []
+
+    class Body(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"1" * 5000
+
+        async def aclose(self) -> None:
+            closed.append(True)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-length": "5000"}, stream=Body())
+
+    engine = HttpxTransport(httpx.MockTransport(answer), connect_seconds=60)
+    request = BackendRequest(b"POST", TargetUrl.of("http://backend/v1/x"), [], b"{}")
+    with pytest.raises(ResponseTooLarge):
+        await engine.exchange(request, most_bytes=1024, seconds=MINUTE)
+    assert closed
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -213,6 +213,14 @@ def test_lines_whose_texts_begin_alike_stay_together_whatever_they_cost() -> Non
     assert planned_texts([(None, text) for text in texts], [4, 1, 2, 5, 3]) == ["t1", "t2", "b1", "c1", "a1"]
 
 
+@pytest.mark.parametrize(("common", "planned"), [(127, ["t2", "a1", "t1"]), (128, ["t1", "t2", "a1"])])
+def test_lines_stay_together_if_their_texts_have_128_bytes_more_in_common_than_all(
+    common: int, planned: list[str]
+) -> None:
+    texts = ["x" * (common - 1) + "t1", "x" * (common - 1) + "t2", "a1"]
+    assert planned_texts([(None, text) for text in texts], [1, 3, 2]) == planned
+
+
 def test_what_all_texts_of_a_prefix_have_in_common_does_not_keep_lines_together() -> None:
     texts = ["x" * 300 + end for end in ("a1", "b1", "c1")]
     assert planned_texts([("s", text) for text in texts], [1, 2, 3]) == ["s/c1", "s/b1", "s/a1"]
