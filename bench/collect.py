@@ -134,7 +134,7 @@ def _batch(cli: Cli, folder: Path, rows: int) -> str:
         for first in range(0, rows, _LINES_AT_ONCE):
             yield b"".join(_line(row) for row in range(first, min(first + _LINES_AT_ONCE, rows)))
 
-    cli.api.storage.read = read  # pyright: ignore[reportAttributeAccessIssue]
+    cli.api.storage.read = read
     return batch_id
 
 

@@ -367,7 +367,7 @@ async def priorities(api: Api) -> None:
 
     for extension, expected in (({}, 3), ({"priority": 5}, 5)):
         batch = await create(**extension)
-        assert batch.to_dict()["x_batchwright"]["priority"] == expected  # pyright: ignore
+        assert batch.to_dict()["x_batchwright"]["priority"] == expected  # pyright: ignore[reportIndexIssue] - the values are typed as object
         assert (await ended(api.client, batch.id)).status == "completed"
     for wrong in (0, 6, 2.5, "5", True):
         with pytest.raises(BadRequestError) as refused:

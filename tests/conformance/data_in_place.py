@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from typing import Any
 
 import httpx
 import pytest
@@ -29,7 +30,7 @@ class _Bucket:
     """The objects below the location that the tenant may use."""
 
     def __init__(self, server: S3Server) -> None:
-        self._client = get_session().create_client(  # pyright: ignore[reportUnknownMemberType]
+        self._client: Any = get_session().create_client(
             "s3",
             endpoint_url=server.url,
             region_name="us-east-1",
@@ -40,10 +41,10 @@ class _Bucket:
         self._place = {"Bucket": server.bucket}
 
     def put(self, name: str, data: bytes) -> None:
-        self._client.put_object(**self._place, Key=f"data/{name}", Body=data)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - botocore has no types of services
+        self._client.put_object(**self._place, Key=f"data/{name}", Body=data)
 
     def get(self, name: str) -> bytes:
-        return self._client.get_object(**self._place, Key=f"data/{name}")["Body"].read()  # pyright: ignore
+        return self._client.get_object(**self._place, Key=f"data/{name}")["Body"].read()
 
 
 @TABLE.row(

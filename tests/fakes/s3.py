@@ -91,7 +91,7 @@ def read_service_models_once() -> None:
     """Let all boto sessions share one loader. Loading S3's description takes longer than most tests."""
     import botocore.session
 
-    botocore.session.create_loader = cache(botocore.session.create_loader)  # pyright: ignore[reportPrivateImportUsage]
+    botocore.session.create_loader = cache(botocore.session.create_loader)
 
 
 def real_server() -> S3Server | None:

@@ -154,7 +154,7 @@ async def test_a_disabled_tenant_gets_no_batch(fixture: SchedulingFixture) -> No
 async def test_a_key_that_is_no_longer_valid_gets_no_batch(
     fixture: SchedulingFixture, times: dict[str, datetime]
 ) -> None:
-    key = await create_key(fixture.database, "t", **times)  # type: ignore[arg-type]
+    key = await create_key(fixture.database, "t", **times)  # pyright: ignore[reportArgumentType] - the values differ by name
     key_id = fixture.database.rows.api_keys[key.prefix].key.id
     await fixture.schedule(caller=Caller(key_id=key_id))
     assert key_id in await fixture.refused("key_revoked")

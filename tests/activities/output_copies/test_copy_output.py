@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
+from typing import Any
 
 import pytest
 from botocore.session import get_session
@@ -39,7 +40,7 @@ class Target:
         self.url = f"s3://{server.bucket}/{self._folder}/batches"
         self.database, self.storage, self.metrics = MemoryDatabase(), MemoryStorage(), Metrics()
         self.order = an_order(output_location=self.url)
-        self.client = get_session().create_client("s3", endpoint_url=server.url, region_name="us-east-1")
+        self.client: Any = get_session().create_client("s3", endpoint_url=server.url, region_name="us-east-1")
 
     async def end_batch(self, output: bytes = OUTPUT) -> None:
         await self.database.batches.upsert(self.order)
@@ -73,14 +74,14 @@ class Target:
     def objects(self) -> dict[str, bytes]:
         """Return the objects below the prefix by name."""
         bucket, prefix = self._server.bucket, f"{self._folder}/"
-        found = self.client.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])  # pyright: ignore
-        keys = [each["Key"] for each in found]  # pyright: ignore
-        read = self.client.get_object  # pyright: ignore
-        return {key.removeprefix(prefix): read(Bucket=bucket, Key=key)["Body"].read() for key in keys}  # pyright: ignore
+        found = self.client.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
+        keys = [each["Key"] for each in found]
+        read = self.client.get_object
+        return {key.removeprefix(prefix): read(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
     def unfinished_uploads(self) -> int:
         bucket, prefix = self._server.bucket, f"{self._folder}/"
-        return len(self.client.list_multipart_uploads(Bucket=bucket, Prefix=prefix).get("Uploads", []))  # pyright: ignore
+        return len(self.client.list_multipart_uploads(Bucket=bucket, Prefix=prefix).get("Uploads", []))
 
 
 @pytest.fixture

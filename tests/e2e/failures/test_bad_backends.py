@@ -220,9 +220,9 @@ async def unreachable(authority: trustme.CA) -> AsyncGenerator[dict[str, dict[st
     """Yield unreachable backends by model. The name of the model says why its backend is unreachable."""
     yesterday = datetime.now(UTC) - timedelta(days=1)
     certificates = {
-        "expired": authority.issue_cert("localhost", not_after=yesterday),  # pyright: ignore[reportUnknownMemberType]
-        "of-another-host": authority.issue_cert("elsewhere.example"),  # pyright: ignore[reportUnknownMemberType]
-        "untrusted": trustme.CA().issue_cert("localhost"),  # pyright: ignore[reportUnknownMemberType]
+        "expired": authority.issue_cert("localhost", not_after=yesterday),
+        "of-another-host": authority.issue_cert("elsewhere.example"),
+        "untrusted": trustme.CA().issue_cert("localhost"),
     }
     backends: dict[str, dict[str, object]] = {
         "nobody": {"url": f"http://127.0.0.1:{free_port()}"},

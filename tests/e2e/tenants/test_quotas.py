@@ -176,7 +176,7 @@ async def test_a_batch_that_cannot_be_done_in_time_is_refused_and_none_of_its_li
         await until_speed_is_known(stack, SLOW)
         refused = await ended(client, (await submit(client, lines, window="2m")).id)
         assert (refused.status, codes(refused)) == ("failed", ["completion_window_too_short"])
-        assert refused.to_dict()["x_batchwright"]["start_forecast"]["window"] == "cannot"  # pyright: ignore
+        assert refused.to_dict()["x_batchwright"]["start_forecast"]["window"] == "cannot"  # pyright: ignore[reportIndexIssue] - the values are typed as object
         assert 0 < await enqueued(stack, "violet") <= 400
         assert await stack.requests_by_id(user="too many") == {}
         await client.batches.cancel(busy.id)

@@ -68,7 +68,7 @@ async def test_a_slice_that_was_stopped_sends_no_probe() -> None:
     async def stopped_before(http_request: httpx.Request) -> httpx.Response:
         execution.environment.cancel()
         await asyncio.sleep(1)
-        return await answer(http_request)  # pyright: ignore[reportGeneralTypeIssues]
+        return await answer(http_request)
 
     execution.answer = stopped_before
     await execution.run(request(cancel_grace_seconds=5))

@@ -238,7 +238,7 @@ async def test_a_model_removed_during_a_turn_gets_no_more_requests() -> None:
     async def remove_model(http_request: httpx.Request) -> httpx.Response:
         fleet.route.close()
         fleet.execution.backends.is_served = False
-        return await answer(http_request)  # pyright: ignore[reportGeneralTypeIssues]
+        return await answer(http_request)
 
     fleet.execution.answer = remove_model
     await fleet.plan()
