@@ -47,7 +47,11 @@ def test_a_backend_that_becomes_slow_without_a_queue_keeps_its_requests() -> Non
     backend.seconds = 5.0
     backend.answer(30)
     slow = backend.changes.index(LimitChange.SLOW)
-    assert LimitChange.PROBE_REVERTED in backend.changes[slow:]
+    assert backend.changes[slow : slow + 3] == [
+        LimitChange.SLOW,
+        LimitChange.SLOW,
+        LimitChange.PROBE_REVERTED,
+    ]
     assert backend.limits[-10:].count(60) >= 5  # less is still tried now and then
 
 
