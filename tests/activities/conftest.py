@@ -20,13 +20,14 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture
 async def skipped_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the process's clocks by the event loop's clock, which jumps forward instead of waiting."""
+    """Replace the process's clocks by the event loop's clock, which jumps forward instead of waiting.
+
+    Event loops in other threads keep the real clocks. Such a loop may belong to a server that earlier tests
+    started and that later tests use. Its timers would otherwise be set by the jumping clock, and would be due
+    only hours later by the real clock.
+    """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SkippingLoop)
-    monkeypatch.setattr(time, "monotonic", loop.time)
+    monkeypatch.setattr(time, "monotonic", loop.monotonic)
     monkeypatch.setattr(time, "time", loop.wall)
-
-    def clock_gettime(clock: int) -> float:
-        return loop.time()
-
-    monkeypatch.setattr(time, "clock_gettime", clock_gettime, raising=False)
+    monkeypatch.setattr(time, "clock_gettime", loop.clock_gettime)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 # The real clocks, before a test replaces them.
-_MONOTONIC, _WALL = time.monotonic, time.time
+_MONOTONIC, _WALL, _GETTIME = time.monotonic, time.time, time.clock_gettime
 _ROUND_SECONDS = 0.00005  # what a round of the loop takes by its clock
 
 
@@ -40,9 +40,25 @@ class SkippingLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._began + self._skipped
 
+    def monotonic(self) -> float:
+        """Return the loop's time, in place of `time.monotonic`. Other event loops get the real time."""
+        return _MONOTONIC() if self._is_called_by_another_loop() else self.time()
+
     def wall(self) -> float:
-        """Return the loop's time as Unix seconds, in place of `time.time`."""
-        return self._wall_began + self._skipped
+        """Return the loop's time as Unix seconds, in place of `time.time`. Other event loops get the real
+        time.
+        """
+        return _WALL() if self._is_called_by_another_loop() else self._wall_began + self._skipped
+
+    def clock_gettime(self, clock: int) -> float:
+        """Return the loop's time, in place of `time.clock_gettime`. Other event loops get the real time."""
+        return _GETTIME(clock) if self._is_called_by_another_loop() else self.time()
+
+    def _is_called_by_another_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is not self
+        except RuntimeError:  # a thread without an event loop works for this loop
+            return False
 
     def _skip(self, seconds: float) -> None:
         self._skipped += seconds

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -192,7 +193,7 @@ def test_the_rate_decides_by_body_and_attempt() -> None:
 
 def test_a_fault_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("batchwright.simulator.faults.time.monotonic", lambda: now)
+    monkeypatch.setattr("batchwright.simulator.faults.time", SimpleNamespace(monotonic=lambda: now))
     faults = Faults([Fault("503", for_seconds=90)])
     now = 189.0
     assert faults.fault_for(MODEL, b"x", 1)
