@@ -72,17 +72,13 @@ class Topic:
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
         self.listeners: set[Listener] = set()
-        self._seen: object = None  # values from which the latest event was made
+        self.source: object = None  # values from which the latest poll made an event; None before the first
 
-    def has_changed(self, *seen: object) -> bool:
-        """Return True if `seen` differs from the values of the previous call, or if this is the first call.
-
-        `seen` are the values from which an event is made. They are stored for the next call.
+    def publish(self, event: Event, source: object) -> None:
+        """Send an event to all listeners, unless they already have it. `source` are the values from which it
+        was made.
         """
-        changed, self._seen = seen != self._seen, seen
-        return changed
-
-    def publish(self, event: Event) -> None:
+        self.source = source
         if event.id != self.event.id:
             self.event = event
             for listener in self.listeners:
@@ -195,6 +191,9 @@ class BatchEvents:
     async def run(self) -> None:
         """Call `poll` repeatedly, with pauses. This never returns.
 
+        If a poll raises an unexpected error, all streams end and the error is raised. Without polls, the
+        streams would stay open without new events. Clients connect again and get the present state.
+
         A pause lasts at least `POLL_SECONDS`. After a slow poll it is longer, up to `MAX_PAUSE_SECONDS`, so
         that polls take at most about 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of
         the database is logged only once.
@@ -212,6 +211,9 @@ class BatchEvents:
                 if not failing:
                     logger.warning("watched batches cannot be read", extra={"error": str(error)})
                 failing = True
+            except Exception:
+                self._close()
+                raise
 
     async def poll(self) -> None:
         """Read each batch that has listeners. If a batch has changed, send an event to its listeners.
@@ -232,11 +234,14 @@ class BatchEvents:
             if snapshot is None:  # the batch was deleted
                 for listener in topic.listeners:
                     listener.close()
-            elif topic.has_changed(snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE):
-                topic.publish(encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled)))
+                continue
+            source = snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE
+            if source != topic.source:
+                event = encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled))
+                topic.publish(event, source)
 
     def _close(self) -> None:
-        """End all streams now. The clients then connect to another process."""
+        """End all streams now. Their clients then connect again."""
         for topic in self._topics.values():
             for listener in topic.listeners:
                 listener.close()

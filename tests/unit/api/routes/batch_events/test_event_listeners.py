@@ -154,6 +154,38 @@ async def test_the_poller_continues_after_an_outage_of_the_database(
     assert caplog.text.count("watched batches cannot be read") == 1
 
 
+async def test_streams_end_if_a_poll_raises_an_unexpected_error(api: ApiFixture) -> None:
+    batch = await begun(api)
+    poller = asyncio.create_task(api.events.run())
+    async with listen(api, batch) as client:
+        await client.next()
+        api.database.rows.failing = ValueError("odd")
+        while not poller.done():
+            skip_time(batch_events.POLL_SECONDS)
+            await asyncio.sleep(0)
+        assert await client.rest() == []
+    with pytest.raises(ValueError, match="odd"):
+        await poller
+
+
+async def test_an_event_that_could_not_be_made_is_made_by_the_next_poll(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await begun(api)
+
+    def fail(batch: BatchObject) -> batch_events.Event:
+        raise ValueError("odd")
+
+    async with listen(api, batch) as client:
+        await client.next()
+        with monkeypatch.context() as failing:
+            failing.setattr(batch_events, "encode_event", fail)
+            with pytest.raises(ValueError, match="odd"):
+                await settle(api, batch, 5)
+        await api.events.poll()
+        assert batch_in(await client.next()).request_counts.completed == 5
+
+
 @pytest.mark.parametrize(
     ("seconds", "error", "pause"),
     [
