@@ -1,7 +1,9 @@
 """The model runs of one batch, which are child workflows: start, pause, stop and await them."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from enum import Enum
 
 from temporalio import workflow
@@ -31,12 +33,18 @@ _SIGNALS = {
 
 _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
+_MAX_DOUBLINGS = 24  # half a year: longer than any batch
+
 
 class ModelRuns:
     """Starts one model run (child workflow) for each model of a batch, and pauses, resumes or stops them.
 
     The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
     change is being sent, the new change is sent afterwards, so no change is lost.
+
+    Each pause or resume adds about five events for each model to the history of the batch's workflow, and
+    Temporal ends a workflow with more than 51,200 events. If the history is long, the time between two
+    changes therefore grows, and only the latest state is sent. A stop is always sent at once.
 
     Args:
         order: the batch.
@@ -58,6 +66,7 @@ class ModelRuns:
         self._on_end = on_end
         self._open: dict[str, _OpenRun] = {}
         self._last_sent: dict[str, DesiredState] = {}
+        self._last_change_at: datetime | None = None  # when a pause or resume was last sent
 
     async def run_all(self, ingested: IngestResult) -> None:
         """Run each model in its own child workflow. Return when all of them have ended."""
@@ -65,9 +74,10 @@ class ModelRuns:
         all_runs = asyncio.gather(*runs)
         while not all_runs.done():
             await workflow.wait_condition(lambda: all_runs.done() or bool(self._out_of_date()))
-            await asyncio.gather(
-                *(self._send_state(model, self._open[model]) for model in self._out_of_date())
-            )
+            await self._wait_for_interval()
+            if out_of_date := self._out_of_date():
+                await asyncio.gather(*(self._send_state(model, self._open[model]) for model in out_of_date))
+                self._last_change_at = workflow.now()
         all_runs.result()
 
     async def _run(self, share: ModelShare, prefix: str) -> None:
@@ -109,6 +119,34 @@ class ModelRuns:
         data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
         workflow.logger.info("model run started", extra={**data, "slices": share.slices})
         return await child
+
+    async def _wait_for_interval(self) -> None:
+        """Wait until the next pause or resume may be sent.
+
+        Return at once if the model runs have to stop, or if the desired state becomes the state that was sent
+        last.
+        """
+        if self._last_change_at is None:
+            return
+        remaining = self._last_change_at + self._interval() - workflow.now()
+        if remaining <= timedelta(0):
+            return
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: self._desired_state() is DesiredState.STOPPED or not self._out_of_date(),
+                timeout=remaining,
+                timeout_summary="time between two pauses or resumes",
+            )
+
+    def _interval(self) -> timedelta:
+        """Return the least time between two pauses or resumes.
+
+        It is 0 until the history has `spaced_changes_events` events. Then it is one second, and it doubles
+        each time that the history has grown by another tenth of this number.
+        """
+        first = self._order.policy.spaced_changes_events
+        doublings = (workflow.info().get_current_history_length() - first) // (first // 10)
+        return timedelta(seconds=2 ** min(doublings, _MAX_DOUBLINGS)) if doublings >= 0 else timedelta(0)
 
     def _out_of_date(self) -> list[str]:
         state = self._desired_state()

@@ -149,16 +149,21 @@ class BatchRoutes:
         """Add the routes that cancel, pause, resume or retry a batch, or change its cap."""
         one = "/{batch_id}"
         resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
-        cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, BatchTarget, ends=is_live)
-        for name, endpoint, audited in (("cancel", self.cancel, cancel), ("x/pause", self.pause, None)):
-            router.add_api_route(
-                f"{one}/{name}",
-                endpoint,
-                methods=["POST"],
-                response_model=BatchObject,
-                responses=error_responses(404, 409),
-                dependencies=audited,
-            )
+        router.add_api_route(
+            f"{one}/cancel",
+            self.cancel,
+            methods=["POST"],
+            response_model=BatchObject,
+            responses=error_responses(404, 409),
+            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, BatchTarget, ends=is_live),
+        )
+        router.add_api_route(
+            f"{one}/x/pause",
+            self.pause,
+            methods=["POST"],
+            response_model=BatchObject,
+            responses=error_responses(404, 409, 429),
+        )
         for name, endpoint, body in (("x/resume", self.resume, resume), ("x/retry", self.retry, retry)):
             router.add_api_route(
                 f"{one}/{name}",

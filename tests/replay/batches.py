@@ -136,6 +136,19 @@ async def cancelled_while_paused(workflows: WorkflowFixture) -> None:
     await cancelled(batch)
 
 
+async def resumed_after_an_interval(workflows: WorkflowFixture) -> None:
+    """Resume a batch with a long history soon after a pause: its model run is resumed later."""
+    workflows.execution.behaviours["m"] = until_cancelled
+    policy: BatchPolicy = POLICY.model_copy(update={"spaced_changes_events": 20})
+    batch = await workflows.start(await workflows.order(policy=policy))
+    await workflows.execution.wait_for_requests(2)
+    await batch.signal(BatchWorkflow.pause)
+    await workflows.execution.ended(2)
+    workflows.execution.behaviours["m"] = finishes
+    await batch.signal(BatchWorkflow.resume)
+    await batch.result()
+
+
 # Signals, and continue-as-new
 
 
@@ -217,6 +230,7 @@ WAYS: dict[Scenario, tuple[str, ...]] = {
     paused_while_validating: (BATCH, "m"),
     expired_while_paused: (BATCH, "m"),
     cancelled_while_paused: (BATCH, "m"),
+    resumed_after_an_interval: (BATCH,),
     waiting_reason_and_progress_reported: (BATCH,),
     progress_reported_by_a_model_run: (BATCH, "m"),
     continued_as_new_with_a_cancelled_slice: ("m",),

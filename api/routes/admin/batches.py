@@ -86,11 +86,11 @@ class OperatorBatchRoutes:
         router.add_api_route(
             one + "/slices", self.slices, response_model=BatchSlicesObject, responses=error_responses(404)
         )
-        for name, endpoint, action in (
-            ("cancel", self.cancel, AuditAction.BATCH_CANCEL),
-            ("pause", self.pause, AuditAction.BATCH_PAUSE),
-            ("resume", self.resume, AuditAction.BATCH_RESUME),
-            ("abandon", self.abandon, AuditAction.BATCH_ABANDON),
+        for name, endpoint, action, statuses in (
+            ("cancel", self.cancel, AuditAction.BATCH_CANCEL, (404, 409)),
+            ("pause", self.pause, AuditAction.BATCH_PAUSE, (404, 409, 429)),
+            ("resume", self.resume, AuditAction.BATCH_RESUME, (404, 409, 429)),
+            ("abandon", self.abandon, AuditAction.BATCH_ABANDON, (404, 409)),
         ):
             router.add_api_route(
                 f"{one}/{name}",
@@ -98,7 +98,7 @@ class OperatorBatchRoutes:
                 dependencies=self._audit_log.of_operator(action, OperatorBatchTarget),
                 methods=["POST"],
                 response_model=OperatorBatch,
-                responses=error_responses(404, 409),
+                responses=error_responses(*statuses),
             )
         router.add_api_route(
             f"{one}/priority",

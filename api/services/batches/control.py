@@ -1,9 +1,10 @@
 """Reads, cancels, pauses, resumes and abandons one batch, for its tenant and for operators."""
 
 import asyncio
+import math
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import batch_not_found, conflict, invalid_value
+from batchwright.api.errors import batch_not_found, conflict, invalid_value, rate_limited
 from batchwright.api.schemas.openai_objects import batch_object, cost_of
 from batchwright.api.schemas.shown_forecasts import forecast_object
 from batchwright.api.services.batches.shown_waiting_reasons import PAUSED, BatchWaitingReasons, PolledQueues
@@ -15,6 +16,12 @@ from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules import batch_states
 from batchwright.rules.batch_states import CancelEffect
 from batchwright.rules.ids import is_batch_id
+from batchwright.rules.pause_limit import (
+    FREE_CHANGES,
+    allowed_changes,
+    change_interval,
+    seconds_to_next_change,
+)
 from batchwright.rules.token_costs import amount_of
 
 
@@ -97,25 +104,48 @@ class BatchControl:
         """Pause a batch, so that none of its lines are sent, and return the batch.
 
         Raises:
-            ApiError: the batch has ended or is being cancelled (409).
+            ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
+                (429).
         """
         row = await self.row(tenant, batch_id)
         check_live(row, "pause")
+        await self._count_change(row)
         await self._temporal.pause(batch_id)
         await self._waiting.report_paused(row)
         return batch_object(row, paused=True)
 
     async def resume_paused(self, tenant: str, batch_id: str) -> BatchObject:
-        """Resume a paused batch. If the batch is not paused, nothing changes.
+        """Resume a paused batch. If the batch is not paused, it continues unchanged.
 
         Raises:
-            ApiError: the batch has ended or is being cancelled (409).
+            ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
+                (429).
         """
         row = await self.row(tenant, batch_id)
         check_live(row, "resume")
+        await self._count_change(row)
         await self._temporal.resume(batch_id)
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
+
+    async def _count_change(self, row: BatchRow) -> None:
+        """Count a pause or resume before it is sent to the batch's workflow.
+
+        Also count one that changes nothing, because it is a signal, too. The stored reason `paused` cannot
+        show which ones change nothing: after a crash, it may differ from the state of the workflow.
+
+        Raises:
+            ApiError: no more are allowed now (429).
+        """
+        order, now = row.order, self._clock()
+        if not await self._batches.count_change(order.tenant, order.batch_id, allowed_changes(order, now)):
+            seconds = seconds_to_next_change(order, now)
+            message = (
+                f"The batch was paused and resumed too often: {FREE_CHANGES} changes are allowed, and one "
+                f"more every {math.ceil(change_interval(order).total_seconds())} s since it was created. "
+                f"Send this one again in {seconds} s. You can cancel the batch at any time."
+            )
+            raise rate_limited(message, FREE_CHANGES, seconds=seconds)
 
     async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:
         """Change the maximum cost of a batch in progress. None removes the limit.

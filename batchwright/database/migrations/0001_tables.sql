@@ -263,6 +263,7 @@ CREATE TABLE batches (
     cap_reached_at               timestamptz, -- it has cost as much as its cap and ends; the cap no longer changes
     cancel_requested_at          timestamptz,
     cancelled_at                 timestamptz,
+    pause_changes                integer          NOT NULL DEFAULT 0, -- pauses and resumes that were accepted
     -- Results.
     output_file_id               text,
     error_file_id                text,

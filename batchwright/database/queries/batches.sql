@@ -49,6 +49,10 @@ UPDATE batches SET max_cost = $3::text::numeric
 WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at IS NULL AND cap_reached_at IS NULL
 RETURNING id
 
+-- name: count_change
+UPDATE batches SET pause_changes = pause_changes + 1 WHERE tenant = $1 AND id = $2 AND pause_changes < $3
+RETURNING id
+
 -- name: record_output_copy
 -- Of the final states, `written` replaces `failed`: an attempt that was given up may still succeed.
 UPDATE batches SET output_copy = $3

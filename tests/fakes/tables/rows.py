@@ -1,5 +1,6 @@
 """Content of the fake tables in memory, and helper functions that read it."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -100,6 +101,7 @@ class Rows:
         self.traffic: dict[str, list[UpstreamTraffic]] = {}  # of the workers that beat
         self.callbacks: dict[str, tuple[ReceivedCallback | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], WaitingRow] = {}
+        self.pause_changes: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.forecasts: dict[Key, BatchForecast] = {}
         self.custom_ids: dict[tuple[str, str, int], CustomIdPart] = {}
         self.speeds: dict[str, tuple[datetime, ModelSpeed]] = {}  # by model, with the time of the measurement

@@ -77,6 +77,13 @@ class BatchesTable(Protocol):
         """
         ...
 
+    async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
+        """Count a pause or a resume of a batch, and return True.
+
+        Return False without a change if `most` of them were counted before.
+        """
+        ...
+
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
@@ -232,6 +239,7 @@ class BatchQueries:
     lock: str
     request_cancel: str
     set_max_cost: str
+    count_change: str
     record_output_copy: str
     start: str
     fail_validation: str
@@ -305,6 +313,9 @@ class PostgresBatches(BatchesTable):
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)
+
+    async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
+        return await self._moved(self._sql.count_change, tenant, batch_id, most)
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         stored = storable_json(copy.model_dump_json())

@@ -67,6 +67,13 @@ class MemoryBatches(BatchesTable):
         self._put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
 
+    async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
+        counts, place = self._rows.enter().pause_changes, (tenant, batch_id)
+        if place not in self._rows.batches or counts[place] >= most:
+            return False
+        counts[place] += 1
+        return True
+
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         row = self._rows.enter().batches.get((tenant, batch_id))
         if row is None or not row.status.is_terminal or row.order.output_location is None:

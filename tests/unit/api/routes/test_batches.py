@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import openai
 import pytest
 
@@ -28,6 +29,7 @@ from batchwright.database.records import BatchOutcome
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.rules.ids import safe_name
+from batchwright.rules.pause_limit import FREE_CHANGES
 from batchwright.rules.worker_stats import polled_queue_stats, unpolled_reason
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
@@ -254,6 +256,40 @@ async def test_pause_and_resume_reach_the_run(api: ApiFixture) -> None:
     resumed = read(await api.http.post(f"/v1/batches/{batch_id}/x/resume"), BatchObject)
     assert (paused.x_batchwright.paused, resumed.x_batchwright.paused) == (True, False)
     assert api.temporal.signals == [(batch_id, "pause"), (batch_id, "resume")]
+
+
+async def pause(api: ApiFixture, batch_id: str) -> httpx.Response:
+    return await api.http.post(f"/v1/batches/{batch_id}/x/pause")
+
+
+async def resume(api: ApiFixture, batch_id: str) -> httpx.Response:
+    return await api.http.post(f"/v1/batches/{batch_id}/x/resume")
+
+
+async def test_a_batch_that_is_paused_and_resumed_too_often_is_left_alone(api: ApiFixture) -> None:
+    batch_id = await begun(api, "llama")
+    for _ in range(FREE_CHANGES // 2):
+        assert (await pause(api, batch_id)).status_code == 200
+        assert (await resume(api, batch_id)).status_code == 200
+    for refused in (await pause(api, batch_id), await resume(api, batch_id)):
+        assert (refused.status_code, error_of(refused).code) == (429, "rate_limit_exceeded")
+        assert 0 < int(refused.headers["Retry-After"]) <= 173
+        assert f"in {refused.headers['Retry-After']} s" in error_of(refused).message
+    assert len(api.temporal.signals) == FREE_CHANGES
+    assert read(await api.http.get(f"/v1/batches/{batch_id}"), BatchObject).x_batchwright.paused is False
+
+
+async def test_a_batch_that_was_paused_too_often_can_be_cancelled(api: ApiFixture) -> None:
+    batch_id = await begun(api, "llama")
+    answers = [await pause(api, batch_id) for _ in range(FREE_CHANGES + 1)]
+    assert answers[-1].status_code == 429
+    assert (await api.openai.batches.cancel(batch_id)).status == "cancelling"
+
+
+async def test_a_pause_that_is_not_allowed_on_an_ended_batch_is_not_counted(api: ApiFixture) -> None:
+    batch_id = await ended(api, BatchStatus.COMPLETED)
+    for _ in range(FREE_CHANGES + 1):
+        assert (await pause(api, batch_id)).status_code == 409
 
 
 @pytest.mark.parametrize("status", ENDS)

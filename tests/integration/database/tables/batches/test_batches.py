@@ -1,5 +1,6 @@
 """Batches and their status changes; `any_database` runs the tests on each database."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,27 @@ async def test_no_metadata_and_empty_metadata_stay_apart(
 async def test_a_second_upsert_returns_the_row_as_it_is(any_database: Database) -> None:
     running = await a_running_batch(any_database)
     assert await any_database.batches.upsert(an_order(weight=9.0)) == running
+
+
+async def test_changes_of_a_batch_are_counted_up_to_the_given_number(any_database: Database) -> None:
+    batches = any_database.batches
+    await batches.upsert(an_order())
+    await batches.upsert(an_order("batch_2"))
+    assert [await batches.count_change("t", "batch_1", 2) for _ in range(4)] == [True, True, False, False]
+    assert await batches.count_change("t", "batch_1", 3)
+    assert await batches.count_change("t", "batch_2", 1)
+
+
+async def test_changes_at_the_same_time_are_all_counted(any_database: Database) -> None:
+    batches = any_database.batches
+    await batches.upsert(an_order())
+    counted = await asyncio.gather(*(batches.count_change("t", "batch_1", 5) for _ in range(20)))
+    assert sorted(counted) == [False] * 15 + [True] * 5
+
+
+async def test_changes_of_an_unknown_batch_are_not_counted(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    assert not await any_database.batches.count_change("u", "batch_1", 2)
 
 
 async def test_beginning_sets_total_models_and_time(any_database: Database) -> None:

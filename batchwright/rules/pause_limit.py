@@ -1,0 +1,30 @@
+"""Limit of how often a batch may be paused and resumed.
+
+Each pause or resume is a signal to the batch's workflow. Temporal ends a workflow after 51,200 events, and
+accepts at most 10,000 signals. Without a limit, a tenant could end its own batch.
+"""
+
+import math
+from datetime import datetime, timedelta
+
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+
+FREE_CHANGES = 20  # allowed right after a batch was created
+_CHANGES_OF_A_LIFE = 1_000  # further ones until the batch must have ended, evenly spread
+
+
+def allowed_changes(order: BatchOrder, at: datetime) -> int:
+    """Return how many pauses and resumes of a batch are allowed until the time `at`, all together."""
+    return FREE_CHANGES + max((at - order.created_at) // change_interval(order), 0)
+
+
+def seconds_to_next_change(order: BatchOrder, at: datetime) -> int:
+    """Return the seconds, rounded up, after which `allowed_changes` is one greater than at the time `at`."""
+    interval = change_interval(order)
+    return math.ceil((interval - (at - order.created_at) % interval).total_seconds())
+
+
+def change_interval(order: BatchOrder) -> timedelta:
+    """Return the time in which one more pause or resume becomes allowed."""
+    longest = order.deadline - order.created_at + timedelta(seconds=order.policy.finalize_patience_seconds)
+    return max(longest / _CHANGES_OF_A_LIFE, timedelta(seconds=1))
