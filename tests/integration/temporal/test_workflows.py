@@ -16,7 +16,7 @@ from batchwright.settings import load
 from batchwright.worker.wiring import deployment_config
 from batchwright.workflows.batch import BatchWorkflow
 from tests.integration.temporal import clusters
-from tests.workflows.fixture import POLICY, WorkflowFixture
+from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
 from tests.workflows.stub_activities import ingested, share, until_cancelled
 
 pytestmark = pytest.mark.integration
@@ -53,6 +53,30 @@ async def test_a_long_batch_continues_as_new_on_a_real_server(server: WorkflowEn
         result = await (await fixture.start(await fixture.order(policy=policy))).result()
     assert result.status == BatchStatus.COMPLETED
     assert sorted(request.number for request in fixture.execution.requests) == list(range(60))
+
+
+async def test_hundreds_of_pauses_and_resumes_leave_the_history_of_a_batch_short(
+    server: WorkflowEnvironment,
+) -> None:
+    """Without growing intervals, each change adds more than a hundred events: at least two for each model."""
+    models = [f"m{number}" for number in range(40)]
+    fixture = WorkflowFixture(server)
+    fixture.ingestion.result = ingested(*(share(model, 1) for model in models))
+    policy = POLICY.model_copy(update={"spaced_changes_events": 1_000})
+    async with fixture.workers([]):  # the slices stay queued
+        batch = await fixture.start(await fixture.order(policy=policy))
+        while (await state_of(batch)).status != BatchStatus.IN_PROGRESS:
+            pass
+        for _ in range(150):
+            await batch.signal(BatchWorkflow.pause)
+            await batch.signal(BatchWorkflow.resume)
+            await state_of(batch)  # a workflow task of its own
+        before = (await batch.describe()).history_length
+        await batch.signal(BatchWorkflow.cancel)
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+        ended = await batch.describe()
+    assert before < 3_000
+    assert ended.history_length < before + 1_000
 
 
 async def test_a_batch_of_a_versioned_worker_is_pinned_to_its_build(server: WorkflowEnvironment) -> None:
