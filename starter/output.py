@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import IntEnum
@@ -30,7 +30,13 @@ from batchwright.contracts.api_objects.openai import (
     StartForecastObject,
     WaitingObject,
 )
-from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, ErrorCount, StartFit, WindowFit
+from batchwright.contracts.temporal_payloads.batch import (
+    DEFAULT_PRIORITY,
+    SCHEDULED,
+    ErrorCount,
+    StartFit,
+    WindowFit,
+)
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.duration_text import duration_text
 from batchwright.rules.terminal_text import terminal_json, terminal_text
@@ -386,8 +392,28 @@ def error_text(problem: BatchError) -> str:
 
 
 def batch_list_table(batches: list[BatchObject]) -> Table:
-    table = column_table("batch", "status", "created", "settled", right=1)
-    for batch in batches:
+    waits, *cells = waits_cells(batches)
+    table = column_table("batch", "status", *waits, "created", "settled", right=1, whole="batch")
+    for batch, cell in zip(batches, cells, strict=True):
         settled = f"{batch.request_counts.settled}/{batch.request_counts.total}"
-        table.add_row(batch.id, status_markup(batch), short_timestamp(batch.created_at), settled)
+        table.add_row(batch.id, status_markup(batch), *cell, short_timestamp(batch.created_at), settled)
     return table
+
+
+def waits_cells(batches: Sequence[BatchObject]) -> list[list[str]]:
+    """Return the header and the cells of a column that shows why batches in a list wait.
+
+    Each item has one text. If no batch waits, all items are empty, so that the list has no such column. The
+    reasons `paused` and `scheduled` are left out, because the status shows them.
+    """
+    cells = [_waits_text(batch) for batch in batches]
+    return [[text] for text in ["waits", *cells]] if any(cells) else [[] for _ in ["waits", *cells]]
+
+
+def _waits_text(batch: BatchObject) -> str:
+    reasons = [why for why in batch.waiting if why.reason not in ("paused", SCHEDULED)]
+    if not reasons:
+        return ""
+    model = f"{reasons[0].model}: " if reasons[0].model else ""
+    more = f"; {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    return escaped(f"{model}{reasons[0].reason}{more}")

@@ -230,11 +230,11 @@ class BatchRoutes:
         try:
             if sought is not None:
                 found = await self._search.batches(tenant, sought, limit=most, after=after, filters=filters)
-                return json_response(found_page(found, self._deps.clock()))
+                return json_response(found_page(await self._control.page(found.rows), found.last_id))
             rows, more = await self._batch_list.page(tenant, limit=most, after=after, filters=filters)
         except UnknownCursor as error:
             raise batch_not_found(error.id) from None
-        return json_response(batch_page(rows, self._deps.clock(), more=more))
+        return json_response(batch_page(await self._control.page(rows), more=more))
 
     async def estimate(self, request: Request) -> Response:
         """Estimate the lines, the tokens and the cost of a batch, without creating it."""

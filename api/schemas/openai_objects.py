@@ -6,7 +6,7 @@ from datetime import datetime
 from fastapi import Response
 from pydantic import BaseModel
 
-from batchwright.api.schemas.shown_forecasts import forecast_object, start_forecast_object
+from batchwright.api.schemas.shown_forecasts import start_forecast_object
 from batchwright.contracts.api_objects.openai import (
     BatchCost,
     BatchError,
@@ -30,7 +30,6 @@ from batchwright.contracts.api_objects.openai import (
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import UploadStatus, Usage
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
-from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.token_costs import batch_cost
 
@@ -141,20 +140,20 @@ def file_page(rows: list[FileRow], *, more: bool) -> FilePage:
     return FilePage(data=[file_object(row) for row in rows], first_id=first, last_id=last, has_more=more)
 
 
-def batch_page(rows: list[BatchRow], now: datetime, *, more: bool) -> BatchPage:
-    """Return one page of a list of batches. The page shows the forecasts that are valid at the time `now`."""
-    data = [batch_object(row, forecast=forecast_object(row, now)) for row in rows]
+def batch_page(data: list[BatchObject], *, more: bool) -> BatchPage:
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return BatchPage(data=data, first_id=first, last_id=last, has_more=more)
 
 
-def found_page(found: FoundBatches, now: datetime) -> BatchPage:
+def found_page(data: list[BatchObject], stopped_at: str | None) -> BatchPage:
     """Return one page of the batches that a search has found.
 
-    If more pages follow, `last_id` is the batch at which the search stopped, even if it is not in the result.
+    Args:
+        stopped_at: id of the batch at which the search stopped; None if no pages follow. It becomes
+            `last_id`, even if it is not in the result.
     """
-    page = batch_page(found.rows, now, more=found.last_id is not None)
-    return page.model_copy(update={"last_id": found.last_id or page.last_id})
+    page = batch_page(data, more=stopped_at is not None)
+    return page.model_copy(update={"last_id": stopped_at or page.last_id})
 
 
 def _usage_object(usage: Usage) -> UsageObject:

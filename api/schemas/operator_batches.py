@@ -4,8 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
-from batchwright.api.schemas.openai_objects import batch_object
-from batchwright.api.schemas.shown_forecasts import forecast_object
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
@@ -14,8 +12,6 @@ from batchwright.contracts.api_objects.operator import (
     TenantBatchCounts,
 )
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.records import BatchRow
-from batchwright.database.tables.batches.custom_ids import FoundBatches
 from batchwright.database.tables.operations.operator_batches import BatchCount
 
 
@@ -23,26 +19,20 @@ def operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:
     return OperatorBatch(**dict(batch), tenant=tenant)
 
 
-def operator_batch_page(rows: Sequence[BatchRow], now: datetime, *, more: bool) -> OperatorBatchPage:
-    """Return one page of a list of batches. The page shows the forecasts that are valid at the time `now`.
+def operator_batch_page(data: Sequence[OperatorBatch], *, more: bool) -> OperatorBatchPage:
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return OperatorBatchPage(data=list(data), first_id=first, last_id=last, has_more=more)
+
+
+def found_operator_page(data: Sequence[OperatorBatch], stopped_at: str | None) -> OperatorBatchPage:
+    """Return one page of the batches that a search has found, for operators.
 
     Args:
-        more: True if another page follows.
+        stopped_at: id of the batch at which the search stopped; None if no pages follow. It becomes
+            `last_id`, even if it is not in the result.
     """
-    data = [
-        operator_batch(batch_object(row, forecast=forecast_object(row, now)), row.order.tenant)
-        for row in rows
-    ]
-    first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return OperatorBatchPage(data=data, first_id=first, last_id=last, has_more=more)
-
-
-def found_operator_page(found: FoundBatches, now: datetime) -> OperatorBatchPage:
-    """Return one page of the batches that a search has found, for operators. If more pages follow, `last_id`
-    is the batch at which the search stopped.
-    """
-    page = operator_batch_page(found.rows, now, more=found.last_id is not None)
-    return page.model_copy(update={"last_id": found.last_id or page.last_id})
+    page = operator_batch_page(data, more=stopped_at is not None)
+    return page.model_copy(update={"last_id": stopped_at or page.last_id})
 
 
 def batch_counts(counts: Sequence[BatchCount], ended_since: datetime) -> BatchCountsObject:

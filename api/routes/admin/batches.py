@@ -1,7 +1,7 @@
 """/admin/batches: list, count, get, cancel, pause, resume, prioritize and abandon batches of all tenants."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -49,6 +49,7 @@ from batchwright.contracts.api_objects.operator import (
 )
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
+from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import custom_id_filter
 from batchwright.rules.ids import is_batch_id
@@ -136,9 +137,8 @@ class OperatorBatchRoutes:
         sought = custom_id_filter(custom_id)
         if after is not None and not is_batch_id(after):
             raise batch_not_found(after)
-        now = self._clock()
         filters = OperatorBatchFilters(
-            forecast_since=now - FORECAST_AGE,
+            forecast_since=self._clock() - FORECAST_AGE,
             tenant=tenant,
             statuses=None if status is None else _parse_status(status),
             model=model,
@@ -148,9 +148,9 @@ class OperatorBatchRoutes:
             found = await self._search.all_batches(
                 sought, filters, limit=most, ascending=ascending, after=after
             )
-            return json_response(found_operator_page(found, now))
+            return json_response(found_operator_page(await self._page(found.rows), found.last_id))
         rows, more = await self._batches.page(filters, limit=most, ascending=ascending, after=after)
-        return json_response(operator_batch_page(rows, now, more=more))
+        return json_response(operator_batch_page(await self._page(rows), more=more))
 
     async def counts(self) -> Response:
         """Count batches by status and tenant: all live batches, and those that ended in the last 24 hours."""
@@ -226,6 +226,10 @@ class OperatorBatchRoutes:
         extra = {"batch_id": batch_id, "of_tenant": tenant, "operator": operator_of(request)}
         logger.info(f"batch {done} by an operator", extra=extra)
         return json_response(operator_batch(batch, tenant))
+
+    async def _page(self, rows: Sequence[BatchRow]) -> Sequence[OperatorBatch]:
+        batches = await self._control.page(rows)
+        return [operator_batch(batch, row.order.tenant) for batch, row in zip(batches, rows, strict=True)]
 
     async def _owner(self, batch_id: str) -> str:
         tenant = await self._batches.owner(batch_id) if is_batch_id(batch_id) else None

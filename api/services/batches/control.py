@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Sequence
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value, rate_limited
@@ -60,6 +61,14 @@ class BatchControl:
         if isinstance(polled, BaseException):
             raise polled
         return self.shown(row, reported, polled)
+
+    async def page(self, rows: Sequence[BatchRow]) -> list[BatchObject]:
+        """Return the batch objects for the rows of one page of a list, as `shown` does for each row."""
+        live = [row for row in rows if not row.status.is_terminal]
+        if not live:
+            return [batch_object(row) for row in rows]
+        reported, polled = await asyncio.gather(self._waiting.reported(live), self._waiting.polled_queues())
+        return [self.shown(row, reported[row.order.tenant, row.order.batch_id], polled) for row in rows]
 
     async def polled_queues(self) -> PolledQueues:
         return await self._waiting.polled_queues()

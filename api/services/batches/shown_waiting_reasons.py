@@ -1,6 +1,7 @@
 """Reasons why batches wait: those that workers report, and task queues that no worker polls."""
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -43,6 +44,17 @@ class BatchWaitingReasons:
 
     async def polled_queues(self) -> PolledQueues:
         return await self._cache.get(FRESH_AGE)
+
+    async def reported(self, rows: Collection[BatchRow]) -> Mapping[tuple[str, str], list[WaitingRow]]:
+        """Return the stored waiting reasons of the batches, by tenant and batch id.
+
+        A batch without reasons has an empty list.
+        """
+        found: defaultdict[tuple[str, str], list[WaitingRow]] = defaultdict(list)
+        batches = [(row.order.tenant, row.order.batch_id) for row in rows]
+        for reason in await self._table.of_batches(batches, self._deps.clock()):
+            found[reason.tenant, reason.batch_id].append(reason)
+        return found
 
     def of_batch(
         self, row: BatchRow, reported: list[WaitingRow], polled: PolledQueues

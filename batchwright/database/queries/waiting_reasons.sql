@@ -15,5 +15,13 @@ DELETE FROM waiting_reasons WHERE tenant = $1 AND batch_id = $2 AND model = $3 A
 SELECT tenant, batch_id, model, source, reason, since, until FROM waiting_reasons
 WHERE source = $1 AND until > $2
 
+-- name: of_batches
+-- $1 and $2: tenant and id of each batch.
+SELECT w.tenant, w.batch_id, w.model, w.source, w.reason, w.since, w.until
+FROM unnest($1::text[], $2::text[]) AS wanted (tenant, id)
+JOIN waiting_reasons w ON w.tenant = wanted.tenant AND w.batch_id = wanted.id
+WHERE w.until > $3
+ORDER BY w.batch_id COLLATE "C", w.model COLLATE "C", w.source COLLATE "C"
+
 -- name: delete_expired
 DELETE FROM waiting_reasons WHERE until < $1

@@ -26,6 +26,7 @@ from batchwright.starter.output import (
     status_markup,
     stderr,
     stdout,
+    waits_cells,
 )
 
 admin = typer.Typer(
@@ -103,15 +104,17 @@ def list_batches(
         return print_json(page)
     if not page.data:
         return stderr().print("There are no such batches.")
+    waits, *cells = waits_cells(page.data)
     table = column_table(
-        "batch", "tenant", "status", "created", "forecast", "settled", right=1, whole="batch"
+        "batch", "tenant", "status", *waits, "created", "forecast", "settled", right=1, whole="batch"
     )
-    for batch in page.data:
+    for batch, cell in zip(page.data, cells, strict=True):
         counts = batch.request_counts
         window = batch.forecast.window.value if batch.forecast else ""
         created = short_timestamp(batch.created_at)
         settled = f"{counts.settled}/{counts.total}"
-        table.add_row(batch.id, escaped(batch.tenant), status_markup(batch), created, window, settled)
+        owner, shown_status = escaped(batch.tenant), status_markup(batch)
+        table.add_row(batch.id, owner, shown_status, *cell, created, window, settled)
     stdout().print(table)
     if page.has_more:
         stderr().print(f"There are more: --after {page.last_id}", style="dim", markup=False)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, model_run_id
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import ActivityState, BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
+from batchwright.database.tables.batches.waiting_reasons import WaitingSource
+from batchwright.rules.worker_stats import polled_queue_stats
 from batchwright.temporal.pending_activities import PendingActivity
 from tests.fakes.tables.batches.custom_ids import part_of
 from tests.unit.starter.cli import LATER, LISTING, Cli, run_now, served
@@ -45,6 +47,21 @@ def test_batches_of_all_tenants_are_listed_with_their_tenants(cli: Cli) -> None:
     red, blue = created(cli, "red"), created(cli, "blue")
     rows = cli.run("admin", "batches", "list", COLUMNS="200").stdout.splitlines()
     assert [row.split()[:3] for row in rows[1:]] == [[blue, "blue", "validating"], [red, "red", "validating"]]
+
+
+def test_the_list_has_a_column_with_reasons_only_if_a_batch_waits(cli: Cli, tmp_path: Path) -> None:
+    stats = polled_queue_stats([CONTROL_QUEUE, IO_QUEUE])
+    run_now(cli.api.database.workers.record_heartbeat("one:1", stats))
+    row = cli.submitted(tmp_path)
+    cli.waits(row, "", "paused", WaitingSource.USER)
+    header, line = cli.run("admin", "batches", "list", COLUMNS="200").stdout.splitlines()
+    assert "waits" not in header
+    assert "validating, paused" in line
+    for model in ("llama", "qwen"):
+        cli.waits(row, model, "rate [limited]", WaitingSource.WORKER)
+    header, line = cli.run("admin", "batches", "list", COLUMNS="200").stdout.splitlines()
+    assert "waits" in header
+    assert "llama: rate [limited]; 1 more" in line
 
 
 def test_filters_and_cursor_are_sent_to_the_api(cli: Cli) -> None:

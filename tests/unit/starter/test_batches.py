@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from batchwright.contracts.errors import LineCode
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
 from batchwright.contracts.temporal_payloads.batch import (
     ErrorCount,
     ErrorExample,
@@ -20,6 +21,7 @@ from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.batch_filters import BatchFilters
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.output_lines import error_line
+from batchwright.rules.worker_stats import polled_queue_stats
 from tests.fakes.tables.batches.custom_ids import part_of
 from tests.unit.starter.cli import LATER, LINE, Cli, run_now, served
 
@@ -155,6 +157,8 @@ def test_list_pages_from_newest_to_oldest(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "input.jsonl"
     path.write_text(LINE)
     first, second = [cli.run("submit", str(path), **tenant).stdout.strip() for _ in range(2)]
+    stats = polled_queue_stats([CONTROL_QUEUE, IO_QUEUE])  # so that no batch waits for a worker
+    run_now(cli.api.database.workers.record_heartbeat("one:1", stats))
     page = cli.run("list", "--limit", "1", COLUMNS="80", **tenant)
     assert second in page.stdout
     assert first not in page.stdout
@@ -162,6 +166,23 @@ def test_list_pages_from_newest_to_oldest(cli: Cli, tmp_path: Path) -> None:
     rest = json.loads(cli.run("list", "--after", second, "--json", **tenant).stdout)
     assert [batch["id"] for batch in rest["data"]] == [first]
     assert max(len(line) for line in page.stdout.splitlines()) <= 80
+
+
+def test_list_shows_why_a_batch_waits(cli: Cli, tmp_path: Path) -> None:
+    row = cli.submitted(tmp_path)
+    for model in ("llama", "qwen"):
+        cli.waits(row, model, "rate [limited]", WaitingSource.WORKER)
+    header, *lines = cli.run("list", COLUMNS="200").stdout.splitlines()
+    [line] = [line for line in lines if row.order.batch_id in line]
+    assert header.split() == ["batch", "status", "waits", "created", "settled"]
+    assert "llama: rate [limited]; " in line
+
+
+def test_list_shows_a_pause_in_the_status(cli: Cli, tmp_path: Path) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    assert cli.run("pause", batch_id).exit_code == 0
+    [line] = [line for line in cli.run("list", COLUMNS="200").stdout.splitlines() if batch_id in line]
+    assert "validating, paused" in line
 
 
 def test_list_shows_only_batches_that_meet_all_options(cli: Cli, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Table of the reasons why batches wait."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -58,6 +59,14 @@ class WaitingReasonsTable(Protocol):
         """Return the waiting reasons of one source that are valid at the time `at`, for all batches."""
         ...
 
+    async def of_batches(self, batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
+        """Return the waiting reasons of some batches that are valid at the time `at`, sorted by batch and
+        model.
+
+        `batches` contains the tenant and the id of each batch.
+        """
+        ...
+
     async def delete_expired(self, before: datetime) -> None:
         """Delete the waiting reasons whose `until` is earlier than `before`."""
         ...
@@ -68,6 +77,7 @@ class WaitingQueries:
     report: str
     clear: str
     get: str
+    of_batches: str
     delete_expired: str
 
 
@@ -88,6 +98,11 @@ class PostgresWaitingReasons(WaitingReasonsTable):
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
         records = await self._connections.fetch(self._sql.get, source, at)
+        return [WaitingRow.model_validate(dict(record.items())) for record in records]
+
+    async def of_batches(self, batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
+        tenants, ids = [tenant for tenant, _ in batches], [id for _, id in batches]
+        records = await self._connections.fetch(self._sql.of_batches, tenants, ids, at)
         return [WaitingRow.model_validate(dict(record.items())) for record in records]
 
     async def delete_expired(self, before: datetime) -> None:

@@ -1,6 +1,8 @@
 """Fake table of the reasons why batches wait, in memory."""
 
+from collections.abc import Collection
 from datetime import datetime
+from operator import itemgetter
 
 from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
 from tests.fakes.tables.rows import Rows
@@ -28,6 +30,14 @@ class MemoryWaitingReasons(WaitingReasonsTable):
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
         return [
             each for each in self._rows.enter().waiting.values() if each.source is source and each.until > at
+        ]
+
+    async def of_batches(self, batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
+        waiting, order = self._rows.enter().waiting, itemgetter(1, 2, 3)  # batch, model, source
+        return [
+            waiting[key]
+            for key in sorted(waiting, key=order)
+            if key[:2] in batches and waiting[key].until > at
         ]
 
     async def delete_expired(self, before: datetime) -> None:

@@ -1,6 +1,6 @@
 """/v1/batches after creation: get, list, cancel, pause, resume, state."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -318,6 +318,59 @@ async def test_a_batch_shows_its_waiting_reason_and_since_when(api: ApiFixture) 
         WaitingObject(model="llama", reason=unpolled_reason(inference_queue(safe_name("llama")))),
     ]
     assert found.paused is False
+
+
+async def report_reason(api: ApiFixture, tenant: str, batch_id: str, reason: str) -> None:
+    now = datetime.now(UTC)
+    row = WaitingRow(
+        tenant=tenant,
+        batch_id=batch_id,
+        model="llama",
+        source=WaitingSource.WORKER,
+        reason=reason,
+        since=now,
+        until=now + timedelta(seconds=60),
+    )
+    await api.database.waiting.report(row)
+
+
+async def test_a_list_shows_the_pauses_and_waiting_reasons_of_its_batches_with_one_query(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [CONTROL_QUEUE, IO_QUEUE, inference_queue(safe_name("llama"))]
+    await api.database.workers.record_heartbeat("one:1", polled_queue_stats(queues))
+    running, waits, paused = [await begun(api, "llama") for _ in range(3)]
+    await ended(api, BatchStatus.COMPLETED)
+    await report_reason(api, "default", waits, "the backend accepts no requests now")
+    await report_reason(api, "other", running, "a reason of another tenant")
+    await api.http.post(f"/v1/batches/{paused}/x/pause")
+    await store_forecast(api, paused, timedelta(0))
+    calls, read_reasons = list[int](), api.database.waiting.of_batches
+
+    async def counted(batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
+        calls.append(len(batches))
+        return await read_reasons(batches, at)
+
+    monkeypatch.setattr(api.database.waiting, "of_batches", counted)
+    page = read(await api.http.get("/v1/batches"), BatchPage)
+    reasons = {
+        batch.id: [each.reason for each in batch.waiting]
+        for batch in page.data
+        if not batch.status.is_terminal
+    }
+    assert reasons == {running: [], waits: ["the backend accepts no requests now"], paused: ["paused"]}
+    assert [batch.x_batchwright.paused for batch in page.data] == [None, True, False, False]
+    assert page.data[1].forecast is None
+    assert calls == [3]
+
+
+async def test_a_list_of_ended_batches_reads_no_waiting_reasons(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ended(api, BatchStatus.COMPLETED)
+    monkeypatch.delattr(type(api.database.waiting), "of_batches")
+    [batch] = read(await api.http.get("/v1/batches"), BatchPage).data
+    assert batch.x_batchwright.waiting is None
 
 
 async def forecast_of(api: ApiFixture, batch_id: str) -> ForecastObject | None:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
 from batchwright.contracts.terms import Quota
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.tenants.api_keys import Scope
 from batchwright.rules.worker_stats import UpstreamTraffic, polled_queue_stats
 from tests.fakes.api import ApiFixture, open_api
@@ -51,6 +53,52 @@ async def test_an_operator_pauses_and_cancels_the_batch_of_a_tenant(
     cancelled = await browser.send(paused.text, f"{path}/cancel")
     assert "cancelling" in cancelled.text
     assert api.temporal.signals == [(batch.id, "pause"), (batch.id, "cancel")]
+
+
+async def test_only_the_one_of_pause_and_resume_that_applies_is_offered(
+    api: ApiFixture, browser: Browser
+) -> None:
+    batch = await api.create("red")
+    path = f"/ui/operator/batches/{batch.id}"
+    page = await browser.page("/ui/operator/batches")
+    assert (f"{path}/pause" in page, f"{path}/resume" in page) == (True, False)
+    paused = (await browser.send(page, f"{path}/pause")).text
+    assert (f"{path}/pause" in paused, f"{path}/resume" in paused) == (False, True)
+    assert "validating, paused" in text_of(paused)
+
+
+async def test_a_batch_that_waits_shows_the_first_reason_in_lists(api: ApiFixture, browser: Browser) -> None:
+    batch = await api.create()
+    now = datetime.now(UTC)
+    for model in ("llama", "qwen"):
+        await api.database.waiting.report(
+            WaitingRow(
+                tenant="default",
+                batch_id=batch.id,
+                source=WaitingSource.FLEET,
+                model=model,
+                reason="no worker polls <b>",
+                since=now,
+                until=now + timedelta(minutes=1),
+            )
+        )
+    await api.database.workers.record_heartbeat("one:1", polled_queue_stats([CONTROL_QUEUE, IO_QUEUE]))
+    for path in ("/ui/operator/batches", "/ui/batches"):
+        page = await browser.page(path)
+        assert "waits: llama : no worker polls <b> ; 1 more" in text_of(page)
+        assert "&lt;b&gt;" in page
+
+
+async def test_ids_link_to_the_pages_that_the_visitor_can_open(api: ApiFixture, browser: Browser) -> None:
+    own, foreign = await api.create(), await api.create("red")
+    for path in ("/ui/operator/batches", "/ui/operator/audit-log"):
+        for batch in (own, foreign):
+            await api.http.post(f"/admin/batches/{batch.id}/priority", json={"priority": 5})
+        page = await browser.page(path)
+        assert f'href="/ui/batches/{own.id}"' in page
+        assert foreign.id in page
+        assert f'href="/ui/batches/{foreign.id}"' not in page
+        assert 'href="/ui/operator/batches?tenant=red"' in page
 
 
 async def test_models_are_shown_with_their_backends(api: ApiFixture, browser: Browser) -> None:

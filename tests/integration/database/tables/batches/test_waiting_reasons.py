@@ -50,6 +50,24 @@ async def test_each_source_clears_only_its_own_reasons(any_database: Database) -
     assert [each.reason for each in await table.get(WaitingSource.FLEET, START)] == ["nobody"]
 
 
+async def test_the_reasons_of_several_batches_are_read_at_once(any_database: Database) -> None:
+    table = any_database.waiting
+    reported = [
+        waiting("b2"),
+        waiting("b1", source=WaitingSource.FLEET),
+        waiting("b1"),
+        waiting("b1").model_copy(update={"model": "a"}),
+        waiting("b3"),
+        waiting("b1").model_copy(update={"tenant": "other"}),
+        waiting("b2", at=-60).model_copy(update={"model": "expired"}),
+    ]
+    for each in reported:
+        await table.report(each)
+    found = await table.of_batches([("acme", "b1"), ("acme", "b2"), ("acme", "b4")], START)
+    assert found == [reported[3], reported[1], reported[2], reported[0]]
+    assert await table.of_batches([], START) == []
+
+
 async def test_expired_reasons_are_deleted(any_database: Database) -> None:
     table = any_database.waiting
     await table.report(waiting())

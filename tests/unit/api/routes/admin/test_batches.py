@@ -144,6 +144,15 @@ async def test_a_batch_is_retrieved_as_its_tenant_sees_it(api: ApiFixture) -> No
     assert found == OperatorBatch(**dict(seen), tenant="red")
 
 
+async def test_the_list_shows_operators_which_batches_are_paused(api: ApiFixture) -> None:
+    red, blue = (await api.create("red")).id, (await api.create("blue")).id
+    await api.http.post(f"/admin/batches/{red}/pause")
+    page = read(await api.http.get("/admin/batches"), OperatorBatchPage)
+    paused = {batch.id: (batch.tenant, batch.x_batchwright.paused) for batch in page.data}
+    assert paused == {red: ("red", True), blue: ("blue", False)}
+    assert any(each.reason == "paused" for batch in page.data if batch.id == red for each in batch.waiting)
+
+
 async def test_an_operator_pauses_and_resumes_a_batch_of_any_tenant(api: ApiFixture) -> None:
     red = await running(api, "red")
     assert read(await api.http.post(f"/admin/batches/{red}/pause"), OperatorBatch).x_batchwright.paused
