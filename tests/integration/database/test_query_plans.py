@@ -1,7 +1,7 @@
 """Query plans of a real PostgreSQL, for queries on tables that may grow large."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 
 import pytest
@@ -12,6 +12,7 @@ from batchwright.database.driver import DatabaseConnection
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_list import BatchListQueries
 from batchwright.database.tables.batches.custom_ids import EXAMINED_AT_ONCE, CustomIdQueries
+from batchwright.database.tables.batches.waiting_reasons import WaitingQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
 from batchwright.database.tables.operations.operator_batches import OperatorBatchQueries
@@ -58,6 +59,11 @@ MANY_FILES = """
 INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
 SELECT 't', 'file-' || n, 'batch', 'x', 1, now() + n * interval '1 second', now() + interval '1 day', 'x'
 FROM generate_series(1, 20000) n
+"""
+MANY_WAITING_REASONS = """
+INSERT INTO waiting_reasons
+SELECT 't', 'batch_' || n / 10, 'model-' || n % 10, 'worker', 'x', now(), now() + interval '1 day'
+FROM generate_series(1, 50000) n
 """
 MANY_CALLBACKS = """
 INSERT INTO callbacks (id, size, emptied, expires_at)
@@ -242,4 +248,16 @@ async def test_the_poll_for_a_thousand_callbacks_reads_them_by_the_primary_key(
     waiting = [blake2b(b"%d" % number, digest_size=16).hexdigest() + ".0" for number in range(1000)]
     seen = await plan(connection, queries(CallbackQueries, "callbacks").get, waiting, 2**24)
     assert "callbacks_pkey" in seen
+    assert "Seq Scan" not in seen
+
+
+async def test_the_waiting_reasons_of_a_page_of_batches_are_read_by_the_primary_key(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY_WAITING_REASONS)
+    await connection.execute("ANALYZE")
+    ids = [f"batch_{number}" for number in range(100)]
+    of_batches = queries(WaitingQueries, "waiting_reasons").of_batches
+    seen = await plan(connection, of_batches, ["t"] * len(ids), ids, datetime.now(UTC))
+    assert "waiting_reasons_pkey" in seen
     assert "Seq Scan" not in seen
