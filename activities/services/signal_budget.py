@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 _BURST = 20  # signals to a batch without a pause; the Web UI shows as many models
 _SHORTEST_PAUSE_SECONDS = 60.0
-_PAUSES = 20  # a pause lasts this fraction of the time since the first signal: 100 a day, 160 in two weeks
+_PAUSES = (
+    20  # a pause lasts this fraction of the time since the first signal: 120 signals a day, 180 in two weeks
+)
 _MAX_BATCHES = 10_000
 
 
