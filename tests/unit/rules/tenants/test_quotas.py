@@ -11,6 +11,7 @@ from batchwright.rules.input.line_parser import RequestBody, read_body
 from batchwright.rules.input.validation_errors import quota_exceeded
 from batchwright.rules.planning.request_work import estimate_tokens, prompt_bytes
 from batchwright.rules.tenants.quotas import (
+    DailyAmounts,
     EnqueuedWork,
     QuotaExcess,
     QuotaLimits,
@@ -118,3 +119,41 @@ def test_a_batch_waits_behind_earlier_ones_even_if_it_fits() -> None:
 
 def test_without_limits_nothing_waits() -> None:
     assert queue_behind(QuotaLimits(), EnqueuedWork(1, 1), EnqueuedWork(1, 1), before=2) is None
+
+
+def test_a_batch_behind_one_other_waits_for_lines_if_only_they_are_limited() -> None:
+    limits = QuotaLimits(enqueued_lines=1000)
+    found = queue_behind(limits, EnqueuedWork(100, 1), EnqueuedWork(10, 1), before=1)
+    assert found is not None
+    assert found.waiting_reason == (
+        "its tenant may have 1,000 lines enqueued: 100 are, and this batch has 10; 1 earlier batch waits, too"
+    )
+
+
+def test_a_batch_that_exceeds_a_quota_waits_for_that_one_behind_earlier_ones() -> None:
+    limits = QuotaLimits(enqueued_lines=1000, enqueued_tokens=50)
+    found = queue_behind(limits, EnqueuedWork(100, 45), EnqueuedWork(10, 6), before=3)
+    assert found == QuotaExcess(Quota.ENQUEUED_TOKENS, 50, 45, 6, before=3)
+
+
+def test_of_two_quotas_that_a_batch_exceeds_the_one_of_lines_is_named() -> None:
+    limits = QuotaLimits(enqueued_lines=10, enqueued_tokens=100)
+    found = find_excess(limits, EnqueuedWork(9, 90), EnqueuedWork(5, 50))
+    assert found == QuotaExcess(Quota.ENQUEUED_LINES, 10, 9, 5)
+
+
+@pytest.mark.parametrize(("requested", "can_wait"), [(10, True), (11, False)])
+def test_a_batch_as_large_as_the_limit_can_wait_and_a_larger_one_cannot(
+    requested: int, can_wait: bool
+) -> None:
+    assert QuotaExcess(Quota.ENQUEUED_LINES, 10, 5, requested).can_wait is can_wait
+
+
+def test_the_tokens_of_the_remaining_lines_are_in_proportion_and_rounded_up() -> None:
+    assert remaining_work(EnqueuedWork(3, 10), 1) == EnqueuedWork(2, 7)
+
+
+def test_tokens_and_cost_of_a_day_are_added_and_found_separately() -> None:
+    amounts = DailyAmounts(3, 500).plus(DailyAmounts(4, 60))
+    assert (amounts.of(Quota.TOKENS_PER_DAY), amounts.of(Quota.COST_PER_DAY)) == (7, 560)
+    assert QuotaLimits(tokens_per_day=8, cost_per_day=9).budget == DailyAmounts(8, 9)
