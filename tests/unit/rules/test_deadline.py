@@ -1,9 +1,17 @@
-"""Completion windows."""
+"""Completion windows, start times and deadlines."""
+
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from batchwright.contracts.terms import Profile
-from batchwright.rules.deadline import window_seconds, window_text
+from batchwright.rules.deadline import (
+    Deadline,
+    is_window,
+    parse_start_time,
+    window_seconds,
+    window_text,
+)
 
 SHORTEST, LONGEST = 60, 14 * 86_400
 
@@ -48,3 +56,44 @@ def test_profile_strict_accepts_24h_only() -> None:
 def test_seconds_are_written_in_the_largest_unit_that_fits(seconds: int, text: str) -> None:
     assert window_text(seconds) == text
     assert window_seconds(text, Profile.RELAXED, 1, LONGEST) == seconds
+
+
+@pytest.mark.parametrize(("text", "valid"), [("24h", True), ("7d", True), ("0h", False), ("24", False)])
+def test_a_window_is_recognized_by_its_form_alone(text: str, valid: bool) -> None:
+    assert is_window(text) is valid
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1_764_554_400,
+        "2025-12-01T02:00:00Z",
+        "2025-12-01t02:00:00.987z",
+        "2025-12-01 04:30:00+02:30",
+        "2025-11-30T21:00:00.5-05:00",
+    ],
+)
+def test_a_start_time_is_unix_seconds_or_a_time_with_an_offset_in_whole_seconds_of_utc(
+    value: int | str,
+) -> None:
+    found = parse_start_time(value)
+    assert found == datetime(2025, 12, 1, 2, tzinfo=UTC)
+    assert found.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "value", ["", "tomorrow", "2025-12-01", "2025-12-01T02:00:00", "2025-02-30T02:00:00Z", 10**18, "1" * 500]
+)
+def test_any_other_start_time_is_refused_with_a_valid_example(value: int | str) -> None:
+    with pytest.raises(ValueError, match=r"such as '2026-12-01T02:00:00Z', but got ") as refused:
+        parse_start_time(value)
+    assert len(str(refused.value)) < 200
+
+
+def test_a_deadline_passes_at_its_time_and_its_grace_ends_later() -> None:
+    at = datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC).timestamp()
+    deadline = Deadline.of(at, grace=5)
+    assert [deadline.passed(noon + late) for late in (-0.1, 0.0, 0.1)] == [False, True, True]
+    assert (deadline.remaining(noon - 60), deadline.remaining(noon + 60)) == (60, -60)
+    assert (deadline.grace_remaining(noon - 60), deadline.grace_remaining(noon + 60)) == (65, -55)
