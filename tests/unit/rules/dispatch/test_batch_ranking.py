@@ -1,12 +1,16 @@
 """Order of a tenant's batches: shares of priorities and Temporal's fairness keys."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from batchwright.rules.dispatch.batch_ranking import (
     BatchSchedule,
     WaitingBatch,
     fairness_key_of,
+    is_late,
     priority_weight,
+    size_group,
 )
 
 
@@ -19,6 +23,19 @@ def test_a_fairness_key_fits_the_limit_of_temporal_and_differs_between_tenants(l
     keys = [fairness_key_of(letter * 62 + last, 5, "s") for last in ("x", "y")]
     assert all(len(key.encode()) <= 64 for key in keys)
     assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(("hours", "late"), [(0, False), (18, False), (18.01, True), (24, True), (25, True)])
+def test_a_batch_is_late_in_the_last_quarter_of_its_window(hours: float, late: bool) -> None:
+    created_at = datetime(2026, 3, 1, tzinfo=UTC)
+    now = created_at + timedelta(hours=hours)
+    assert is_late(now, created_at, created_at + timedelta(hours=24)) is late
+
+
+def test_batches_are_grouped_by_their_size_and_late_ones_are_a_group_of_their_own() -> None:
+    lines = (1, 100, 101, 1000, 1001, 10_000, 10_001, 10**6)
+    assert "".join(size_group(number, is_late=False) for number in lines) == "ssmmllxx"
+    assert {size_group(number, is_late=True) for number in lines} == {"u"}
 
 
 class Batches:
