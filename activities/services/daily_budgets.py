@@ -36,8 +36,6 @@ class LimitedGroups:
         self._of_tenants: dict[str, BudgetGroup] = {}
         self._of_keys: dict[tuple[str, str], list[BudgetGroup]] = {}
         for row in rows:
-            if not any(row.budget):
-                continue
             self.limits[row.group] = row.budget
             if row.kind is GroupKind.ORGANIZATION:
                 self._of_tenants.update(dict.fromkeys(row.members, row.group))

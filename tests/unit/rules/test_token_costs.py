@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from batchwright.contracts.model_registry.price_config import PriceConfig
+from batchwright.contracts.model_registry.price_config import (
+    PriceConfig,
+    describe_mixed_currencies,
+    parse_max_cost,
+)
 from batchwright.contracts.temporal_payloads.batch import ModelUsage
 from batchwright.contracts.terms import Usage
 from batchwright.rules.results.token_usage import total_usage
@@ -99,3 +103,23 @@ def test_a_batch_without_prices_has_no_cost_and_one_without_results_costs_nothin
     cost = batch_cost([], {"a": PRICES}, final=False)
     assert cost is not None
     assert (cost.amount, [each.amount for each in cost.models]) == ("0", ["0"])
+
+
+@pytest.mark.parametrize(("value", "text"), [("2.50", "2.5"), (0.000001, "0.000001"), (10**9, "1000000000")])
+def test_the_maximum_cost_of_a_batch_is_a_number_above_0(value: object, text: str) -> None:
+    assert parse_max_cost(value) == text
+
+
+@pytest.mark.parametrize("value", [0, "0.0", -1, "free", None, True, 10**9 + 1, "0.0000001"])
+def test_another_maximum_cost_is_refused_with_the_allowed_range(value: object) -> None:
+    with pytest.raises(ValueError, match="a number above 0 and up to 1000000000 with at most 6 decimal"):
+        parse_max_cost(value)
+
+
+def test_two_models_with_different_currencies_are_named_and_one_currency_is_no_problem() -> None:
+    euro, dollar = PriceConfig(currency="EUR"), PriceConfig(currency="USD")
+    assert describe_mixed_currencies({"b": euro, "c": dollar, "a": euro}) == (
+        "the prices of 'a' are in EUR, and those of 'c' are in USD: use one currency for all models"
+    )
+    assert describe_mixed_currencies({"b": dollar, "a": euro}).startswith("the prices of 'a' are in EUR")
+    assert describe_mixed_currencies({"b": euro, "a": euro}) == describe_mixed_currencies({}) == ""
