@@ -1,5 +1,6 @@
 """Each worker's part of a backend's limit for the whole fleet."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -220,6 +221,37 @@ async def test_while_the_database_is_unavailable_the_share_stays(monkeypatch: py
         await workers.of_one.refresh()
     workers.of_one.apply()
     assert workers.shares == {A: 5}
+
+
+async def test_a_worker_reads_the_fleet_often_until_it_finds_itself_and_continues_through_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers, waits, shares = fleet(limited(10)), list[float](), list[dict[str, int]]()
+    heartbeats = workers.database.workers.heartbeats
+
+    async def fail(max_age: timedelta) -> list[WorkerHeartbeat]:
+        raise DatabaseUnavailable("gone")
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        shares.append(workers.shares)
+        if len(waits) == 1:
+            await workers.beat("two:1")
+        elif len(waits) == 2:
+            await workers.beat("one:1")
+        elif len(waits) == 3:
+            monkeypatch.setattr(workers.database.workers, "heartbeats", fail)
+        elif len(waits) == 4:
+            monkeypatch.setattr(workers.database.workers, "heartbeats", heartbeats)
+            await workers.beat("three:1", "four:1", "five:1")
+        else:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await workers.of_one.run()
+    assert waits == [0.25, 0.25, 2.0, 2.0, 2.0]
+    assert shares == [{A: 0}, {A: 0}, {A: 5}, {A: 5}, {A: 2}]
 
 
 async def interactive(workers: Fleet, in_flight: int, mean: float, process: str = "api:1") -> None:
