@@ -11,24 +11,24 @@ if find_spec("openai") is None:
         "batchwright.client needs the official client: pip install 'batchwright[client]'.", name="openai"
     )
 
+from batchwright.client.async_batch_handle import AsyncBatchHandle
 from batchwright.client.async_batches import AsyncBatches
-from batchwright.client.async_job_groups import AsyncJobGroup
-from batchwright.client.async_jobs import AsyncJob
+from batchwright.client.async_group_handle import AsyncGroupHandle
+from batchwright.client.batch_handle import BatchHandle
 from batchwright.client.batches import Batches
+from batchwright.client.group_handle import GroupHandle
 from batchwright.client.groups import PartsFailed
-from batchwright.client.job_groups import JobGroup
-from batchwright.client.jobs import Job
 from batchwright.client.requests import Request, table
 from batchwright.client.results import RequestFailed, Result, ResultsMissing
 from batchwright.rules.results.line_results import LineError
 
 __all__ = [
+    "AsyncBatchHandle",
     "AsyncBatches",
-    "AsyncJob",
-    "AsyncJobGroup",
+    "AsyncGroupHandle",
+    "BatchHandle",
     "Batches",
-    "Job",
-    "JobGroup",
+    "GroupHandle",
     "LineError",
     "PartsFailed",
     "Request",

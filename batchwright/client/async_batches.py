@@ -6,8 +6,8 @@ from tempfile import SpooledTemporaryFile
 from openai import AsyncOpenAI, PermissionDeniedError
 from openai.types import Batch
 
-from batchwright.client.async_job_groups import AsyncJobGroup, group_batches
-from batchwright.client.async_jobs import AsyncJob
+from batchwright.client.async_batch_handle import AsyncBatchHandle
+from batchwright.client.async_group_handle import AsyncGroupHandle, group_batches
 from batchwright.client.groups import (
     is_group,
     parts_of_group,
@@ -23,7 +23,7 @@ from batchwright.client.requests import (
 
 
 class AsyncBatches:
-    """Submits batches, and returns jobs with which to follow and control them.
+    """Submits batches, and returns handles with which to follow and control them.
 
     If the API responds with an error, each method raises an exception of the official client, such as
     `openai.NotFoundError`.
@@ -44,12 +44,12 @@ class AsyncBatches:
         metadata: Mapping[str, str] | None = None,
         x_batchwright: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
-    ) -> "AsyncJob":
-        """Upload requests as an input file, create a batch from it, and return its job.
+    ) -> "AsyncBatchHandle":
+        """Upload requests as an input file, create a batch from it, and return its handle.
 
         If the official client repeats a request after a connection error, the API does not create a second
         file or batch. If the requests are too many or too large for one batch, they are divided into several
-        batches: a group. The job then has the class `AsyncJobGroup`.
+        batches: a group. The handle then has the class `AsyncGroupHandle`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
@@ -69,8 +69,8 @@ class AsyncBatches:
             submission = Submission(requests, endpoint, file, idempotency_key)
             limits = await self._limits()
             uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
-            jobs = [await self._create(upload) for upload in uploads]
-        return AsyncJobGroup(self._client, group, jobs) if group else jobs[0]
+            handles = [await self._create(upload) for upload in uploads]
+        return AsyncGroupHandle(self._client, group, handles) if group else handles[0]
 
     async def _limits(self) -> BatchLimits:
         try:
@@ -78,17 +78,17 @@ class AsyncBatches:
         except PermissionDeniedError:  # a key without the scope `read`
             return BatchLimits()
 
-    async def _create(self, upload: Upload) -> "AsyncJob":
+    async def _create(self, upload: Upload) -> "AsyncBatchHandle":
         headers = upload.headers
         uploaded = await self._client.files.create(
             file=("requests.jsonl", upload.file), purpose="batch", extra_headers=headers
         )
         body = {"input_file_id": uploaded.id, **upload.creation}
         batch = await self._client.post("/batches", cast_to=Batch, body=body, options={"headers": headers})
-        return AsyncJob(self._client, batch, upload.custom_ids)
+        return AsyncBatchHandle(self._client, batch, upload.custom_ids)
 
-    async def job(self, batch_id: str) -> "AsyncJob":
-        """Return the job of an existing batch, or of a group of batches.
+    async def handle(self, batch_id: str) -> "AsyncBatchHandle":
+        """Return the handle of an existing batch, or of a group of batches.
 
         The batch may have been created in any way, for example with the official client.
 
@@ -98,6 +98,6 @@ class AsyncBatches:
         """
         if is_group(batch_id):
             found = await group_batches(self._client, batch_id)
-            jobs = [AsyncJob(self._client, batch) for batch in parts_of_group(batch_id, found)]
-            return AsyncJobGroup(self._client, batch_id, jobs)
-        return AsyncJob(self._client, await self._client.batches.retrieve(batch_id))
+            handles = [AsyncBatchHandle(self._client, batch) for batch in parts_of_group(batch_id, found)]
+            return AsyncGroupHandle(self._client, batch_id, handles)
+        return AsyncBatchHandle(self._client, await self._client.batches.retrieve(batch_id))

@@ -7,12 +7,12 @@ from tempfile import SpooledTemporaryFile
 from openai import OpenAI, PermissionDeniedError
 from openai.types import Batch
 
+from batchwright.client.batch_handle import BatchHandle
+from batchwright.client.group_handle import GroupHandle, group_batches
 from batchwright.client.groups import (
     is_group,
     parts_of_group,
 )
-from batchwright.client.job_groups import JobGroup, group_batches
-from batchwright.client.jobs import Job
 from batchwright.client.requests import (
     MAX_BYTES_IN_MEMORY,
     BatchLimits,
@@ -24,7 +24,7 @@ from batchwright.client.requests import (
 
 
 class Batches:
-    """Submits batches, and returns jobs with which to follow and control them.
+    """Submits batches, and returns handles with which to follow and control them.
 
     If the API responds with an error, each method raises an exception of the official client, such as
     `openai.NotFoundError`.
@@ -45,12 +45,12 @@ class Batches:
         metadata: Mapping[str, str] | None = None,
         x_batchwright: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
-    ) -> "Job":
-        """Upload requests as an input file, create a batch from it, and return its job.
+    ) -> "BatchHandle":
+        """Upload requests as an input file, create a batch from it, and return its handle.
 
         If the official client repeats a request after a connection error, the API does not create a second
         file or batch. If the requests are too many or too large for one batch, they are divided into several
-        batches: a group. The job then has the class `JobGroup`.
+        batches: a group. The handle then has the class `GroupHandle`.
 
         Args:
             requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
@@ -70,8 +70,8 @@ class Batches:
             submission = Submission(requests, endpoint, file, idempotency_key)
             limits = self._limits()
             uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
-            jobs = [self._create(upload) for upload in uploads]
-        return JobGroup(self._client, group, jobs) if group else jobs[0]
+            handles = [self._create(upload) for upload in uploads]
+        return GroupHandle(self._client, group, handles) if group else handles[0]
 
     def _limits(self) -> BatchLimits:
         try:
@@ -79,17 +79,17 @@ class Batches:
         except PermissionDeniedError:  # a key without the scope `read`
             return BatchLimits()
 
-    def _create(self, upload: Upload) -> "Job":
+    def _create(self, upload: Upload) -> "BatchHandle":
         headers = upload.headers
         uploaded = self._client.files.create(
             file=("requests.jsonl", upload.file), purpose="batch", extra_headers=headers
         )
         body = {"input_file_id": uploaded.id, **upload.creation}
         batch = self._client.post("/batches", cast_to=Batch, body=body, options={"headers": headers})
-        return Job(self._client, batch, upload.custom_ids)
+        return BatchHandle(self._client, batch, upload.custom_ids)
 
-    def job(self, batch_id: str) -> "Job":
-        """Return the job of an existing batch, or of a group of batches.
+    def handle(self, batch_id: str) -> "BatchHandle":
+        """Return the handle of an existing batch, or of a group of batches.
 
         The batch may have been created in any way, for example with the official client.
 
@@ -99,6 +99,6 @@ class Batches:
         """
         if is_group(batch_id):
             found = group_batches(self._client, batch_id)
-            jobs = [Job(self._client, batch) for batch in parts_of_group(batch_id, found)]
-            return JobGroup(self._client, batch_id, jobs)
-        return Job(self._client, self._client.batches.retrieve(batch_id))
+            handles = [BatchHandle(self._client, batch) for batch in parts_of_group(batch_id, found)]
+            return GroupHandle(self._client, batch_id, handles)
+        return BatchHandle(self._client, self._client.batches.retrieve(batch_id))

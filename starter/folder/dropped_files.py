@@ -1,18 +1,17 @@
-"""Turns complete files that users drop into the folder into jobs. A job is an input that runs as a batch."""
+"""Turns complete files that users drop into the folder into inputs. Each input runs as a batch."""
 
 import os
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_files import JobFile, printable
-from batchwright.starter.folder.job_states import JobFolder, State
+from batchwright.starter.folder.input_directory import FileName, InputFailed, printable
+from batchwright.starter.folder.input_folder import InputFolder, State
 
 COMPLETE_AFTER_SECONDS = 3.0
 NAME_TAKEN = (
-    "There is another job of this name, in {state}. Remove that one, or choose another name. Then drop the "
-    "input again."
+    "There is another input of this name, in {state}. Remove that one, or choose another name. Then drop the "
+    "file again."
 )
 
 
@@ -23,7 +22,7 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """Turns each file that a user drops into the folder into a job.
+    """Turns each file that a user drops into the folder into an input.
 
     A file counts as complete if it has not changed for `COMPLETE_AFTER_SECONDS`.
 
@@ -33,7 +32,7 @@ class DroppedFiles:
     """
 
     def __init__(
-        self, folder: JobFolder, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, folder: InputFolder, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder = folder
         self._say = say
@@ -43,7 +42,7 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def take(self) -> int:
-        """Turn the complete files into queued jobs. Return the number of files that are still incomplete."""
+        """Queue the complete files as inputs. Return the number of files that are still incomplete."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}
@@ -71,17 +70,18 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Turn the input in the hidden directory `staged` into a queued job.
+        """Queue the input in the hidden directory `staged`.
 
-        If another job already has the same name, the new job is moved to the failed jobs, with this reason.
+        If another input already has the same name, the new one is moved to the failed inputs, with this
+        reason.
         """
         name = self._folder.staged_name(staged)
         try:
-            with self._folder.job(State.WRITING, staged) as job:
-                has_input, is_refused = job.exists(JobFile.INPUT), job.exists(JobFile.REASON)
+            with self._folder.directory(State.WRITING, staged) as directory:
+                has_input, is_refused = directory.exists(FileName.INPUT), directory.exists(FileName.REASON)
                 state = self._folder.state_of(name)
                 if has_input and state is not None:
-                    job.write(JobFile.REASON, [NAME_TAKEN.format(state=state).encode() + b"\n"])
+                    directory.write(FileName.REASON, [NAME_TAKEN.format(state=state).encode() + b"\n"])
                     is_refused = True
             if not has_input:
                 self._folder.discard(staged)
@@ -93,7 +93,7 @@ class DroppedFiles:
                 self._folder.publish(staged)
         except OSError as error:
             self._report_stuck(name, error.strerror or str(error))
-        except JobFailed as error:
+        except InputFailed as error:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:

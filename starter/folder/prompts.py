@@ -1,68 +1,67 @@
-"""Jobs with one prompt: `prompt.txt` becomes a batch of one line, whose answer is written to `result.txt`."""
+"""Inputs with one prompt: `prompt.txt` becomes a batch of one line, and its answer the text `result.txt`."""
 
 import json
 
 from pydantic import BaseModel, Field, ValidationError
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_files import JobDirectory, JobFile
+from batchwright.starter.folder.input_directory import FileName, InputDirectory, InputFailed
 
 _MAX_PROMPT_BYTES = 10_000_000
-_MAX_ANSWER_BYTES = 256 * 1024 * 1024  # a job may have an input.jsonl of many lines, too
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024  # an input may have an input.jsonl of many lines, too
 _MAX_SHOWN = 2_000
 
 
-def write_request(job: JobDirectory, model: str | None) -> None:
-    """Build a chat request from the job's `prompt.txt`, and write it to `input.jsonl`.
+def write_request(directory: InputDirectory, model: str | None) -> None:
+    """Build a chat request from the input's `prompt.txt`, and write it to `input.jsonl`.
 
     Raises:
-        JobFailed: no model is set, the prompt is empty, too large or not UTF-8, or a file cannot be used.
+        InputFailed: no model is set, the prompt is empty, too large or not UTF-8, or a file cannot be used.
     """
-    with job.open(JobFile.PROMPT) as file:
+    with directory.open(FileName.PROMPT) as file:
         content = file.read(_MAX_PROMPT_BYTES + 1)
     if model is None:
-        raise JobFailed(f"{JobFile.PROMPT} names no model: start `batchwright folder` with --model.")
+        raise InputFailed(f"{FileName.PROMPT} names no model: start `batchwright folder` with --model.")
     if len(content) > _MAX_PROMPT_BYTES:
-        raise JobFailed(f"{JobFile.PROMPT} has more than {_MAX_PROMPT_BYTES:,} bytes.")
+        raise InputFailed(f"{FileName.PROMPT} has more than {_MAX_PROMPT_BYTES:,} bytes.")
     try:
         prompt = content.decode()
     except UnicodeDecodeError:
-        raise JobFailed(f"{JobFile.PROMPT} is not UTF-8 text.") from None
+        raise InputFailed(f"{FileName.PROMPT} is not UTF-8 text.") from None
     if not prompt.strip():
-        raise JobFailed(f"{JobFile.PROMPT} is empty.")
+        raise InputFailed(f"{FileName.PROMPT} is empty.")
     body = {"model": model, "messages": [{"role": "user", "content": prompt}]}
     line = {"custom_id": "prompt", "method": "POST", "url": Endpoint.CHAT_COMPLETIONS, "body": body}
-    job.write(JobFile.INPUT, [json.dumps(line).encode() + b"\n"])
+    directory.write(FileName.INPUT, [json.dumps(line).encode() + b"\n"])
 
 
-def answer(job: JobDirectory) -> str:
-    """Return the text that the model has generated for the job's prompt, from the job's result files.
+def answer(directory: InputDirectory) -> str:
+    """Return the text that the model has generated for the input's prompt, from the input's result files.
 
     Raises:
-        JobFailed: the request failed, or the response has no text.
+        InputFailed: the request failed, or the response has no text.
     """
-    if not job.exists(JobFile.OUTPUT):
-        raise JobFailed(_failure(job))
-    with job.open(JobFile.OUTPUT) as file:
+    if not directory.exists(FileName.OUTPUT):
+        raise InputFailed(_failure(directory))
+    with directory.open(FileName.OUTPUT) as file:
         line = file.read(_MAX_ANSWER_BYTES)
     try:
         return _OutputLine.model_validate_json(line).response.body.choices[0].message.content
     except ValidationError:
-        raise JobFailed(f"The response has no text; {JobFile.OUTPUT} has all of it.") from None
+        raise InputFailed(f"The response has no text; {FileName.OUTPUT} has all of it.") from None
 
 
-def _failure(job: JobDirectory) -> str:
-    with job.open(JobFile.ERRORS) as file:
+def _failure(directory: InputDirectory) -> str:
+    with directory.open(FileName.ERRORS) as file:
         content = file.read(_MAX_ANSWER_BYTES)
     try:
         line = _ErrorLine.model_validate_json(content)
     except ValidationError:
-        return f"The request failed; see {JobFile.ERRORS}."
+        return f"The request failed; see {FileName.ERRORS}."
     if line.error is not None:
         return f"{line.error.message} ({line.error.code})"
     if line.response is None:
-        return f"The request failed; see {JobFile.ERRORS}."
+        return f"The request failed; see {FileName.ERRORS}."
     return f"The backend answered with status {line.response.status_code}: {_message(line.response.body)}"
 
 

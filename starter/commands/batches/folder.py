@@ -7,17 +7,17 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.starter.folder.errors import FolderError
-from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_runner import FolderJobRunner
-from batchwright.starter.folder.job_states import JobFolder
+from batchwright.starter.folder.folder_runner import FolderRunner
+from batchwright.starter.folder.input_batches import BatchOptions
+from batchwright.starter.folder.input_folder import FolderError, InputFolder
 from batchwright.starter.options import Tenant, Url, api_client
 from batchwright.starter.output import ExitCode, stdout, stop
 
 
 def folder(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of jobs; created if missing.", show_default=False)
+        Path,
+        typer.Argument(metavar="DIR", help="Folder of the inputs; created if missing.", show_default=False),
     ],
     endpoint: Annotated[
         Endpoint, typer.Option(metavar="ENDPOINT", help="Endpoint of the requests.")
@@ -25,9 +25,9 @@ def folder(
     window: Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")] = "24h",
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Model of jobs with a prompt.txt.", show_default=False),
+        typer.Option(metavar="NAME", help="Model of inputs with a prompt.txt.", show_default=False),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Exit when all jobs have ended.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit when all inputs have ended.")] = False,
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
@@ -44,14 +44,14 @@ def folder(
 
     with api_client(url, tenant) as client:
         try:
-            with JobFolder(directory) as jobs:
-                runner = FolderJobRunner(jobs, client, JobOptions(endpoint, window, model), say)
+            with InputFolder(directory) as inbox:
+                runner = FolderRunner(inbox, client, BatchOptions(endpoint, window, model), say)
                 before = signal.signal(signal.SIGTERM, signal.default_int_handler)
                 try:
-                    say(f"Jobs of {directory} are run by {client.url}.")
+                    say(f"Inputs of {directory} are run by {client.url}.")
                     runner.run(once=once)
                 except KeyboardInterrupt:
-                    say(f"Stopped; {runner.running:,} running jobs continue at the API.")
+                    say(f"Stopped; {runner.running:,} running inputs continue at the API.")
                     raise typer.Exit(int(ExitCode.UNFINISHED if once else ExitCode.COMPLETED)) from None
                 finally:
                     signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""A folder of jobs and a whole stack: if the folder's process is killed, no job is lost or run twice."""
+"""A folder and a whole stack: if the folder's process is killed, no input is lost or run twice."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ async def test_a_killed_folder_continues_with_the_same_batches(stack: Stack, tmp
         return processing.exists()
 
     async def has_batch() -> bool:
-        record = processing / "job.json"
+        record = processing / "batch.json"
         return record.exists() and json.loads(record.read_text())["batch"] is not None
 
     async with stack.client(TENANT) as client, stack.backend.hold() as hold:
@@ -54,10 +54,10 @@ async def test_a_killed_folder_continues_with_the_same_batches(stack: Stack, tmp
             await until(has_batch)
             await hold.reached()
         await hold.release()
-        job = tmp_path / "input" / "writing" / "1736700000_5_0"
-        job.mkdir()
-        (job / "prompt.txt").write_text("Name a river.")
-        job.rename(tmp_path / "input" / "ready" / job.name)
+        prompt = tmp_path / "input" / "writing" / "1736700000_5_0"
+        prompt.mkdir()
+        (prompt / "prompt.txt").write_text("Name a river.")
+        prompt.rename(tmp_path / "input" / "ready" / prompt.name)
         with running(stack, tmp_path, "--once") as process:
             said, _ = await asyncio.to_thread(process.communicate)
         assert process.returncode == 0, said
@@ -66,7 +66,7 @@ async def test_a_killed_folder_continues_with_the_same_batches(stack: Stack, tmp
     output = (tmp_path / "output" / "rivers" / "output.jsonl").read_text().splitlines()
     answered = [ResultLine.model_validate_json(line).custom_id for line in output]
     assert answered == [line["custom_id"] for line in lines]
-    assert (tmp_path / "output" / job.name / "result.txt").read_text()
+    assert (tmp_path / "output" / prompt.name / "result.txt").read_text()
     with running(stack, tmp_path) as process:
         assert process.stdout is not None
         assert process.stdout.readline()  # it handles signals from now on

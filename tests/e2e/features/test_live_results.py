@@ -67,14 +67,14 @@ async def test_the_python_client_yields_results_of_a_running_batch_and_retries_f
     }
     async with stack.client() as client, stack.backend.hold(held) as hold:
         requests = [Request(*each) for each in bodies.items()]
-        job = await AsyncBatches(client).submit(requests, endpoint=CHAT, x_batchwright={"priority": 2})
+        handle = await AsyncBatches(client).submit(requests, endpoint=CHAT, x_batchwright={"priority": 2})
         found = list[tuple[str, int | None]]()
-        async for result in job.results():
+        async for result in handle.results():
             found.append((result.custom_id, result.status_code))
             if result.custom_id == "bad":
-                assert job.batch.status == "in_progress"
+                assert handle.batch.status == "in_progress"
                 await hold.release()
-        again = await job.retry_failed(["http_400"])
+        again = await handle.retry_failed(["http_400"])
         retried = [result.custom_id async for result in again.results()]
     assert found == [("good", 200), ("bad", 400), ("held", 200), ("last", 200)]
-    assert (job.batch.status, retried) == ("completed", ["bad"])
+    assert (handle.batch.status, retried) == ("completed", ["bad"])

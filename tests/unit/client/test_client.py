@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion
 from batchwright.client import (
     AsyncBatches,
     Batches,
-    Job,
+    BatchHandle,
     Request,
     RequestFailed,
     Result,
@@ -27,12 +27,12 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("connection", "jobs", "async_jobs"):
+    for module in ("connection", "batch_handle", "async_batch_handle"):
         monkeypatch.setattr(f"batchwright.client.{module}.RECONNECT_SECONDS", 0)
 
 
-def job_of(api: Api) -> Job:
-    return Batches(api.client()).job(BATCH)
+def handle_of(api: Api) -> BatchHandle:
+    return Batches(api.client()).handle(BATCH)
 
 
 def ids(results: list[Result]) -> list[str]:
@@ -55,14 +55,14 @@ def test_results_of_both_files_come_in_input_order_before_the_batch_ends() -> No
         yield api.event(4, "completed")
 
     api.streams = [events()]
-    seen = [(result.custom_id, api.status) for result in job_of(api).results()]
+    seen = [(result.custom_id, api.status) for result in handle_of(api).results()]
     assert seen == [("a", "in_progress"), ("b", "in_progress"), ("c", "in_progress"), ("d", "completed")]
 
 
 def test_results_continue_after_the_last_line_when_connections_break() -> None:
     api = Api({f"line-{n}": 200 if n % 3 else 400 for n in range(9)}, breaks_after=1)
     api.streams = [api.event(9, "completed")]
-    assert ids(list(job_of(api).results())) == list(api.outcomes)
+    assert ids(list(handle_of(api).results())) == list(api.outcomes)
     assert any("after" in request.url.params for request in api.sent(f"/batches/{BATCH}/x/results"))
 
 
@@ -76,7 +76,7 @@ def test_a_line_that_got_another_result_after_it_was_read_is_not_repeated() -> N
         yield api.event(4, "completed")
 
     api.streams = [events()]
-    assert ids(list(job_of(api).results())) == ["a", "b", "c", "d"]
+    assert ids(list(handle_of(api).results())) == ["a", "b", "c", "d"]
 
 
 def test_a_batch_that_is_followed_continues_after_its_last_event() -> None:
@@ -92,9 +92,9 @@ def test_a_batch_that_is_followed_continues_after_its_last_event() -> None:
         yield api.event(4, "completed")
 
     api.streams = [broken(), rest()]
-    job = job_of(api)
-    counts = [batch.request_counts.completed for batch in job.follow() if batch.request_counts]
-    assert (counts[-1], job.batch.status) == (2, "completed")
+    handle = handle_of(api)
+    counts = [batch.request_counts.completed for batch in handle.follow() if batch.request_counts]
+    assert (counts[-1], handle.batch.status) == (2, "completed")
     first, second = api.sent(f"/batches/{BATCH}/x/events")
     assert "last-event-id" not in first.headers
     assert second.headers["last-event-id"] == f"{1:024x}"
@@ -111,7 +111,7 @@ def test_waiting_lasts_until_the_files_are_written() -> None:
         yield api.event(4, "expired")
 
     api.streams = [ended(), written()]
-    assert job_of(api).wait().status == "expired"
+    assert handle_of(api).wait().status == "expired"
     assert len(api.sent(f"/batches/{BATCH}/x/events")) == 2
 
 
@@ -119,7 +119,7 @@ def test_lines_without_results_are_an_error_with_the_reasons() -> None:
     api = Api(_MIXED, errors=[{"line": 2, "message": "This line is not JSON.", "code": "invalid_json_line"}])
     api.streams = [api.event(0, "failed")]
     with pytest.raises(ResultsMissing, match=r"ended as failed, and 4 of its 4 lines .*line 2: This line is"):
-        list(job_of(api).results())
+        list(handle_of(api).results())
 
 
 def test_an_error_that_lasts_is_raised() -> None:
@@ -128,25 +128,25 @@ def test_an_error_that_lasts_is_raised() -> None:
     def down(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")
 
-    job = job_of(api)
+    handle = handle_of(api)
     http = httpx2.Client(transport=httpx2.MockTransport(down))
-    job = Job(openai.OpenAI(api_key="unused", http_client=http, max_retries=0), job.batch)
+    handle = BatchHandle(openai.OpenAI(api_key="unused", http_client=http, max_retries=0), handle.batch)
     with pytest.raises(openai.APIConnectionError):
-        job.wait()
+        handle.wait()
 
 
 def test_a_batch_that_was_deleted_is_an_error_at_once() -> None:
     api = Api(_MIXED)
-    job = job_of(api)
+    handle = handle_of(api)
     api.answers = [httpx2.Response(404, json={"error": {"message": "No such batch."}})]
     with pytest.raises(openai.NotFoundError):
-        job.wait()
+        handle.wait()
 
 
 def test_a_result_has_the_response_or_the_reason_of_its_failure() -> None:
     api = Api({"a": 200, "b": 400})
     api.streams = [api.event(2, "completed")]
-    good, bad = job_of(api).results()
+    good, bad = handle_of(api).results()
     assert (good.status_code, good.error, good.body) == (200, None, {"id": "answer-0"})
     assert good.response(ChatCompletion).id == "answer-0"
     assert bad.error is not None
@@ -170,10 +170,10 @@ def test_repeated_requests_create_one_batch() -> None:
         httpx2.Response(200, json={"id": "file-input"}),
         httpx2.Response(503, headers=again),
     ]
-    job = Batches(api.client()).submit(
+    handle = Batches(api.client()).submit(
         [_BODY, {"model": "n"}], endpoint=CHAT, completion_window="2h", x_batchwright={"priority": 5}
     )
-    assert job.id == BATCH
+    assert handle.id == BATCH
     assert [request.url.path for request in api.requests] == ["/v1/files"] * 2 + ["/v1/batches"] * 2
     assert len({request.headers["idempotency-key"] for request in api.requests}) == 1
     assert input_lines(api, 0) == input_lines(api, 1)
@@ -232,9 +232,9 @@ def test_requests_that_cannot_be_a_batch_are_refused_before_anything_is_sent(
 
 def test_failed_lines_are_retried_by_code() -> None:
     api = Api(_MIXED)
-    job = job_of(api)
-    assert job.retry_failed(["http_500"], completion_window="1h").id == BATCH
-    job.retry_failed()
+    handle = handle_of(api)
+    assert handle.retry_failed(["http_500"], completion_window="1h").id == BATCH
+    handle.retry_failed()
     assert [request.url.path for request in api.requests[1:]] == [f"/v1/batches/{BATCH}/x/retry"] * 2
     assert json.loads(api.contents[1]) == {"codes": ["http_500"], "completion_window": "1h"}
     assert json.loads(api.contents[2]) == {}
@@ -245,13 +245,13 @@ async def test_the_asynchronous_client_does_the_same() -> None:
     api.streams = [api.event(1) + b": keep-alive\n\n", api.event(4, "completed")]
     api.event(0)
     batches = AsyncBatches(api.async_client())
-    job = await batches.submit([Request(id, _BODY) for id in _MIXED], endpoint=CHAT)
+    handle = await batches.submit([Request(id, _BODY) for id in _MIXED], endpoint=CHAT)
     assert [line["custom_id"] for line in input_lines(api)] == list(_MIXED)
     api.event(4, "completed")
-    assert ids([result async for result in job.results()]) == list(_MIXED)
+    assert ids([result async for result in handle.results()]) == list(_MIXED)
     api.streams = [api.event(4, "completed")]
-    assert [batch.status async for batch in job.follow()] == ["completed"]
-    again = await batches.job(BATCH)
+    assert [batch.status async for batch in handle.follow()] == ["completed"]
+    again = await batches.handle(BATCH)
     assert (await again.wait()).status == "completed"
     assert ids([result async for result in again.results()]) == list(_MIXED)
     assert (await again.retry_failed()).id == BATCH

@@ -5,7 +5,7 @@ import pytest
 
 from batchwright.starter.folder import dropped_files
 from tests.unit.starter.cli import Cli, served
-from tests.unit.starter.folder.jobs import Jobs
+from tests.unit.starter.folder.inbox import Inbox
 
 
 @pytest.fixture(scope="package")
@@ -15,8 +15,8 @@ def cli() -> Generator[Cli]:
 
 
 @pytest.fixture
-def jobs(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+def inbox(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inbox:
     """An empty folder, and an API without data. Dropped files count as complete immediately."""
     monkeypatch.setattr(dropped_files, "COMPLETE_AFTER_SECONDS", 0)
     cli.api.clear()
-    return Jobs(cli, tmp_path / "jobs")
+    return Inbox(cli, tmp_path / "inbox")

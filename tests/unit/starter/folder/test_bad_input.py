@@ -12,11 +12,10 @@ import pytest
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from batchwright.starter.folder import prompts
-from batchwright.starter.folder.errors import FolderError
-from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_states import JobFolder
+from batchwright.starter.folder.input_batches import BatchOptions
+from batchwright.starter.folder.input_folder import FolderError, InputFolder
 from tests.unit.starter.cli import LINE
-from tests.unit.starter.folder.jobs import OPTIONS, Jobs, prompt_line
+from tests.unit.starter.folder.inbox import OPTIONS, Inbox, prompt_line
 
 _NOBODY = 65534
 
@@ -33,90 +32,90 @@ _NOBODY = 65534
     ids=["empty", "csv", "utf-16", "zip", "cut gzip"],
 )
 def test_a_file_that_is_no_jsonl_is_moved_to_failed_with_the_reason(
-    jobs: Jobs, content: bytes, reason: str
+    inbox: Inbox, content: bytes, reason: str
 ) -> None:
-    jobs.drop("a.jsonl", content)
-    with jobs.runner() as runner:
+    inbox.drop("a.jsonl", content)
+    with inbox.runner() as runner:
         assert runner.round()
-    assert jobs.states() == {"a": "failed"}
-    assert reason in jobs.read("failed/a/error.txt")
-    assert (jobs.path / "failed" / "a" / "input.jsonl").read_bytes() == content
-    assert jobs.batches == []
-    assert jobs.cli.api.storage.objects == {}
+    assert inbox.states() == {"a": "failed"}
+    assert reason in inbox.read("failed/a/error.txt")
+    assert (inbox.path / "failed" / "a" / "input.jsonl").read_bytes() == content
+    assert inbox.batches == []
+    assert inbox.cli.api.storage.objects == {}
 
 
-def test_a_second_file_of_a_name_is_moved_to_failed_and_changes_nothing_of_the_first(jobs: Jobs) -> None:
-    with jobs.runner() as runner:
+def test_a_second_file_of_a_name_is_moved_to_failed_and_changes_nothing_of_the_first(inbox: Inbox) -> None:
+    with inbox.runner() as runner:
         for number in (1, 2, 3):
-            jobs.drop("a.jsonl", prompt_line("1", f"input {number}"))
+            inbox.drop("a.jsonl", prompt_line("1", f"input {number}"))
             runner.round()
-        jobs.submit("a", input_jsonl=prompt_line("1", "input 4"))
+        inbox.submit("a", input_jsonl=prompt_line("1", "input 4"))
         runner.round()
-        jobs.answer()
+        inbox.answer()
         runner.round()
-        jobs.drop("a.jsonl", prompt_line("1", "input 5"))
+        inbox.drop("a.jsonl", prompt_line("1", "input 5"))
         runner.round()
     names = {f"a_{number}": "failed" for number in (2, 3, 4, 5)}
-    assert jobs.states() == {"a": "output", **names}
-    assert len(jobs.batches) == 1
-    assert "answer to input 1" in jobs.read("output/a/output.jsonl")
+    assert inbox.states() == {"a": "output", **names}
+    assert len(inbox.batches) == 1
+    assert "answer to input 1" in inbox.read("output/a/output.jsonl")
     for number in (2, 3, 4, 5):
-        assert f"input {number}" in jobs.read(f"failed/a_{number}/input.jsonl")
-    assert "in processing." in jobs.read("failed/a_2/error.txt")
-    assert "in output." in jobs.read("failed/a_5/error.txt")
+        assert f"input {number}" in inbox.read(f"failed/a_{number}/input.jsonl")
+    assert "in processing." in inbox.read("failed/a_2/error.txt")
+    assert "in output." in inbox.read("failed/a_5/error.txt")
 
 
 def test_a_file_that_cannot_be_refused_yet_is_not_replaced_by_the_next_one_of_its_name(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with jobs.runner() as runner:
-        jobs.drop("a.jsonl", prompt_line("1", "input 1"))
+    with inbox.runner() as runner:
+        inbox.drop("a.jsonl", prompt_line("1", "input 1"))
         runner.round()
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             for number in (2, 3):
-                jobs.drop("a.jsonl", prompt_line("1", f"input {number}"))
+                inbox.drop("a.jsonl", prompt_line("1", f"input {number}"))
                 runner.round()
         assert runner.has_failures
-    assert "input 3" in jobs.read("a.jsonl")
-    assert "a.jsonl: cannot be taken: an earlier file of this name could not be moved yet" in jobs.said
-    with jobs.runner() as runner:
+    assert "input 3" in inbox.read("a.jsonl")
+    assert "a.jsonl: cannot be taken: an earlier file of this name could not be moved yet" in inbox.said
+    with inbox.runner() as runner:
         runner.round()
-    assert jobs.states() == {"a": "processing", "a_2": "failed", "a_3": "failed"}
+    assert inbox.states() == {"a": "processing", "a_2": "failed", "a_3": "failed"}
     for number in (2, 3):
-        assert f"input {number}" in jobs.read(f"failed/a_{number}/input.jsonl")
-    assert jobs.files("input/writing") == set()
+        assert f"input {number}" in inbox.read(f"failed/a_{number}/input.jsonl")
+    assert inbox.files("input/writing") == set()
 
 
-def test_a_file_that_cannot_be_queued_yet_is_not_replaced_by_one_that_becomes_the_same_job(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_cannot_be_queued_yet_is_not_replaced_by_one_that_becomes_the_same_input(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unwritable(folder: JobFolder, staged: str) -> None:
+    def unwritable(folder: InputFolder, staged: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    with jobs.runner() as runner:
-        jobs.drop("input/ready/a", prompt_line("1", "input 1"))
-        jobs.drop("input/ready/a.jsonl", prompt_line("1", "input 2"))
+    with inbox.runner() as runner:
+        inbox.drop("input/ready/a", prompt_line("1", "input 1"))
+        inbox.drop("input/ready/a.jsonl", prompt_line("1", "input 2"))
         with monkeypatch.context() as patch:
-            patch.setattr(JobFolder, "publish", unwritable)
+            patch.setattr(InputFolder, "publish", unwritable)
             for _ in range(3):
                 runner.round()
-        assert "input 2" in jobs.read("input/ready/a.jsonl")
+        assert "input 2" in inbox.read("input/ready/a.jsonl")
         runner.round()
         runner.round()
-    assert jobs.states() == {"a": "processing", "a_2": "failed"}
-    assert "input 1" in jobs.read("processing/a/input.jsonl")
-    assert "input 2" in jobs.read("failed/a_2/input.jsonl")
+    assert inbox.states() == {"a": "processing", "a_2": "failed"}
+    assert "input 1" in inbox.read("processing/a/input.jsonl")
+    assert "input 2" in inbox.read("failed/a_2/input.jsonl")
 
 
 def test_a_file_that_grows_while_it_is_uploaded_is_moved_to_failed(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs.drop("a.jsonl")
-    path = jobs.path / "processing" / "a" / "input.jsonl"
+    inbox.drop("a.jsonl")
+    path = inbox.path / "processing" / "a" / "input.jsonl"
     upload = Client.upload
 
     def slow(client: Client, file: object, name: str, **options: object) -> object:
@@ -125,29 +124,29 @@ def test_a_file_that_grows_while_it_is_uploaded_is_moved_to_failed(
             growing.write(LINE)
         return uploaded
 
-    with monkeypatch.context() as patch, jobs.runner() as runner:
+    with monkeypatch.context() as patch, inbox.runner() as runner:
         patch.setattr(Client, "upload", slow)
         assert runner.round()
-    assert "changed while it was read" in jobs.read("failed/a/error.txt")
-    assert jobs.read("failed/a/input.jsonl") == 2 * LINE
-    assert jobs.batches == []
-    assert jobs.cli.api.storage.objects == {}
-    (jobs.path / "failed" / "a").rename(jobs.path / "input" / "ready" / "a")
-    with jobs.runner() as runner:
+    assert "changed while it was read" in inbox.read("failed/a/error.txt")
+    assert inbox.read("failed/a/input.jsonl") == 2 * LINE
+    assert inbox.batches == []
+    assert inbox.cli.api.storage.objects == {}
+    (inbox.path / "failed" / "a").rename(inbox.path / "input" / "ready" / "a")
+    with inbox.runner() as runner:
         runner.round()
-    assert jobs.input_of(jobs.batches[0]) == 2 * LINE.encode()
+    assert inbox.input_of(inbox.batches[0]) == 2 * LINE.encode()
 
 
-def test_results_of_an_input_that_grew_later_are_not_taken_for_those_of_all_lines(jobs: Jobs) -> None:
-    jobs.drop("a.jsonl", prompt_line("1", "one"))
-    with jobs.runner() as runner:
+def test_results_of_an_input_that_grew_later_are_not_taken_for_those_of_all_lines(inbox: Inbox) -> None:
+    inbox.drop("a.jsonl", prompt_line("1", "one"))
+    with inbox.runner() as runner:
         runner.round()
-        with (jobs.path / "processing" / "a" / "input.jsonl").open("a") as growing:
+        with (inbox.path / "processing" / "a" / "input.jsonl").open("a") as growing:
             growing.write(prompt_line("2", "two"))
-        jobs.answer()
+        inbox.answer()
         runner.round()
-    assert f"first {len(prompt_line('1', 'one'))} bytes" in jobs.read("failed/a/error.txt")
-    assert "answer to one" in jobs.read("failed/a/output.jsonl")
+    assert f"first {len(prompt_line('1', 'one'))} bytes" in inbox.read("failed/a/error.txt")
+    assert "answer to one" in inbox.read("failed/a/output.jsonl")
 
 
 @contextmanager
@@ -163,89 +162,91 @@ def as_another_user() -> Generator[None]:
         os.seteuid(0)
 
 
-def test_a_file_that_may_not_be_read_is_moved_to_failed(jobs: Jobs) -> None:
-    with jobs.runner() as runner:
+def test_a_file_that_may_not_be_read_is_moved_to_failed(inbox: Inbox) -> None:
+    with inbox.runner() as runner:
         for folder in ("input/writing", "input/ready", "processing", "output", "failed", ""):
-            (jobs.path / folder).chmod(0o777)
-        jobs.drop("a.jsonl").chmod(0)
+            (inbox.path / folder).chmod(0o777)
+        inbox.drop("a.jsonl").chmod(0)
         with as_another_user():
             runner.round()
-    assert jobs.states() == {"a": "failed"}
-    assert jobs.read("failed/a/error.txt") == "input.jsonl cannot be read: Permission denied.\n"
+    assert inbox.states() == {"a": "failed"}
+    assert inbox.read("failed/a/error.txt") == "input.jsonl cannot be read: Permission denied.\n"
 
 
-def test_jobs_that_may_not_be_moved_stay_where_they_are_and_do_not_stop_others(jobs: Jobs) -> None:
-    with jobs.runner() as runner:
+def test_inputs_that_may_not_be_moved_stay_where_they_are_and_do_not_stop_others(inbox: Inbox) -> None:
+    with inbox.runner() as runner:
         for folder in ("input/writing", "input/ready", "processing", "output", "failed", ""):
-            (jobs.path / folder).chmod(0o777)
-        jobs.submit("a", input_jsonl=LINE)
-        jobs.submit("b", input_jsonl=LINE)
+            (inbox.path / folder).chmod(0o777)
+        inbox.submit("a", input_jsonl=LINE)
+        inbox.submit("b", input_jsonl=LINE)
         if os.geteuid() == 0:
-            os.chown(jobs.path / "input" / "ready" / "b", _NOBODY, _NOBODY)
-            (jobs.path / "input" / "ready" / "b").chmod(0o755)
-        (jobs.path / "input" / "ready" / "a").chmod(0o555)
+            os.chown(inbox.path / "input" / "ready" / "b", _NOBODY, _NOBODY)
+            (inbox.path / "input" / "ready" / "b").chmod(0o755)
+        (inbox.path / "input" / "ready" / "a").chmod(0o555)
         with as_another_user():
             for _ in range(3):
                 assert not runner.round()
-        assert jobs.states() == {"a": "input/ready", "b": "processing"}
-        jobs.answer()
+        assert inbox.states() == {"a": "input/ready", "b": "processing"}
+        inbox.answer()
         with as_another_user():
             assert runner.round()
         assert runner.has_failures
-    assert [line for line in jobs.said if line.startswith("a")] == [
+    assert [line for line in inbox.said if line.startswith("a")] == [
         "a: cannot be moved to processing: Permission denied"
     ]
 
 
-def test_links_and_pipes_are_not_followed(jobs: Jobs, tmp_path: Path) -> None:
+def test_links_and_pipes_are_not_followed(inbox: Inbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text(LINE)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "prompt.txt").write_text("hi")
-    with jobs.runner() as runner:
-        (jobs.path / "link.jsonl").symlink_to(secret)
-        (jobs.path / "input" / "ready" / "linked").symlink_to(elsewhere)
-        jobs.submit("inside")
-        (jobs.path / "input" / "ready" / "inside" / "prompt.txt").symlink_to(secret)
-        os.mkfifo(jobs.path / "pipe.jsonl")
+    with inbox.runner() as runner:
+        (inbox.path / "link.jsonl").symlink_to(secret)
+        (inbox.path / "input" / "ready" / "linked").symlink_to(elsewhere)
+        inbox.submit("inside")
+        (inbox.path / "input" / "ready" / "inside" / "prompt.txt").symlink_to(secret)
+        os.mkfifo(inbox.path / "pipe.jsonl")
         assert runner.round()
         assert runner.round()
-    assert jobs.states() == dict.fromkeys(("link", "linked", "inside", "pipe"), "failed")
+    assert inbox.states() == dict.fromkeys(("link", "linked", "inside", "pipe"), "failed")
     for name in ("link", "linked"):
-        assert jobs.read(f"failed/{name}/error.txt") == "input.jsonl cannot be read: it is a symbolic link.\n"
-    assert "prompt.txt cannot be read: it is a symbolic link." in jobs.read("failed/inside/error.txt")
-    assert "it is not a regular file" in jobs.read("failed/pipe/error.txt")
+        assert (
+            inbox.read(f"failed/{name}/error.txt") == "input.jsonl cannot be read: it is a symbolic link.\n"
+        )
+    assert "prompt.txt cannot be read: it is a symbolic link." in inbox.read("failed/inside/error.txt")
+    assert "it is not a regular file" in inbox.read("failed/pipe/error.txt")
     assert {path.name for path in elsewhere.iterdir()} == {"prompt.txt"}
-    assert jobs.batches == []
+    assert inbox.batches == []
 
 
-def test_results_are_not_written_through_a_link(jobs: Jobs, tmp_path: Path) -> None:
+def test_results_are_not_written_through_a_link(inbox: Inbox, tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_text("mine")
-    jobs.drop("a.jsonl")
-    with jobs.runner() as runner:
+    inbox.drop("a.jsonl")
+    with inbox.runner() as runner:
         runner.round()
         for name in ("output.jsonl", "output.jsonl.part"):
-            (jobs.path / "processing" / "a" / name).symlink_to(target)
-        jobs.answer()
+            (inbox.path / "processing" / "a" / name).symlink_to(target)
+        inbox.answer()
         runner.round()
     assert target.read_text() == "mine"
-    assert not (jobs.path / "output" / "a" / "output.jsonl").is_symlink()
-    assert "answer to hi" in jobs.read("output/a/output.jsonl")
+    assert not (inbox.path / "output" / "a" / "output.jsonl").is_symlink()
+    assert "answer to hi" in inbox.read("output/a/output.jsonl")
 
 
-def test_a_state_that_is_elsewhere_is_not_used(jobs: Jobs, tmp_path: Path) -> None:
-    jobs.path.mkdir()
-    (jobs.path / "output").symlink_to(tmp_path)
-    with pytest.raises(FolderError, match="output cannot be used"), JobFolder(jobs.path):
+def test_a_state_that_is_elsewhere_is_not_used(inbox: Inbox, tmp_path: Path) -> None:
+    inbox.path.mkdir()
+    (inbox.path / "output").symlink_to(tmp_path)
+    with pytest.raises(FolderError, match="output cannot be used"), InputFolder(inbox.path):
         pass
 
 
-def test_on_a_full_disk_the_job_fails_and_continues_with_its_batch_when_it_is_queued_again(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+def test_on_a_full_disk_the_input_fails_and_continues_with_its_batch_when_it_is_queued_again(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs.drop("a.jsonl")
+    inbox.drop("a.jsonl")
     sync = os.fsync
 
     def full(fd: int) -> None:
@@ -253,120 +254,120 @@ def test_on_a_full_disk_the_job_fails_and_continues_with_its_batch_when_it_is_qu
             raise OSError(errno.ENOSPC, "No space left on device")
         sync(fd)
 
-    with jobs.runner() as runner:
+    with inbox.runner() as runner:
         runner.round()
-        jobs.answer()
+        inbox.answer()
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             runner.round()
-    assert jobs.files("failed/a") == {"input.jsonl", "job.json", "error.txt"}
-    assert "output.jsonl cannot be written: No space left on device." in jobs.read("failed/a/error.txt")
-    (jobs.path / "failed" / "a").rename(jobs.path / "input" / "ready" / "a")
-    with jobs.runner() as runner:
+    assert inbox.files("failed/a") == {"input.jsonl", "batch.json", "error.txt"}
+    assert "output.jsonl cannot be written: No space left on device." in inbox.read("failed/a/error.txt")
+    (inbox.path / "failed" / "a").rename(inbox.path / "input" / "ready" / "a")
+    with inbox.runner() as runner:
         assert not runner.round()
         assert runner.round()
-    assert jobs.states() == {"a": "output"}
-    assert jobs.files("output/a") == {"input.jsonl", "output.jsonl", "job.json"}
-    assert "answer to hi" in jobs.read("output/a/output.jsonl")
-    assert len(jobs.batches) == 1
+    assert inbox.states() == {"a": "output"}
+    assert inbox.files("output/a") == {"input.jsonl", "output.jsonl", "batch.json"}
+    assert "answer to hi" in inbox.read("output/a/output.jsonl")
+    assert len(inbox.batches) == 1
 
 
-def test_results_of_an_earlier_attempt_are_not_taken_for_those_of_this_one(jobs: Jobs) -> None:
+def test_results_of_an_earlier_attempt_are_not_taken_for_those_of_this_one(inbox: Inbox) -> None:
     old = {"output_jsonl": "old\n", "errors_jsonl": "old\n", "result_txt": "old", "error_txt": "old\n"}
-    jobs.submit("answered", input_jsonl=LINE, **old)
-    with jobs.runner() as runner:
+    inbox.submit("answered", input_jsonl=LINE, **old)
+    with inbox.runner() as runner:
         runner.round()
-        jobs.answer()
+        inbox.answer()
         runner.round()
-        jobs.submit("refused", prompt_txt="hi", **old)
+        inbox.submit("refused", prompt_txt="hi", **old)
         runner.round()
-        jobs.fail(BatchStatus.COMPLETED, error=b"new\n")
+        inbox.fail(BatchStatus.COMPLETED, error=b"new\n")
         runner.round()
-        jobs.submit("expired", prompt_txt="hi", **old)
+        inbox.submit("expired", prompt_txt="hi", **old)
         runner.round()
-        jobs.fail(BatchStatus.EXPIRED)
+        inbox.fail(BatchStatus.EXPIRED)
         runner.round()
-    assert jobs.files("output/answered") == {"input.jsonl", "output.jsonl", "job.json"}
-    request = {"prompt.txt", "input.jsonl", "job.json", "error.txt"}
-    assert jobs.files("failed/refused") == {*request, "errors.jsonl"}
-    assert jobs.read("failed/refused/errors.jsonl") == "new\n"
-    assert jobs.files("failed/expired") == request
-    assert "has ended as expired" in jobs.read("failed/expired/error.txt")
+    assert inbox.files("output/answered") == {"input.jsonl", "output.jsonl", "batch.json"}
+    request = {"prompt.txt", "input.jsonl", "batch.json", "error.txt"}
+    assert inbox.files("failed/refused") == {*request, "errors.jsonl"}
+    assert inbox.read("failed/refused/errors.jsonl") == "new\n"
+    assert inbox.files("failed/expired") == request
+    assert "has ended as expired" in inbox.read("failed/expired/error.txt")
 
 
-def test_if_not_even_the_reason_can_be_written_the_job_stays_and_is_tried_again(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+def test_if_not_even_the_reason_can_be_written_the_input_stays_and_is_tried_again(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    jobs.drop("a.jsonl")
-    with jobs.runner() as runner:
+    inbox.drop("a.jsonl")
+    with inbox.runner() as runner:
         runner.round()
-        jobs.answer()
+        inbox.answer()
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             for _ in range(3):
                 assert runner.round()
         assert runner.has_failures
-    assert jobs.states() == {"a": "processing"}
-    assert len([line for line in jobs.said if "No space left" in line]) == 1
-    with jobs.runner() as runner:
+    assert inbox.states() == {"a": "processing"}
+    assert len([line for line in inbox.said if "No space left" in line]) == 1
+    with inbox.runner() as runner:
         runner.round()
         runner.round()
-    assert jobs.states() == {"a": "output"}
-    assert len(jobs.batches) == 1
+    assert inbox.states() == {"a": "output"}
+    assert len(inbox.batches) == 1
 
 
-def test_a_job_gets_no_results_of_a_batch_that_is_not_its_own(jobs: Jobs) -> None:
-    other = jobs.cli.submitted(jobs.path.parent).order.batch_id
-    jobs.cli.end(other, output=b"secret\n")
+def test_an_input_gets_no_results_of_a_batch_that_is_not_its_own(inbox: Inbox) -> None:
+    other = inbox.cli.submitted(inbox.path.parent).order.batch_id
+    inbox.cli.end(other, output=b"secret\n")
     record = (
         f'{{"key": "mine", "endpoint": "/v1/responses", "window": "24h", "bytes": 1, "batch": "{other}"}}'
     )
-    jobs.submit("a", input_jsonl=LINE, job_json=record)
-    jobs.submit("b", input_jsonl=LINE, job_json="[]")
-    with jobs.runner() as runner:
+    inbox.submit("a", input_jsonl=LINE, batch_json=record)
+    inbox.submit("b", input_jsonl=LINE, batch_json="[]")
+    with inbox.runner() as runner:
         runner.round()
         runner.round()
-    assert jobs.states() == {"a": "failed", "b": "failed"}
-    assert f"{other} is not the batch of this job" in jobs.read("failed/a/error.txt")
-    assert "output.jsonl" not in jobs.files("failed/a")
-    assert "was not written by Batchwright" in jobs.read("failed/b/error.txt")
+    assert inbox.states() == {"a": "failed", "b": "failed"}
+    assert f"{other} is not the batch of this input" in inbox.read("failed/a/error.txt")
+    assert "output.jsonl" not in inbox.files("failed/a")
+    assert "was not written by Batchwright" in inbox.read("failed/b/error.txt")
 
 
-def test_names_are_shown_without_control_characters(jobs: Jobs) -> None:
-    jobs.path.mkdir()
-    with open(os.fsencode(jobs.path) + b"/\x1b[31m\xff\n.jsonl", "w") as file:
+def test_names_are_shown_without_control_characters(inbox: Inbox) -> None:
+    inbox.path.mkdir()
+    with open(os.fsencode(inbox.path) + b"/\x1b[31m\xff\n.jsonl", "w") as file:
         file.write(LINE)
-    with jobs.runner() as runner:
+    with inbox.runner() as runner:
         runner.round()
-        jobs.answer()
+        inbox.answer()
         runner.round()
-    assert {line.split(":")[0] for line in jobs.said} == {"?[31m??"}
-    [batch] = jobs.batches
-    assert jobs.input_of(batch) == LINE.encode()
+    assert {line.split(":")[0] for line in inbox.said} == {"?[31m??"}
+    [batch] = inbox.batches
+    assert inbox.input_of(batch) == LINE.encode()
 
 
 @pytest.mark.parametrize(
     ("prompt", "options", "reason"),
     [
-        ("hi", JobOptions(OPTIONS.endpoint, "24h", None), "start `batchwright folder` with --model"),
+        ("hi", BatchOptions(OPTIONS.endpoint, "24h", None), "start `batchwright folder` with --model"),
         (" \n", OPTIONS, "prompt.txt is empty."),
-        ("hi", JobOptions(OPTIONS.endpoint, "5x", "llama"), "A completion window is"),
+        ("hi", BatchOptions(OPTIONS.endpoint, "5x", "llama"), "A completion window is"),
     ],
     ids=["no model", "empty", "refused"],
 )
 def test_a_prompt_that_cannot_be_sent_is_moved_to_failed(
-    jobs: Jobs, prompt: str, options: JobOptions, reason: str
+    inbox: Inbox, prompt: str, options: BatchOptions, reason: str
 ) -> None:
-    jobs.submit("a", prompt_txt=prompt)
-    with jobs.runner(options) as runner:
+    inbox.submit("a", prompt_txt=prompt)
+    with inbox.runner(options) as runner:
         assert runner.round()
-    assert jobs.states() == {"a": "failed"}
-    assert reason in jobs.read("failed/a/error.txt")
-    assert jobs.batches == []
-    assert jobs.cli.api.storage.objects == {}
+    assert inbox.states() == {"a": "failed"}
+    assert reason in inbox.read("failed/a/error.txt")
+    assert inbox.batches == []
+    assert inbox.cli.api.storage.objects == {}
 
 
 @pytest.mark.parametrize(
@@ -389,37 +390,37 @@ def test_a_prompt_that_cannot_be_sent_is_moved_to_failed(
     ids=["refused", "out of memory", "no model", "unreadable"],
 )
 def test_a_prompt_without_an_answer_fails_with_the_reason_of_its_line(
-    jobs: Jobs, error: bytes, reason: str
+    inbox: Inbox, error: bytes, reason: str
 ) -> None:
-    jobs.submit("a", prompt_txt="hi")
-    with jobs.runner() as runner:
+    inbox.submit("a", prompt_txt="hi")
+    with inbox.runner() as runner:
         runner.round()
-        jobs.cli.end(jobs.batches[0].order.batch_id, error=error)
+        inbox.cli.end(inbox.batches[0].order.batch_id, error=error)
         runner.round()
-    assert jobs.read("failed/a/error.txt") == reason
-    assert jobs.files("failed/a") == {"prompt.txt", "input.jsonl", "errors.jsonl", "error.txt", "job.json"}
+    assert inbox.read("failed/a/error.txt") == reason
+    assert inbox.files("failed/a") == {"prompt.txt", "input.jsonl", "errors.jsonl", "error.txt", "batch.json"}
 
 
-def test_an_answer_without_text_is_kept_beside_the_reason(jobs: Jobs) -> None:
-    jobs.submit("a", prompt_txt="hi")
-    with jobs.runner() as runner:
+def test_an_answer_without_text_is_kept_beside_the_reason(inbox: Inbox) -> None:
+    inbox.submit("a", prompt_txt="hi")
+    with inbox.runner() as runner:
         runner.round()
         call = b'{"response": {"status_code": 200, "body": {"choices": [{"message": {"content": null}}]}}}'
-        jobs.cli.end(jobs.batches[0].order.batch_id, output=call)
+        inbox.cli.end(inbox.batches[0].order.batch_id, output=call)
         runner.round()
-    assert "has no text" in jobs.read("failed/a/error.txt")
-    assert "choices" in jobs.read("failed/a/output.jsonl")
+    assert "has no text" in inbox.read("failed/a/error.txt")
+    assert "choices" in inbox.read("failed/a/output.jsonl")
 
 
 def test_of_an_output_that_is_too_large_for_an_answer_only_the_beginning_is_read(
-    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prompts, "_MAX_ANSWER_BYTES", 1_000)
-    jobs.submit("a", prompt_txt="hi", input_jsonl=LINE)
-    with jobs.runner() as runner:
+    inbox.submit("a", prompt_txt="hi", input_jsonl=LINE)
+    with inbox.runner() as runner:
         runner.round()
         call = b'{"response": {"status_code": 200, "body": {"choices": [{"message": {"content": "ok"}}]}}}'
-        jobs.cli.end(jobs.batches[0].order.batch_id, output=b" " * 1_000 + call)
+        inbox.cli.end(inbox.batches[0].order.batch_id, output=b" " * 1_000 + call)
         runner.round()
-    assert "has no text" in jobs.read("failed/a/error.txt")
-    assert "choices" in jobs.read("failed/a/output.jsonl")
+    assert "has no text" in inbox.read("failed/a/error.txt")
+    assert "choices" in inbox.read("failed/a/output.jsonl")

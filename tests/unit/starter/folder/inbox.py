@@ -1,4 +1,4 @@
-"""A folder of jobs, and the real API with fakes that runs their batches."""
+"""A folder for inputs, and the real API with fakes that runs their batches."""
 
 import json
 from collections.abc import Generator
@@ -8,16 +8,16 @@ from pathlib import Path
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.records import BatchRow
 from batchwright.starter.client import Client
-from batchwright.starter.folder.job_batches import JobOptions
-from batchwright.starter.folder.job_runner import FolderJobRunner
-from batchwright.starter.folder.job_states import JobFolder
+from batchwright.starter.folder.folder_runner import FolderRunner
+from batchwright.starter.folder.input_batches import BatchOptions
+from batchwright.starter.folder.input_folder import InputFolder
 from tests.unit.starter.cli import LINE, Cli, run_now
 
-OPTIONS = JobOptions(endpoint=Endpoint.CHAT_COMPLETIONS, window="24h", model="llama")
+OPTIONS = BatchOptions(endpoint=Endpoint.CHAT_COMPLETIONS, window="24h", model="llama")
 STATES = ("input/ready", "processing", "output", "failed")
 
 
-class Jobs:
+class Inbox:
     """A folder with methods that do what its users do, and the batches of the API.
 
     `said` contains the lines that were printed.
@@ -29,10 +29,10 @@ class Jobs:
         self.said: list[str] = []
 
     @contextmanager
-    def runner(self, options: JobOptions = OPTIONS) -> Generator[FolderJobRunner]:
-        """Context manager that yields a job runner, as in a newly started process."""
-        with JobFolder(self.path) as folder, Client(self.cli.url) as client:
-            yield FolderJobRunner(folder, client, options, self.said.append)
+    def runner(self, options: BatchOptions = OPTIONS) -> Generator[FolderRunner]:
+        """Context manager that yields a runner of the folder, as in a newly started process."""
+        with InputFolder(self.path) as folder, Client(self.cli.url) as client:
+            yield FolderRunner(folder, client, options, self.said.append)
 
     def drop(self, name: str, content: str | bytes = LINE) -> Path:
         """Drop a complete file into the folder. Return its path."""
@@ -42,7 +42,7 @@ class Jobs:
         return path
 
     def submit(self, name: str, **files: str) -> None:
-        """Submit a job as a directory: write it in a place that is not read, then rename it."""
+        """Submit an input as a directory: write it in a place that is not read, then rename it."""
         staging = self.path / "input" / "writing" / name
         staging.mkdir(parents=True)
         for file, content in files.items():
@@ -75,7 +75,7 @@ class Jobs:
                 self.cli.end(row.order.batch_id, status, error=error)
 
     def states(self) -> dict[str, str]:
-        """Return the states of all jobs by name. A job that is in two states has both."""
+        """Return the states of all inputs by name. An input that is in two states has both."""
         found: dict[str, str] = {}
         for state in STATES:
             for path in (self.path / state).glob("*"):

@@ -1,4 +1,4 @@
-"""The folder of all jobs. The subdirectory in which a job is shows the job's state."""
+"""The folder of all inputs. The subdirectory in which an input is shows the input's state."""
 
 import errno
 import fcntl
@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from batchwright.starter.folder.errors import FolderError
-from batchwright.starter.folder.job_files import JobDirectory, JobFile
+from batchwright.starter.folder.input_directory import FileName, InputDirectory
 
 _LOCK = ".lock"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
@@ -21,8 +20,12 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _STAGED = ".dropped-"
 
 
+class FolderError(Exception):
+    """The folder cannot be used. The message tells the user what to do."""
+
+
 class State(StrEnum):
-    """States of a job. Each state is a subdirectory of the folder. A job is in one of them."""
+    """States of an input. Each state is a subdirectory of the folder. An input is in one of them."""
 
     WRITING = "input/writing"
     READY = "input/ready"
@@ -31,12 +34,12 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-# Final states come first: a job that has ended is not shown as queued because another one has its name.
+# Final states come first: an input that has ended is not shown as queued because another one has its name.
 _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 
 
-class JobFolder:
-    """The folder of all jobs, with a subdirectory for each state. Only one process can use it at a time.
+class InputFolder:
+    """The folder of all inputs, with a subdirectory for each state. Only one process can use it at a time.
 
     It is a context manager. Each method makes at most one change. If the process crashes or a method raises
     OSError, this change is either complete or not made at all.
@@ -63,7 +66,7 @@ class JobFolder:
                 self._open = opened.pop_all()
         except OSError as error:
             raise FolderError(
-                f"{self._path / (error.filename or '')} cannot be used as a folder of jobs: {error.strerror}."
+                f"{self._path / (error.filename or '')} cannot be used for inputs: {error.strerror}."
             ) from None
         return self
 
@@ -73,32 +76,33 @@ class JobFolder:
         self._open.close()
 
     def names(self, state: State) -> list[str]:
-        """Return the names of the jobs in this state. The order is natural: `job_9` comes before `job_10`."""
+        """Return the names of the inputs in this state. The order is natural: `input_9` comes before
+        `input_10`."""
         with os.scandir(self._fds[state]) as entries:
             found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted((name for name in found if not name.startswith(".")), key=_natural)
 
     def state_of(self, name: str) -> State | None:
-        """Return the state of the job with this name; None if there is no such job."""
+        """Return the state of the input with this name; None if there is no such input."""
         return next((state for state in _SEARCHED if self._has(state, name)), None)
 
     @contextmanager
-    def job(self, state: State, name: str) -> Generator[JobDirectory]:
-        """Context manager that opens the directory of the job `name`, which is in the state `state`."""
+    def directory(self, state: State, name: str) -> Generator[InputDirectory]:
+        """Context manager that opens the directory of the input `name`, which is in the state `state`."""
         fd = os.open(name, _DIRECTORY, dir_fd=self._fds[state])
         try:
-            yield JobDirectory(fd, name)
+            yield InputDirectory(fd, name)
         finally:
             os.close(fd)
 
     def move(self, name: str, source: State, target: State) -> None:
-        """Move the job `name` from the state `source` to the state `target`."""
+        """Move the input `name` from the state `source` to the state `target`."""
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:
-        """Move the directory `entry` to the failed jobs under the name `name`. Return its new name.
+        """Move the directory `entry` to the failed inputs under the name `name`. Return its new name.
 
-        If another job already has this name, a number is added to it.
+        If another input already has this name, a number is added to it.
         """
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))
@@ -135,9 +139,9 @@ class JobFolder:
             os.mkdir(staged, dir_fd=writing)
         fd = os.open(staged, _DIRECTORY, dir_fd=writing)
         try:
-            os.stat(JobFile.INPUT, dir_fd=fd, follow_symlinks=False)
+            os.stat(FileName.INPUT, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:
-            os.rename(file, JobFile.INPUT, src_dir_fd=self._fds[place], dst_dir_fd=fd)
+            os.rename(file, FileName.INPUT, src_dir_fd=self._fds[place], dst_dir_fd=fd)
         else:
             why = "an earlier file of this name could not be moved yet"
             raise FileExistsError(errno.EEXIST, why, file)
@@ -150,16 +154,14 @@ class JobFolder:
         return sorted(name for name in os.listdir(self._fds[State.WRITING]) if name.startswith(_STAGED))
 
     def staged_name(self, staged: str) -> str:
-        """Return the name of the job that a staged file will become.
+        """Return the name of the input that a staged file will become.
 
         `staged` is the name of the hidden directory to which `stage` has moved the file.
         """
         return staged.removeprefix(_STAGED)
 
     def publish(self, staged: str) -> None:
-        """Queue the job of a dropped file: move its hidden directory, which `stage` returned, to the queued
-        jobs.
-        """
+        """Queue a dropped file: move its hidden directory, which `stage` returned, to the queued inputs."""
         writing, ready = self._fds[State.WRITING], self._fds[State.READY]
         os.rename(staged, self.staged_name(staged), src_dir_fd=writing, dst_dir_fd=ready)
 
@@ -203,7 +205,7 @@ def _open_below(root: int, path: str, opened: ExitStack) -> int:
         fd = os.open(part, _DIRECTORY, dir_fd=fd)
         opened.callback(os.close, fd)
     if os.fstat(fd).st_dev != os.fstat(root).st_dev:
-        raise OSError(0, "it is on another file system, so jobs cannot be moved to it at once", path)
+        raise OSError(0, "it is on another file system, so inputs cannot be moved to it at once", path)
     return fd
 
 

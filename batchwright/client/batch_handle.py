@@ -1,10 +1,11 @@
-"""Asynchronous jobs: follow a batch, read its results, and control it."""
+# Written by `python -m tests.unit.client.synchronous` from async_batch_handle.py: change that file.
+"""Synchronous handle of a batch: follow the batch, read its results, and control it."""
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 
-from openai import AsyncOpenAI, AsyncStream, BadRequestError
+from openai import BadRequestError, OpenAI, Stream
 from openai.types import Batch
 
 from batchwright.client.connection import (
@@ -28,8 +29,8 @@ from batchwright.client.requests import (
 from batchwright.client.results import STATUSES, InputOrder, Result, Status
 
 
-class AsyncJob:
-    """A batch that was submitted: follow it, control it and read its results. `AsyncBatches` creates jobs.
+class BatchHandle:
+    """Handle of a batch: follow the batch, control it and read its results. `Batches` creates handles.
 
     `follow`, `wait` and `results` reconnect if a connection breaks or the API is unavailable. After about 15
     minutes without a response, they raise the last error.
@@ -38,7 +39,7 @@ class AsyncJob:
         batch: the batch, as the API last showed it.
     """
 
-    def __init__(self, client: AsyncOpenAI, batch: Batch, custom_ids: list[str] | None = None) -> None:
+    def __init__(self, client: OpenAI, batch: Batch, custom_ids: list[str] | None = None) -> None:
         self._client, self.batch, self._custom_ids = client, batch, custom_ids
 
     @property
@@ -46,25 +47,25 @@ class AsyncJob:
         """Id of the batch."""
         return self.batch.id
 
-    async def follow(self) -> AsyncGenerator[Batch]:
+    def follow(self) -> Generator[Batch]:
         """Yield the batch now and after each change, until it has ended and its files are written."""
         last = None
-        async with aclosing(self._beats()) as beats:
-            async for batch in beats:
+        with closing(self._beats()) as beats:
+            for batch in beats:
                 if batch is not last:
                     last = batch
                     yield batch
 
-    async def wait(self) -> Batch:
+    def wait(self) -> Batch:
         """Wait until the batch has ended and its files are written. Return the batch.
 
         The batch is returned even if it failed, expired or was cancelled.
         """
-        async for _ in self._beats():
+        for _ in self._beats():
             pass
         return self.batch
 
-    async def results(self) -> AsyncGenerator[Result]:
+    def results(self) -> Generator[Result]:
         """Yield the result of each line in input order, completed or failed, as soon as it is final.
 
         A line without a final result holds back all results after it. The iteration ends when the batch has
@@ -76,20 +77,19 @@ class AsyncJob:
         """
         patience = Patience()
         if self._custom_ids is None:
-            self._custom_ids = await self._read_custom_ids(patience)
+            self._custom_ids = self._read_custom_ids(patience)
         order = InputOrder(self._custom_ids)
-        async with aclosing(self._beats()) as beats:
-            async for batch in beats:
+        with closing(self._beats()) as beats:
+            for batch in beats:
                 if order.has_settled(batch) or has_ended(batch):
-                    async with aclosing(self._settled(order, patience)) as settled:
-                        async for result in settled:
-                            yield result
+                    with closing(self._settled(order, patience)) as settled:
+                        yield from settled
         order.check(self.batch)
 
-    async def retry_failed(
+    def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
-    ) -> "AsyncJob":
-        """Create a batch that sends the failed lines of this ended batch again, and return its job.
+    ) -> "BatchHandle":
+        """Create a batch that sends the failed lines of this ended batch again, and return its handle.
 
         A batch can be retried once. A repeated call returns the same new batch.
 
@@ -102,19 +102,19 @@ class AsyncJob:
                 was already retried with other codes.
         """
         path, body = batch_path(self.id, "/x/retry"), retry_body(codes, completion_window)
-        return AsyncJob(self._client, await self._client.post(path, cast_to=Batch, body=body))
+        return BatchHandle(self._client, self._client.post(path, cast_to=Batch, body=body))
 
-    async def pause(self) -> Batch:
+    def pause(self) -> Batch:
         """Stop sending lines until `resume`. The deadline does not change. Return the batch.
 
         Raises:
             openai.ConflictError: the batch has ended or is being cancelled.
         """
-        self.batch = await self._client.post(batch_path(self.id, "/x/pause"), cast_to=Batch)
+        self.batch = self._client.post(batch_path(self.id, "/x/pause"), cast_to=Batch)
         return self.batch
 
-    async def resume(self, *, completion_window: str | None = None) -> "AsyncJob":
-        """Resume a paused batch, and return its job. If the batch has ended early, continue it in a new
+    def resume(self, *, completion_window: str | None = None) -> "BatchHandle":
+        """Resume a paused batch, and return its handle. If the batch has ended early, continue it in a new
         batch.
 
         The new batch sends the lines without a result, and copies the results of this batch. A batch can be
@@ -127,11 +127,11 @@ class AsyncJob:
             openai.ConflictError: the batch is completed, or is being cancelled.
         """
         path, body = batch_path(self.id, "/x/resume"), retry_body(None, completion_window)
-        return AsyncJob(
-            self._client, await self._client.post(path, cast_to=Batch, body=body or None), self._custom_ids
+        return BatchHandle(
+            self._client, self._client.post(path, cast_to=Batch, body=body or None), self._custom_ids
         )
 
-    async def cancel(self) -> Batch:
+    def cancel(self) -> Batch:
         """Cancel the batch, as `client.batches.cancel` does, and return it.
 
         Results that the batch already has are kept. If the batch was already cancelled, nothing changes.
@@ -139,10 +139,10 @@ class AsyncJob:
         Raises:
             openai.ConflictError: the batch has ended in another way.
         """
-        self.batch = await self._client.batches.cancel(self.id)
+        self.batch = self._client.batches.cancel(self.id)
         return self.batch
 
-    async def delete(self, *, keep_files: bool = False) -> None:
+    def delete(self, *, keep_files: bool = False) -> None:
         """Delete an ended batch, with its output and error files. A repeated call has no effect.
 
         Args:
@@ -153,9 +153,9 @@ class AsyncJob:
                 location.
         """
         query = {"keep_files": "true"} if keep_files else {}
-        await self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
+        self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
 
-    async def _beats(self) -> AsyncGenerator[Batch]:
+    def _beats(self) -> Generator[Batch]:
         """Yield the batch each time the API sends something on the event stream.
 
         The API sends an event when the batch changes. After 15 s without an event, it sends a comment to keep
@@ -165,8 +165,8 @@ class AsyncJob:
         path = batch_path(self.id, "/x/events")
         while True:
             try:
-                async with self._open(path, {}, EVENTS_TIMEOUT_SECONDS, events.connect()) as pieces:
-                    async for piece in pieces:
+                with self._open(path, {}, EVENTS_TIMEOUT_SECONDS, events.connect()) as pieces:
+                    for piece in pieces:
                         patience.reset()
                         self.batch = events.feed(piece) or self.batch
                         yield self.batch
@@ -175,74 +175,74 @@ class AsyncJob:
                 pause = RECONNECT_SECONDS
             except ERRORS as error:
                 pause = patience.pause_after(error)
-            await asyncio.sleep(pause)
+            time.sleep(pause)
 
-    async def _settled(self, order: InputOrder, patience: Patience) -> AsyncGenerator[Result]:
+    def _settled(self, order: InputOrder, patience: Patience) -> Generator[Result]:
         """Yield results in input order, from the next line up to the first line without a final result."""
         while True:
             try:
-                async with (
-                    aclosing(self._file("completed", order)) as completed,
-                    aclosing(self._file("failed", order)) as failed,
+                with (
+                    closing(self._file("completed", order)) as completed,
+                    closing(self._file("failed", order)) as failed,
                 ):
-                    files: dict[Status, AsyncIterator[Result]] = {"completed": completed, "failed": failed}
+                    files: dict[Status, Iterator[Result]] = {"completed": completed, "failed": failed}
                     heads: dict[Status, Result | None] = {
-                        status: await anext(files[status], None) for status in STATUSES
+                        status: next(files[status], None) for status in STATUSES
                     }
                     patience.reset()
                     while found := order.next_of(heads):
                         status, result = found
                         order.take(status, result)
                         yield result
-                        heads[status] = await anext(files[status], None)
+                        heads[status] = next(files[status], None)
                 return
             except BadRequestError:
                 if not order.rewind():
                     raise
             except ERRORS as error:
-                await asyncio.sleep(patience.pause_after(error))
+                time.sleep(patience.pause_after(error))
 
-    async def _file(self, status: Status, order: InputOrder) -> AsyncGenerator[Result]:
+    def _file(self, status: Status, order: InputOrder) -> Generator[Result]:
         """Yield the results with this status that the caller has not taken yet, in input order.
 
         The iteration ends before the first line without a final result.
         """
         lines, path = Lines(), batch_path(self.id, "/x/results")
-        async with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
-            async for piece in pieces:
+        with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
+            for piece in pieces:
                 for line in lines.feed(piece):
                     result = Result.parse(line, failed=status == "failed")
                     if not order.is_taken(result):
                         yield result
 
-    async def _read_custom_ids(self, patience: Patience) -> list[str]:
+    def _read_custom_ids(self, patience: Patience) -> list[str]:
         """Read the batch's input file, and return its custom ids in order."""
         while True:
             lines = Lines()
             try:
                 path = f"/files/{self.batch.input_file_id}/content"
-                async with self._open(path, {}, RESULTS_TIMEOUT_SECONDS) as pieces:
-                    read = [custom_id_of(line) async for piece in pieces for line in lines.feed(piece)]
+                with self._open(path, {}, RESULTS_TIMEOUT_SECONDS) as pieces:
+                    read = [custom_id_of(line) for piece in pieces for line in lines.feed(piece)]
                 read.append(custom_id_of(lines.rest()))
                 return [custom_id for custom_id in read if custom_id is not None]
             except ERRORS as error:
-                await asyncio.sleep(patience.pause_after(error))
+                time.sleep(patience.pause_after(error))
 
-    @asynccontextmanager
-    async def _open(
+    @contextmanager
+    def _open(
         self,
         path: str,
         parameters: Mapping[str, object],
         timeout_seconds: float,
         headers: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[AsyncIterator[bytes]]:
+    ) -> Generator[Iterator[bytes]]:
         """Context manager that sends a GET request. It yields an iterator over the bytes of the response."""
-        stream = await self._client.get(
+        stream = self._client.get(
             path,
             cast_to=object,
             options={"params": parameters, "headers": headers or {}, "timeout": timeout_seconds},
             stream=True,
-            stream_cls=AsyncStream[object],
+            stream_cls=Stream[object],
         )
-        async with stream:
-            yield stream.response.aiter_bytes()
+        with stream:
+            yield stream.response.iter_bytes()

@@ -1,4 +1,4 @@
-"""Runs the jobs of a folder as batches of the API."""
+"""Runs the inputs of a folder as batches of the API."""
 
 import time
 from collections.abc import Callable
@@ -7,32 +7,31 @@ from typing import NamedTuple
 
 from batchwright.starter.client import Client, ClientError
 from batchwright.starter.folder.dropped_files import NAME_TAKEN, DroppedFiles
-from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_batches import DENIED, JobBatches, JobOptions
-from batchwright.starter.folder.job_files import JobDirectory, JobFile, printable
-from batchwright.starter.folder.job_states import JobFolder, State
+from batchwright.starter.folder.input_batches import DENIED, BatchOptions, InputBatches
+from batchwright.starter.folder.input_directory import FileName, InputDirectory, InputFailed, printable
+from batchwright.starter.folder.input_folder import InputFolder, State
 from batchwright.starter.output import count_text, waiting_text
 
 _ROUND_SECONDS = 1.0
-_CALLS_PER_ROUND = 20  # maximum jobs to start, and maximum batches to poll
-_RETRY_SECONDS = 30.0  # for a job that cannot be moved, or after an error of the API
+_CALLS_PER_ROUND = 20  # maximum inputs to start, and maximum batches to poll
+_RETRY_SECONDS = 30.0  # for an input that cannot be moved, or after an error of the API
 
 
 @dataclass
 class _Running:
-    """A job whose batch exists. `shown` is the state of the batch that was last shown to the user."""
+    """An input whose batch exists. `shown` is the state of the batch that was last shown to the user."""
 
     batch_id: str
     shown: str = ""
 
 
 class _SetAside(NamedTuple):
-    """A job that cannot continue now, and is tried again later.
+    """An input that cannot continue now, and is tried again later.
 
     Attributes:
         why: reason, for the user.
         until: time of the next attempt, in seconds (monotonic).
-        is_immovable: True if the job's directory cannot be changed. False if the API had an internal error.
+        is_immovable: True if the input's directory cannot be changed. False if the API had an internal error.
     """
 
     why: str
@@ -40,8 +39,8 @@ class _SetAside(NamedTuple):
     is_immovable: bool
 
 
-class FolderJobRunner:
-    """Runs the jobs of a folder: creates their batches, and moves them from state to state.
+class FolderRunner:
+    """Runs the inputs of a folder: creates their batches, and moves them from state to state.
 
     All state is in the folder and in the API. If the process is killed, another process can continue.
 
@@ -50,10 +49,10 @@ class FolderJobRunner:
     """
 
     def __init__(
-        self, folder: JobFolder, client: Client, options: JobOptions, say: Callable[[str], None]
+        self, folder: InputFolder, client: Client, options: BatchOptions, say: Callable[[str], None]
     ) -> None:
         self._folder, self._say = folder, say
-        self._batches = JobBatches(client, options)
+        self._batches = InputBatches(client, options)
         self._dropped = DroppedFiles(folder, say)
         self._running: dict[str, _Running] = {}
         self._set_aside: dict[tuple[State, str], _SetAside] = {}
@@ -62,33 +61,33 @@ class FolderJobRunner:
 
     @property
     def running(self) -> int:
-        """Number of jobs whose batches have not ended."""
+        """Number of inputs whose batches have not ended."""
         return len(self._running)
 
     @property
     def has_failures(self) -> bool:
-        """True if a job has failed or cannot be moved."""
+        """True if an input has failed or cannot be moved."""
         return bool(self._failed or self._dropped.failed or self._set_aside)
 
     def run(self, *, once: bool) -> None:
-        """Run jobs until the process ends. If `once` is True, return when no job can continue.
+        """Run inputs until the process ends. If `once` is True, return when no input can continue.
 
         Raises:
-            ClientError: the API denies access. The jobs stay in their states.
+            ClientError: the API denies access. The inputs stay in their states.
         """
         while not self.round() or not once:
             time.sleep(_ROUND_SECONDS)
 
     def round(self) -> bool:
-        """Do one round: turn dropped files into jobs, poll the batches, and start jobs.
+        """Do one round: turn dropped files into inputs, poll the batches, and start inputs.
 
-        Return True if no job is left that can continue, and no dropped file is incomplete.
+        Return True if no input is left that can continue, and no dropped file is incomplete.
 
         Raises:
             ClientError: as in `run`.
         """
         incomplete = self._dropped.take()
-        outages = [self._outage_in(phase) for phase in (self._poll, self._start_jobs)]
+        outages = [self._outage_in(phase) for phase in (self._poll, self._start_inputs)]
         outage = next(filter(None, outages), "")
         if outage != self._outage:
             self._outage = outage
@@ -96,7 +95,7 @@ class FolderJobRunner:
         left = {
             (state, name) for state in (State.PROCESSING, State.READY) for name in self._folder.names(state)
         }
-        immovable = {job for job, aside in self._set_aside.items() if aside.is_immovable}
+        immovable = {place for place, aside in self._set_aside.items() if aside.is_immovable}
         return not incomplete and left <= immovable
 
     def _outage_in(self, phase: Callable[[], None]) -> str:
@@ -116,13 +115,13 @@ class FolderJobRunner:
 
     def _poll(self) -> None:
         present = set(self._folder.names(State.PROCESSING))
-        self._running = {name: job for name, job in self._running.items() if name in present}
+        self._running = {name: running for name, running in self._running.items() if name in present}
         for name in list(self._running)[:_CALLS_PER_ROUND]:
             self._running[name] = self._running.pop(name)  # the next round begins with the others
             self._attempt(name, self._check)
 
-    def _start_jobs(self) -> None:
-        """Start jobs in the order of their names. Jobs that an earlier process has begun come first."""
+    def _start_inputs(self) -> None:
+        """Start inputs in the order of their names. Inputs that an earlier process has begun come first."""
         started = 0
         for state in (State.PROCESSING, State.READY):
             for name in self._folder.names(state):
@@ -135,10 +134,10 @@ class FolderJobRunner:
                     self._attempt(name, self._start)
 
     def _claim(self, name: str) -> bool:
-        """Move a queued job to the running jobs. Return True if this succeeds.
+        """Move a queued input to the running inputs. Return True if this succeeds.
 
-        Return False if the job cannot be moved. If another job already has its name, move the queued job to
-        the failed jobs and return False.
+        Return False if the input cannot be moved. If another input already has its name, move the queued
+        input to the failed inputs and return False.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:
@@ -156,8 +155,8 @@ class FolderJobRunner:
         aside = self._set_aside.get((state, name))
         return aside is None or time.monotonic() >= aside.until
 
-    def _attempt(self, name: str, step: Callable[[JobDirectory], None]) -> None:
-        """Do one step of a running job. If the job fails, move it to the failed jobs.
+    def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
+        """Do one step of a running input. If the input fails, move it to the failed inputs.
 
         Raises:
             ClientError: the API accepts no requests now, or denies access.
@@ -165,14 +164,16 @@ class FolderJobRunner:
         if not self._is_due(State.PROCESSING, name):
             return
         try:
-            with self._folder.job(State.PROCESSING, name) as job:
-                step(job)
+            with self._folder.directory(State.PROCESSING, name) as directory:
+                step(directory)
             self._set_aside.pop((State.PROCESSING, name), None)
-        except JobFailed as error:
+        except InputFailed as error:
             self._fail(name, State.PROCESSING, str(error))
         except OSError as error:
             self._fail(
-                name, State.PROCESSING, f"The directory of the job cannot be used: {error.strerror or error}."
+                name,
+                State.PROCESSING,
+                f"The directory of the input cannot be used: {error.strerror or error}.",
             )
         except ClientError as error:
             if error.is_transient or error.status in DENIED:
@@ -182,41 +183,43 @@ class FolderJobRunner:
             else:
                 self._put_aside(State.PROCESSING, name, str(error), is_immovable=False)
 
-    def _start(self, job: JobDirectory) -> None:
-        started = self._batches.start(job)
-        self._running[job.name] = _Running(started.batch_id)
-        self._report(job.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}")
+    def _start(self, directory: InputDirectory) -> None:
+        started = self._batches.start(directory)
+        self._running[directory.name] = _Running(started.batch_id)
+        self._report(
+            directory.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}"
+        )
 
-    def _check(self, job: JobDirectory) -> None:
-        """Poll the batch of a job. If the batch has ended and its files are written, write the job's
+    def _check(self, directory: InputDirectory) -> None:
+        """Poll the batch of an input. If the batch has ended and its files are written, write the input's
         results.
         """
-        running = self._running[job.name]
+        running = self._running[directory.name]
         batch = self._batches.get(running.batch_id)
         if batch.status.is_terminal and not batch.x_batchwright.files_pending:
-            self._batches.write_results(job, batch)
-            self._folder.move(job.name, State.PROCESSING, State.OUTPUT)
-            del self._running[job.name]
-            self._report(job.name, f"{count_text(batch.request_counts)}, completed")
+            self._batches.write_results(directory, batch)
+            self._folder.move(directory.name, State.PROCESSING, State.OUTPUT)
+            del self._running[directory.name]
+            self._report(directory.name, f"{count_text(batch.request_counts)}, completed")
             return
         why = "".join(f"; {waiting_text(each)}" for each in batch.waiting)
         state = f"{batch.status.value}{', paused' if batch.x_batchwright.paused else ''}{why}"
         if state != running.shown:
             running.shown = state
             counts = f"{count_text(batch.request_counts)}, " if batch.request_counts.total else ""
-            self._report(job.name, f"{counts}{state}")
+            self._report(directory.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Write `reason`, why the job has failed, into the job's directory, and move the job to the failed
-        jobs.
+        """Write `reason`, why the input has failed, into the input's directory, and move the input to the
+        failed inputs.
         """
         try:
-            with self._folder.job(state, name) as job:
-                job.write(JobFile.REASON, [reason.encode(errors="replace") + b"\n"])
+            with self._folder.directory(state, name) as directory:
+                directory.write(FileName.REASON, [reason.encode(errors="replace") + b"\n"])
             moved = self._folder.move_to_failed(name, state, name)
-        except FileNotFoundError:  # a user has removed the job
+        except FileNotFoundError:  # a user has removed the input
             return
-        except (OSError, JobFailed) as error:
+        except (OSError, InputFailed) as error:
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
             self._put_aside(
                 state, name, f"{reason} It cannot be moved to {State.FAILED}: {why}", is_immovable=True
@@ -229,10 +232,10 @@ class FolderJobRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Do not touch a job for `_RETRY_SECONDS`, and tell the user why.
+        """Do not touch an input for `_RETRY_SECONDS`, and tell the user why.
 
         Args:
-            is_immovable: True if the job's directory cannot be moved.
+            is_immovable: True if the input's directory cannot be moved.
         """
         before = self._set_aside.get((state, name))
         self._set_aside[state, name] = _SetAside(why, time.monotonic() + _RETRY_SECONDS, is_immovable)

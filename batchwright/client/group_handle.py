@@ -1,5 +1,5 @@
-# Written by `python -m tests.unit.client.synchronous` from async_job_groups.py: change that file.
-"""Synchronous groups of jobs: the parts of an input that is too large for one batch."""
+# Written by `python -m tests.unit.client.synchronous` from async_group_handle.py: change that file.
+"""Synchronous handle of a group: the batches of an input that is too large for one batch."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -9,6 +9,7 @@ from typing import TypeVar
 from openai import APIStatusError, ConflictError, OpenAI
 from openai.types import Batch
 
+from batchwright.client.batch_handle import BatchHandle
 from batchwright.client.connection import ENDED
 from batchwright.client.groups import (
     GroupPage,
@@ -19,22 +20,21 @@ from batchwright.client.groups import (
     summed,
     with_failed_lines,
 )
-from batchwright.client.jobs import Job
 from batchwright.client.results import Result
 
 _Done = TypeVar("_Done")
 
 
-class JobGroup(Job):
-    """Job of a group: several batches with the requests of one input that is too large for a single batch.
+class GroupHandle(BatchHandle):
+    """Handle of a group: several batches with the requests of one input that is too large for one batch.
 
     Attributes:
         batch: sums over the batches of the group, as the API last showed them. Its id is the id of the group.
-        jobs: one job per batch, in the order of the requests.
+        handles: one handle per batch, in the order of the requests.
     """
 
-    def __init__(self, client: OpenAI, group: str, jobs: "list[Job]") -> None:
-        self._client, self._group, self.jobs = client, group, jobs
+    def __init__(self, client: OpenAI, group: str, handles: "list[BatchHandle]") -> None:
+        self._client, self._group, self.handles = client, group, handles
         self.batch = self._summed()
 
     def follow(self) -> Generator[Batch]:
@@ -46,8 +46,8 @@ class JobGroup(Job):
         Only one batch is watched at a time: first the first batch until its end, then the next one. The
         counts of a batch that is not watched yet are those that the API showed last.
         """
-        for job in self.jobs:
-            with closing(job.follow()) as batches:
+        for handle in self.handles:
+            with closing(handle.follow()) as batches:
                 for _ in batches:
                     self.batch = self._summed()
                     yield self.batch
@@ -59,19 +59,19 @@ class JobGroup(Job):
         return self.batch
 
     def results(self) -> Generator[Result]:
-        """Yield the result of each line in the order of the requests, as `Job.results` does."""
-        for job in self.jobs:
-            with closing(job.results()) as results:
+        """Yield the result of each line in the order of the requests, as `BatchHandle.results` does."""
+        for handle in self.handles:
+            with closing(handle.results()) as results:
                 yield from results
             self.batch = self._summed()
 
     def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
-    ) -> "JobGroup":
+    ) -> "GroupHandle":
         """Retry the failed lines of each batch in a new batch. Return the new batches as a group.
 
         Each batch can be retried once. A repeated call returns the same new batches. The returned group has
-        the same id as this group, but only the new batches as jobs.
+        the same id as this group, but only the new batches as handles.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
@@ -83,34 +83,37 @@ class JobGroup(Job):
         """
         wanted = None if codes is None else list(codes)
         self._refresh()
-        check_all_ended(self._group, [job.batch for job in self.jobs])
-        ids = with_failed_lines([job.batch for job in self.jobs], wanted)
-        failed = [job for job in self.jobs if job.id in ids]
+        check_all_ended(self._group, [handle.batch for handle in self.handles])
+        ids = with_failed_lines([handle.batch for handle in self.handles], wanted)
+        failed = [handle for handle in self.handles if handle.id in ids]
         if not failed:
             why = "" if wanted is None else f" with {' or '.join(wanted)}"
             raise ValueError(f"{self.id} has no line that failed{why}.")
-        retry = partial(Job.retry_failed, codes=wanted, completion_window=completion_window)
-        return JobGroup(self._client, self._group, self._each(failed, retry))
+        retry = partial(BatchHandle.retry_failed, codes=wanted, completion_window=completion_window)
+        return GroupHandle(self._client, self._group, self._each(failed, retry))
 
     def pause(self) -> Batch:
-        """Pause the batches that have not ended, as `Job.pause` does. Return the sums over the group.
+        """Pause the batches that have not ended, as `BatchHandle.pause` does. Return the sums over the
+        group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        return self._change_live(Job.pause)
+        return self._change_live(BatchHandle.pause)
 
-    def resume(self, *, completion_window: str | None = None) -> "JobGroup":
-        """Resume the batches that are not completed, as `Job.resume` does. Return the new group.
+    def resume(self, *, completion_window: str | None = None) -> "GroupHandle":
+        """Resume the batches that are not completed, as `BatchHandle.resume` does. Return the new group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
         self._refresh()
-        jobs = [job for job in self.jobs if job.batch.status != "completed"]
-        resume = partial(Job.resume, completion_window=completion_window)
-        resumed = dict(zip((job.id for job in jobs), self._each(jobs, resume), strict=True))
-        return JobGroup(self._client, self._group, [resumed.get(job.id, job) for job in self.jobs])
+        handles = [handle for handle in self.handles if handle.batch.status != "completed"]
+        resume = partial(BatchHandle.resume, completion_window=completion_window)
+        resumed = dict(zip((handle.id for handle in handles), self._each(handles, resume), strict=True))
+        return GroupHandle(
+            self._client, self._group, [resumed.get(handle.id, handle) for handle in self.handles]
+        )
 
     def cancel(self) -> Batch:
         """Cancel the batches that have not ended, and return the sums over the group.
@@ -120,7 +123,7 @@ class JobGroup(Job):
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        return self._change_live(Job.cancel)
+        return self._change_live(BatchHandle.cancel)
 
     def delete(self, *, keep_files: bool = False) -> None:
         """Delete all batches of the group, and the batches that retry or resume one of them.
@@ -137,54 +140,56 @@ class JobGroup(Job):
         """
         batches = group_batches(self._client, self._group)
         check_all_ended(self._group, batches)
-        jobs = [Job(self._client, batch) for batch in batches]
-        self._each(jobs, partial(Job.delete, keep_files=keep_files))
+        handles = [BatchHandle(self._client, batch) for batch in batches]
+        self._each(handles, partial(BatchHandle.delete, keep_files=keep_files))
 
-    def _change_live(self, change: Callable[[Job], Batch]) -> Batch:
+    def _change_live(self, change: Callable[[BatchHandle], Batch]) -> Batch:
         """Call `change` for each batch that has not ended. Return the sums over the group."""
 
-        def change_unless_ended(job: Job) -> None:
+        def change_unless_ended(handle: BatchHandle) -> None:
             try:
-                change(job)
+                change(handle)
             except ConflictError:
-                self._read(job)
-                if job.batch.status not in ENDED:
+                self._read(handle)
+                if handle.batch.status not in ENDED:
                     raise
 
         self._refresh()
-        self._each([job for job in self.jobs if job.batch.status not in ENDED], change_unless_ended)
+        self._each(
+            [handle for handle in self.handles if handle.batch.status not in ENDED], change_unless_ended
+        )
         return self.batch
 
     def _refresh(self) -> None:
         """Read all batches again from the API, and update the sums in `batch`."""
-        for job in self.jobs:
-            self._read(job)
+        for handle in self.handles:
+            self._read(handle)
         self.batch = self._summed()
 
-    def _read(self, job: Job) -> None:
-        job.batch = self._client.batches.retrieve(job.id)
+    def _read(self, handle: BatchHandle) -> None:
+        handle.batch = self._client.batches.retrieve(handle.id)
 
-    def _each(self, jobs: Iterable[Job], action: Callable[[Job], _Done]) -> list[_Done]:
-        """Call `action` for each job, and return the results.
+    def _each(self, handles: Iterable[BatchHandle], action: Callable[[BatchHandle], _Done]) -> list[_Done]:
+        """Call `action` for each handle, and return the results.
 
-        If the API rejects the call for one job, `action` is still called for the other jobs.
+        If the API rejects the call for one handle, `action` is still called for the other handles.
 
         Raises:
             PartsFailed: the API rejected some of the calls.
         """
         done, errors = list[_Done](), dict[str, APIStatusError]()
-        for job in jobs:
+        for handle in handles:
             try:
-                done.append(action(job))
+                done.append(action(handle))
             except APIStatusError as error:
-                errors[job.id] = rejection_of(error)
+                errors[handle.id] = rejection_of(error)
         self.batch = self._summed()
         if errors:
             raise PartsFailed(self.id, errors)
         return done
 
     def _summed(self) -> Batch:
-        return summed(self._group, [job.batch for job in self.jobs])
+        return summed(self._group, [handle.batch for handle in self.handles])
 
 
 def group_batches(client: OpenAI, group: str) -> list[Batch]:

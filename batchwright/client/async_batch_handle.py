@@ -1,11 +1,10 @@
-# Written by `python -m tests.unit.client.synchronous` from async_jobs.py: change that file.
-"""Synchronous jobs: follow a batch, read its results, and control it."""
+"""Asynchronous handle of a batch: follow the batch, read its results, and control it."""
 
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
 
-from openai import BadRequestError, OpenAI, Stream
+from openai import AsyncOpenAI, AsyncStream, BadRequestError
 from openai.types import Batch
 
 from batchwright.client.connection import (
@@ -29,8 +28,8 @@ from batchwright.client.requests import (
 from batchwright.client.results import STATUSES, InputOrder, Result, Status
 
 
-class Job:
-    """A batch that was submitted: follow it, control it and read its results. `Batches` creates jobs.
+class AsyncBatchHandle:
+    """Handle of a batch: follow the batch, control it and read its results. `AsyncBatches` creates handles.
 
     `follow`, `wait` and `results` reconnect if a connection breaks or the API is unavailable. After about 15
     minutes without a response, they raise the last error.
@@ -39,7 +38,7 @@ class Job:
         batch: the batch, as the API last showed it.
     """
 
-    def __init__(self, client: OpenAI, batch: Batch, custom_ids: list[str] | None = None) -> None:
+    def __init__(self, client: AsyncOpenAI, batch: Batch, custom_ids: list[str] | None = None) -> None:
         self._client, self.batch, self._custom_ids = client, batch, custom_ids
 
     @property
@@ -47,25 +46,25 @@ class Job:
         """Id of the batch."""
         return self.batch.id
 
-    def follow(self) -> Generator[Batch]:
+    async def follow(self) -> AsyncGenerator[Batch]:
         """Yield the batch now and after each change, until it has ended and its files are written."""
         last = None
-        with closing(self._beats()) as beats:
-            for batch in beats:
+        async with aclosing(self._beats()) as beats:
+            async for batch in beats:
                 if batch is not last:
                     last = batch
                     yield batch
 
-    def wait(self) -> Batch:
+    async def wait(self) -> Batch:
         """Wait until the batch has ended and its files are written. Return the batch.
 
         The batch is returned even if it failed, expired or was cancelled.
         """
-        for _ in self._beats():
+        async for _ in self._beats():
             pass
         return self.batch
 
-    def results(self) -> Generator[Result]:
+    async def results(self) -> AsyncGenerator[Result]:
         """Yield the result of each line in input order, completed or failed, as soon as it is final.
 
         A line without a final result holds back all results after it. The iteration ends when the batch has
@@ -77,19 +76,20 @@ class Job:
         """
         patience = Patience()
         if self._custom_ids is None:
-            self._custom_ids = self._read_custom_ids(patience)
+            self._custom_ids = await self._read_custom_ids(patience)
         order = InputOrder(self._custom_ids)
-        with closing(self._beats()) as beats:
-            for batch in beats:
+        async with aclosing(self._beats()) as beats:
+            async for batch in beats:
                 if order.has_settled(batch) or has_ended(batch):
-                    with closing(self._settled(order, patience)) as settled:
-                        yield from settled
+                    async with aclosing(self._settled(order, patience)) as settled:
+                        async for result in settled:
+                            yield result
         order.check(self.batch)
 
-    def retry_failed(
+    async def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
-    ) -> "Job":
-        """Create a batch that sends the failed lines of this ended batch again, and return its job.
+    ) -> "AsyncBatchHandle":
+        """Create a batch that sends the failed lines of this ended batch again, and return its handle.
 
         A batch can be retried once. A repeated call returns the same new batch.
 
@@ -102,19 +102,19 @@ class Job:
                 was already retried with other codes.
         """
         path, body = batch_path(self.id, "/x/retry"), retry_body(codes, completion_window)
-        return Job(self._client, self._client.post(path, cast_to=Batch, body=body))
+        return AsyncBatchHandle(self._client, await self._client.post(path, cast_to=Batch, body=body))
 
-    def pause(self) -> Batch:
+    async def pause(self) -> Batch:
         """Stop sending lines until `resume`. The deadline does not change. Return the batch.
 
         Raises:
             openai.ConflictError: the batch has ended or is being cancelled.
         """
-        self.batch = self._client.post(batch_path(self.id, "/x/pause"), cast_to=Batch)
+        self.batch = await self._client.post(batch_path(self.id, "/x/pause"), cast_to=Batch)
         return self.batch
 
-    def resume(self, *, completion_window: str | None = None) -> "Job":
-        """Resume a paused batch, and return its job. If the batch has ended early, continue it in a new
+    async def resume(self, *, completion_window: str | None = None) -> "AsyncBatchHandle":
+        """Resume a paused batch, and return its handle. If the batch has ended early, continue it in a new
         batch.
 
         The new batch sends the lines without a result, and copies the results of this batch. A batch can be
@@ -127,9 +127,11 @@ class Job:
             openai.ConflictError: the batch is completed, or is being cancelled.
         """
         path, body = batch_path(self.id, "/x/resume"), retry_body(None, completion_window)
-        return Job(self._client, self._client.post(path, cast_to=Batch, body=body or None), self._custom_ids)
+        return AsyncBatchHandle(
+            self._client, await self._client.post(path, cast_to=Batch, body=body or None), self._custom_ids
+        )
 
-    def cancel(self) -> Batch:
+    async def cancel(self) -> Batch:
         """Cancel the batch, as `client.batches.cancel` does, and return it.
 
         Results that the batch already has are kept. If the batch was already cancelled, nothing changes.
@@ -137,10 +139,10 @@ class Job:
         Raises:
             openai.ConflictError: the batch has ended in another way.
         """
-        self.batch = self._client.batches.cancel(self.id)
+        self.batch = await self._client.batches.cancel(self.id)
         return self.batch
 
-    def delete(self, *, keep_files: bool = False) -> None:
+    async def delete(self, *, keep_files: bool = False) -> None:
         """Delete an ended batch, with its output and error files. A repeated call has no effect.
 
         Args:
@@ -151,9 +153,9 @@ class Job:
                 location.
         """
         query = {"keep_files": "true"} if keep_files else {}
-        self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
+        await self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
 
-    def _beats(self) -> Generator[Batch]:
+    async def _beats(self) -> AsyncGenerator[Batch]:
         """Yield the batch each time the API sends something on the event stream.
 
         The API sends an event when the batch changes. After 15 s without an event, it sends a comment to keep
@@ -163,8 +165,8 @@ class Job:
         path = batch_path(self.id, "/x/events")
         while True:
             try:
-                with self._open(path, {}, EVENTS_TIMEOUT_SECONDS, events.connect()) as pieces:
-                    for piece in pieces:
+                async with self._open(path, {}, EVENTS_TIMEOUT_SECONDS, events.connect()) as pieces:
+                    async for piece in pieces:
                         patience.reset()
                         self.batch = events.feed(piece) or self.batch
                         yield self.batch
@@ -173,74 +175,74 @@ class Job:
                 pause = RECONNECT_SECONDS
             except ERRORS as error:
                 pause = patience.pause_after(error)
-            time.sleep(pause)
+            await asyncio.sleep(pause)
 
-    def _settled(self, order: InputOrder, patience: Patience) -> Generator[Result]:
+    async def _settled(self, order: InputOrder, patience: Patience) -> AsyncGenerator[Result]:
         """Yield results in input order, from the next line up to the first line without a final result."""
         while True:
             try:
-                with (
-                    closing(self._file("completed", order)) as completed,
-                    closing(self._file("failed", order)) as failed,
+                async with (
+                    aclosing(self._file("completed", order)) as completed,
+                    aclosing(self._file("failed", order)) as failed,
                 ):
-                    files: dict[Status, Iterator[Result]] = {"completed": completed, "failed": failed}
+                    files: dict[Status, AsyncIterator[Result]] = {"completed": completed, "failed": failed}
                     heads: dict[Status, Result | None] = {
-                        status: next(files[status], None) for status in STATUSES
+                        status: await anext(files[status], None) for status in STATUSES
                     }
                     patience.reset()
                     while found := order.next_of(heads):
                         status, result = found
                         order.take(status, result)
                         yield result
-                        heads[status] = next(files[status], None)
+                        heads[status] = await anext(files[status], None)
                 return
             except BadRequestError:
                 if not order.rewind():
                     raise
             except ERRORS as error:
-                time.sleep(patience.pause_after(error))
+                await asyncio.sleep(patience.pause_after(error))
 
-    def _file(self, status: Status, order: InputOrder) -> Generator[Result]:
+    async def _file(self, status: Status, order: InputOrder) -> AsyncGenerator[Result]:
         """Yield the results with this status that the caller has not taken yet, in input order.
 
         The iteration ends before the first line without a final result.
         """
         lines, path = Lines(), batch_path(self.id, "/x/results")
-        with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
-            for piece in pieces:
+        async with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
+            async for piece in pieces:
                 for line in lines.feed(piece):
                     result = Result.parse(line, failed=status == "failed")
                     if not order.is_taken(result):
                         yield result
 
-    def _read_custom_ids(self, patience: Patience) -> list[str]:
+    async def _read_custom_ids(self, patience: Patience) -> list[str]:
         """Read the batch's input file, and return its custom ids in order."""
         while True:
             lines = Lines()
             try:
                 path = f"/files/{self.batch.input_file_id}/content"
-                with self._open(path, {}, RESULTS_TIMEOUT_SECONDS) as pieces:
-                    read = [custom_id_of(line) for piece in pieces for line in lines.feed(piece)]
+                async with self._open(path, {}, RESULTS_TIMEOUT_SECONDS) as pieces:
+                    read = [custom_id_of(line) async for piece in pieces for line in lines.feed(piece)]
                 read.append(custom_id_of(lines.rest()))
                 return [custom_id for custom_id in read if custom_id is not None]
             except ERRORS as error:
-                time.sleep(patience.pause_after(error))
+                await asyncio.sleep(patience.pause_after(error))
 
-    @contextmanager
-    def _open(
+    @asynccontextmanager
+    async def _open(
         self,
         path: str,
         parameters: Mapping[str, object],
         timeout_seconds: float,
         headers: Mapping[str, str] | None = None,
-    ) -> Generator[Iterator[bytes]]:
+    ) -> AsyncGenerator[AsyncIterator[bytes]]:
         """Context manager that sends a GET request. It yields an iterator over the bytes of the response."""
-        stream = self._client.get(
+        stream = await self._client.get(
             path,
             cast_to=object,
             options={"params": parameters, "headers": headers or {}, "timeout": timeout_seconds},
             stream=True,
-            stream_cls=Stream[object],
+            stream_cls=AsyncStream[object],
         )
-        with stream:
-            yield stream.response.iter_bytes()
+        async with stream:
+            yield stream.response.aiter_bytes()

@@ -1,4 +1,4 @@
-"""Creates the batches of jobs. Each job gets exactly one batch, which is found again after a crash."""
+"""Creates the batches of inputs. Each input gets exactly one batch, which is found again after a crash."""
 
 import os
 from contextlib import suppress
@@ -12,14 +12,19 @@ from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.input.compression import compression_of
 from batchwright.starter.batch_groups import whole_input_batches
 from batchwright.starter.client import Client, ClientError
-from batchwright.starter.folder.errors import JobFailed
-from batchwright.starter.folder.job_files import JobDirectory, JobFile, JobRecord, printable
+from batchwright.starter.folder.input_directory import (
+    BatchRecord,
+    FileName,
+    InputDirectory,
+    InputFailed,
+    printable,
+)
 from batchwright.starter.folder.prompts import answer, write_request
 from batchwright.starter.input_format import START_BYTES, start_problem
 from batchwright.starter.output import error_text
 
-DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)  # the caller's key is wrong, not the job
-METADATA_KEY = "folder_job"
+DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)  # the caller's key is wrong, not the input
+METADATA_KEY = "folder_input"
 _CHANGED = (
     "input.jsonl was changed while it was read. Write inputs under another name, and rename them to *.jsonl "
     "when they are complete."
@@ -27,13 +32,14 @@ _CHANGED = (
 
 
 @dataclass(frozen=True)
-class JobOptions:
-    """Options for the batches of all jobs.
+class BatchOptions:
+    """Options for the batches of all inputs.
 
     Attributes:
         endpoint: endpoint of the requests in `input.jsonl`.
         window: completion window, such as `24h`.
-        model: model for jobs that have a prompt instead of an `input.jsonl`. If it is None, such jobs fail.
+        model: model for inputs that have a prompt instead of an `input.jsonl`. If it is None, such inputs
+            fail.
     """
 
     endpoint: Endpoint
@@ -43,131 +49,135 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class StartedBatch:
-    """The batch of a job. `is_new` is False if the batch was already created by an earlier process."""
+    """The batch of an input. `is_new` is False if the batch was already created by an earlier process."""
 
     batch_id: str
     is_new: bool
 
 
-class JobBatches:
-    """Creates and reads the batches of jobs, and writes their results.
+class InputBatches:
+    """Creates and reads the batches of inputs, and writes their results.
 
-    Before anything is sent, a random key is written to `job.json` in the job's directory. The key is the
+    Before anything is sent, a random key is written to `batch.json` in the input's directory. The key is the
     idempotency key of the requests, and is also in the batch's metadata. If the process is killed between two
     steps, the next process finds the uploaded file and the batch with this key.
     """
 
-    def __init__(self, client: Client, options: JobOptions) -> None:
+    def __init__(self, client: Client, options: BatchOptions) -> None:
         self._client = client
         self._options = options
-        self._uploaded: dict[str, str] = {}  # ids of files that have no batch yet, by the key of their job
+        self._uploaded: dict[str, str] = {}  # ids of files that have no batch yet, by the key of their input
 
     def get(self, batch_id: str) -> BatchObject:
         return self._client.batch(batch_id)
 
-    def start(self, job: JobDirectory) -> StartedBatch:
-        """Create the batch of a job, and return it. If an earlier process has already created the batch,
+    def start(self, directory: InputDirectory) -> StartedBatch:
+        """Create the batch of an input, and return it. If an earlier process has already created the batch,
         return this batch.
 
         If this batch ended early and was resumed, return the batch that resumes it.
 
         Raises:
-            JobFailed: the input cannot be used, or was changed while it was read.
+            InputFailed: the input cannot be used, or was changed while it was read.
             ClientError: a call to the API failed.
         """
-        record = job.record()
+        record = directory.record()
         found = None if record is None else self._find(record.key) or record.batch
-        record = record or self._prepare(job)
+        record = record or self._prepare(directory)
         try:
-            batch_id = found or self._create(job, record)
-        except JobFailed:
-            job.remove(JobFile.RECORD)
+            batch_id = found or self._create(directory, record)
+        except InputFailed:
+            directory.remove(FileName.RECORD)
             raise
         except ClientError as error:
-            if _is_refusal(error):  # no batch exists: if the job is queued again, it is a new one
-                job.remove(JobFile.RECORD)
+            if _is_refusal(error):  # no batch exists: if the input is queued again, it is a new one
+                directory.remove(FileName.RECORD)
             raise
         if record.batch != batch_id:
-            job.write_record(record.model_copy(update={"batch": batch_id}))
+            directory.write_record(record.model_copy(update={"batch": batch_id}))
         return StartedBatch(batch_id, is_new=found is None)
 
-    def write_results(self, job: JobDirectory, batch: BatchObject) -> None:
-        """Write the results of an ended batch into the directory of its job.
+    def write_results(self, directory: InputDirectory, batch: BatchObject) -> None:
+        """Write the results of an ended batch into the directory of its input.
 
         Results and an `error.txt` from an earlier attempt are deleted.
 
         Raises:
-            JobFailed: the batch does not belong to this job or has not completed, the input has changed, or a
-                file cannot be written.
+            InputFailed: the batch does not belong to this input or has not completed, the input has changed,
+                or a file cannot be written.
             OSError: an older file cannot be deleted.
             ClientError: a call to the API failed.
         """
-        record = job.record()
+        record = directory.record()
         if record is None or (batch.metadata or {}).get(METADATA_KEY) != record.key:
-            raise JobFailed(f"{batch.id} is not the batch of this job, so its results are not written.")
-        for file_id, file in ((batch.output_file_id, JobFile.OUTPUT), (batch.error_file_id, JobFile.ERRORS)):
+            raise InputFailed(f"{batch.id} is not the batch of this input, so its results are not written.")
+        for file_id, file in (
+            (batch.output_file_id, FileName.OUTPUT),
+            (batch.error_file_id, FileName.ERRORS),
+        ):
             if file_id is None:
-                job.remove(file)
+                directory.remove(file)
                 continue
             with self._client.content(file_id) as pieces:
-                job.write(file, pieces)
-        job.remove(JobFile.RESULT)
-        if job.size(JobFile.INPUT) != record.bytes:
-            raise JobFailed(
-                f"{JobFile.INPUT} was changed after it was read: the results are those of its first "
+                directory.write(file, pieces)
+        directory.remove(FileName.RESULT)
+        if directory.size(FileName.INPUT) != record.bytes:
+            raise InputFailed(
+                f"{FileName.INPUT} was changed after it was read: the results are those of its first "
                 f"{record.bytes:,} bytes."
             )
         if batch.status is not BatchStatus.COMPLETED:
             problems = [error_text(problem) for problem in (batch.errors.data if batch.errors else [])]
-            raise JobFailed("\n".join([f"{batch.id} has ended as {batch.status.value}.", *problems]))
-        if job.exists(JobFile.PROMPT):
-            job.write(JobFile.RESULT, [answer(job).encode()])
-        job.remove(JobFile.REASON)
+            raise InputFailed("\n".join([f"{batch.id} has ended as {batch.status.value}.", *problems]))
+        if directory.exists(FileName.PROMPT):
+            directory.write(FileName.RESULT, [answer(directory).encode()])
+        directory.remove(FileName.REASON)
 
-    def _prepare(self, job: JobDirectory) -> JobRecord:
-        """Check the input of a new job. Write the parameters of its batch to `job.json`, and return them.
+    def _prepare(self, directory: InputDirectory) -> BatchRecord:
+        """Check `input.jsonl` of a new input. Write the parameters of its batch to `batch.json`, and return
+        them.
 
         Raises:
-            JobFailed: the input cannot be used.
+            InputFailed: the input cannot be used.
         """
-        is_prompt = job.exists(JobFile.PROMPT)
-        if is_prompt and not job.exists(JobFile.INPUT):
-            write_request(job, self._options.model)
-        with job.open(JobFile.INPUT) as file:
+        is_prompt = directory.exists(FileName.PROMPT)
+        if is_prompt and not directory.exists(FileName.INPUT):
+            write_request(directory, self._options.model)
+        with directory.open(FileName.INPUT) as file:
             start = file.read(START_BYTES)
             is_compressed = compression_of(start) is not None  # the API expands it
-            if not is_compressed and (problem := start_problem(start, JobFile.INPUT)):
-                raise JobFailed(problem)
+            if not is_compressed and (problem := start_problem(start, FileName.INPUT)):
+                raise InputFailed(problem)
             size, _ = _version(file)
-        record = JobRecord(
+        record = BatchRecord(
             key=f"folder-{uuid4().hex}",
             endpoint=Endpoint.CHAT_COMPLETIONS if is_prompt else self._options.endpoint,
             window=self._options.window,
             bytes=size,
         )
-        job.write_record(record)
+        directory.write_record(record)
         return record
 
     def _find(self, key: str) -> str | None:
-        """Return the id of the newest batch that runs the whole input of a job; None if there is none.
+        """Return the id of the newest batch that runs all lines of an input; None if there is none.
 
-        The batch is found by the job's key in its metadata, because the API forgets idempotency keys after a
-        day.
+        The batch is found by the input's key in its metadata, because the API forgets idempotency keys after
+        a day.
         """
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 
-    def _create(self, job: JobDirectory, record: JobRecord) -> str:
-        """Upload the input of a job, create its batch with the parameters in `record`, and return the batch's
-        id.
+    def _create(self, directory: InputDirectory, record: BatchRecord) -> str:
+        """Upload `input.jsonl`, create the input's batch with the parameters in `record`, and return the
+        batch's id.
 
         Raises:
-            JobFailed: the input cannot be read, or was changed.
+            InputFailed: the input cannot be read, or was changed.
             ClientError: a call to the API failed.
         """
         file_id = self._uploaded.get(record.key)
         if file_id is None:
-            with job.open(JobFile.INPUT) as file:
-                file_id = self._upload(job.name, file, record)
+            with directory.open(FileName.INPUT) as file:
+                file_id = self._upload(directory.name, file, record)
             self._uploaded[record.key] = file_id  # the creation may have to wait, for example for a quota
         try:
             batch = self._client.create(
@@ -185,25 +195,25 @@ class JobBatches:
         del self._uploaded[record.key]
         return batch.id
 
-    def _upload(self, name: str, file: BinaryIO, record: JobRecord) -> str:
-        """Upload an input, and return the id of the uploaded file.
+    def _upload(self, name: str, file: BinaryIO, record: BatchRecord) -> str:
+        """Upload the open `file`, and return the id of the uploaded file.
 
         Raises:
-            JobFailed: the input was changed since it was first read.
+            InputFailed: the input was changed since it was first read.
             ClientError: the upload failed.
         """
         before = _version(file)
         if before[0] != record.bytes:
-            raise JobFailed(_CHANGED)
+            raise InputFailed(_CHANGED)
         try:
             uploaded = self._client.upload(file, f"{printable(name)}.jsonl", idempotency_key=record.key)
         except ClientError:
             if _version(file) != before:
-                raise JobFailed(_CHANGED) from None
+                raise InputFailed(_CHANGED) from None
             raise
         if _version(file) != before:
             self._delete_file(uploaded.id)
-            raise JobFailed(_CHANGED)
+            raise InputFailed(_CHANGED)
         return uploaded.id
 
     def _delete_file(self, file_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Asynchronous groups of jobs: the parts of an input that is too large for one batch."""
+"""Asynchronous handle of a group: the batches of an input that is too large for one batch."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
@@ -8,7 +8,7 @@ from typing import TypeVar
 from openai import APIStatusError, AsyncOpenAI, ConflictError
 from openai.types import Batch
 
-from batchwright.client.async_jobs import AsyncJob
+from batchwright.client.async_batch_handle import AsyncBatchHandle
 from batchwright.client.connection import ENDED
 from batchwright.client.groups import (
     GroupPage,
@@ -24,16 +24,16 @@ from batchwright.client.results import Result
 _Done = TypeVar("_Done")
 
 
-class AsyncJobGroup(AsyncJob):
-    """Job of a group: several batches with the requests of one input that is too large for a single batch.
+class AsyncGroupHandle(AsyncBatchHandle):
+    """Handle of a group: several batches with the requests of one input that is too large for one batch.
 
     Attributes:
         batch: sums over the batches of the group, as the API last showed them. Its id is the id of the group.
-        jobs: one job per batch, in the order of the requests.
+        handles: one handle per batch, in the order of the requests.
     """
 
-    def __init__(self, client: AsyncOpenAI, group: str, jobs: "list[AsyncJob]") -> None:
-        self._client, self._group, self.jobs = client, group, jobs
+    def __init__(self, client: AsyncOpenAI, group: str, handles: "list[AsyncBatchHandle]") -> None:
+        self._client, self._group, self.handles = client, group, handles
         self.batch = self._summed()
 
     async def follow(self) -> AsyncGenerator[Batch]:
@@ -45,8 +45,8 @@ class AsyncJobGroup(AsyncJob):
         Only one batch is watched at a time: first the first batch until its end, then the next one. The
         counts of a batch that is not watched yet are those that the API showed last.
         """
-        for job in self.jobs:
-            async with aclosing(job.follow()) as batches:
+        for handle in self.handles:
+            async with aclosing(handle.follow()) as batches:
                 async for _ in batches:
                     self.batch = self._summed()
                     yield self.batch
@@ -58,20 +58,20 @@ class AsyncJobGroup(AsyncJob):
         return self.batch
 
     async def results(self) -> AsyncGenerator[Result]:
-        """Yield the result of each line in the order of the requests, as `AsyncJob.results` does."""
-        for job in self.jobs:
-            async with aclosing(job.results()) as results:
+        """Yield the result of each line in the order of the requests, as `AsyncBatchHandle.results` does."""
+        for handle in self.handles:
+            async with aclosing(handle.results()) as results:
                 async for result in results:
                     yield result
             self.batch = self._summed()
 
     async def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
-    ) -> "AsyncJobGroup":
+    ) -> "AsyncGroupHandle":
         """Retry the failed lines of each batch in a new batch. Return the new batches as a group.
 
         Each batch can be retried once. A repeated call returns the same new batches. The returned group has
-        the same id as this group, but only the new batches as jobs.
+        the same id as this group, but only the new batches as handles.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
@@ -83,34 +83,37 @@ class AsyncJobGroup(AsyncJob):
         """
         wanted = None if codes is None else list(codes)
         await self._refresh()
-        check_all_ended(self._group, [job.batch for job in self.jobs])
-        ids = with_failed_lines([job.batch for job in self.jobs], wanted)
-        failed = [job for job in self.jobs if job.id in ids]
+        check_all_ended(self._group, [handle.batch for handle in self.handles])
+        ids = with_failed_lines([handle.batch for handle in self.handles], wanted)
+        failed = [handle for handle in self.handles if handle.id in ids]
         if not failed:
             why = "" if wanted is None else f" with {' or '.join(wanted)}"
             raise ValueError(f"{self.id} has no line that failed{why}.")
-        retry = partial(AsyncJob.retry_failed, codes=wanted, completion_window=completion_window)
-        return AsyncJobGroup(self._client, self._group, await self._each(failed, retry))
+        retry = partial(AsyncBatchHandle.retry_failed, codes=wanted, completion_window=completion_window)
+        return AsyncGroupHandle(self._client, self._group, await self._each(failed, retry))
 
     async def pause(self) -> Batch:
-        """Pause the batches that have not ended, as `AsyncJob.pause` does. Return the sums over the group.
+        """Pause the batches that have not ended, as `AsyncBatchHandle.pause` does. Return the sums over the
+        group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        return await self._change_live(AsyncJob.pause)
+        return await self._change_live(AsyncBatchHandle.pause)
 
-    async def resume(self, *, completion_window: str | None = None) -> "AsyncJobGroup":
-        """Resume the batches that are not completed, as `AsyncJob.resume` does. Return the new group.
+    async def resume(self, *, completion_window: str | None = None) -> "AsyncGroupHandle":
+        """Resume the batches that are not completed, as `AsyncBatchHandle.resume` does. Return the new group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
         await self._refresh()
-        jobs = [job for job in self.jobs if job.batch.status != "completed"]
-        resume = partial(AsyncJob.resume, completion_window=completion_window)
-        resumed = dict(zip((job.id for job in jobs), await self._each(jobs, resume), strict=True))
-        return AsyncJobGroup(self._client, self._group, [resumed.get(job.id, job) for job in self.jobs])
+        handles = [handle for handle in self.handles if handle.batch.status != "completed"]
+        resume = partial(AsyncBatchHandle.resume, completion_window=completion_window)
+        resumed = dict(zip((handle.id for handle in handles), await self._each(handles, resume), strict=True))
+        return AsyncGroupHandle(
+            self._client, self._group, [resumed.get(handle.id, handle) for handle in self.handles]
+        )
 
     async def cancel(self) -> Batch:
         """Cancel the batches that have not ended, and return the sums over the group.
@@ -120,7 +123,7 @@ class AsyncJobGroup(AsyncJob):
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
         """
-        return await self._change_live(AsyncJob.cancel)
+        return await self._change_live(AsyncBatchHandle.cancel)
 
     async def delete(self, *, keep_files: bool = False) -> None:
         """Delete all batches of the group, and the batches that retry or resume one of them.
@@ -137,56 +140,58 @@ class AsyncJobGroup(AsyncJob):
         """
         batches = await group_batches(self._client, self._group)
         check_all_ended(self._group, batches)
-        jobs = [AsyncJob(self._client, batch) for batch in batches]
-        await self._each(jobs, partial(AsyncJob.delete, keep_files=keep_files))
+        handles = [AsyncBatchHandle(self._client, batch) for batch in batches]
+        await self._each(handles, partial(AsyncBatchHandle.delete, keep_files=keep_files))
 
-    async def _change_live(self, change: Callable[[AsyncJob], Awaitable[Batch]]) -> Batch:
+    async def _change_live(self, change: Callable[[AsyncBatchHandle], Awaitable[Batch]]) -> Batch:
         """Call `change` for each batch that has not ended. Return the sums over the group."""
 
-        async def change_unless_ended(job: AsyncJob) -> None:
+        async def change_unless_ended(handle: AsyncBatchHandle) -> None:
             try:
-                await change(job)
+                await change(handle)
             except ConflictError:
-                await self._read(job)
-                if job.batch.status not in ENDED:
+                await self._read(handle)
+                if handle.batch.status not in ENDED:
                     raise
 
         await self._refresh()
-        await self._each([job for job in self.jobs if job.batch.status not in ENDED], change_unless_ended)
+        await self._each(
+            [handle for handle in self.handles if handle.batch.status not in ENDED], change_unless_ended
+        )
         return self.batch
 
     async def _refresh(self) -> None:
         """Read all batches again from the API, and update the sums in `batch`."""
-        for job in self.jobs:
-            await self._read(job)
+        for handle in self.handles:
+            await self._read(handle)
         self.batch = self._summed()
 
-    async def _read(self, job: AsyncJob) -> None:
-        job.batch = await self._client.batches.retrieve(job.id)
+    async def _read(self, handle: AsyncBatchHandle) -> None:
+        handle.batch = await self._client.batches.retrieve(handle.id)
 
     async def _each(
-        self, jobs: Iterable[AsyncJob], action: Callable[[AsyncJob], Awaitable[_Done]]
+        self, handles: Iterable[AsyncBatchHandle], action: Callable[[AsyncBatchHandle], Awaitable[_Done]]
     ) -> list[_Done]:
-        """Call `action` for each job, and return the results.
+        """Call `action` for each handle, and return the results.
 
-        If the API rejects the call for one job, `action` is still called for the other jobs.
+        If the API rejects the call for one handle, `action` is still called for the other handles.
 
         Raises:
             PartsFailed: the API rejected some of the calls.
         """
         done, errors = list[_Done](), dict[str, APIStatusError]()
-        for job in jobs:
+        for handle in handles:
             try:
-                done.append(await action(job))
+                done.append(await action(handle))
             except APIStatusError as error:
-                errors[job.id] = rejection_of(error)
+                errors[handle.id] = rejection_of(error)
         self.batch = self._summed()
         if errors:
             raise PartsFailed(self.id, errors)
         return done
 
     def _summed(self) -> Batch:
-        return summed(self._group, [job.batch for job in self.jobs])
+        return summed(self._group, [handle.batch for handle in self.handles])
 
 
 async def group_batches(client: AsyncOpenAI, group: str) -> list[Batch]:

@@ -1,7 +1,7 @@
-"""The files of one job.
+"""The files of one input.
 
-All names are resolved relative to the opened directory of the job, and symbolic links are not followed. So a
-user who can write into the directory cannot make this program read or write files outside it.
+All names are resolved relative to the opened directory of the input, and symbolic links are not followed. So
+a user who can write into the directory cannot make this program read or write files outside it.
 """
 
 import errno
@@ -16,14 +16,19 @@ from typing import BinaryIO
 from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.starter.folder.errors import JobFailed
 
 _RECORD_BYTES = 64 * 1024
 _NOT_PRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class JobFile(StrEnum):
-    """Names of the files in a job's directory."""
+class InputFailed(Exception):
+    """An input has failed and is not retried. The message is for the user, and is written to the input's
+    `error.txt`.
+    """
+
+
+class FileName(StrEnum):
+    """Names of the files in an input's directory."""
 
     INPUT = "input.jsonl"
     PROMPT = "prompt.txt"
@@ -31,11 +36,11 @@ class JobFile(StrEnum):
     ERRORS = "errors.jsonl"
     RESULT = "result.txt"
     REASON = "error.txt"
-    RECORD = "job.json"
+    RECORD = "batch.json"
 
 
-class JobRecord(BaseModel):
-    """Content of `job.json`: the parameters and the id of a job's batch.
+class BatchRecord(BaseModel):
+    """Content of `batch.json`: the parameters and the id of an input's batch.
 
     The file is written before the batch is created.
 
@@ -54,46 +59,46 @@ class JobRecord(BaseModel):
     batch: str | None = None
 
 
-class JobDirectory:
-    """The directory of one job. `fd` is a file descriptor of the opened directory."""
+class InputDirectory:
+    """The directory of one input. `fd` is a file descriptor of the opened directory."""
 
     def __init__(self, fd: int, name: str) -> None:
         self._fd = fd
         self.name = name
 
-    def exists(self, file: JobFile) -> bool:
+    def exists(self, file: FileName) -> bool:
         return self.size(file) is not None
 
-    def size(self, file: JobFile) -> int | None:
+    def size(self, file: FileName) -> int | None:
         """Return the size of a file in bytes; None if the file does not exist."""
         try:
             return os.stat(file, dir_fd=self._fd, follow_symlinks=False).st_size
         except FileNotFoundError:
             return None
 
-    def open(self, file: JobFile) -> BinaryIO:
+    def open(self, file: FileName) -> BinaryIO:
         """Open a file for reading.
 
         Raises:
-            JobFailed: the file does not exist, cannot be read, or is not a regular file.
+            InputFailed: the file does not exist, cannot be read, or is not a regular file.
         """
         try:
             # Without O_NONBLOCK, opening a named pipe waits for a writer.
             fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError as error:
             why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
-            raise JobFailed(f"{file} cannot be read: {why}.") from None
+            raise InputFailed(f"{file} cannot be read: {why}.") from None
         opened = os.fdopen(fd, "rb") if stat.S_ISREG(os.fstat(fd).st_mode) else None
         if opened is None:
             os.close(fd)
-            raise JobFailed(f"{file} cannot be read: it is not a regular file.")
+            raise InputFailed(f"{file} cannot be read: it is not a regular file.")
         return opened
 
-    def write(self, file: JobFile, pieces: Iterable[bytes]) -> None:
+    def write(self, file: FileName, pieces: Iterable[bytes]) -> None:
         """Write a file under a temporary name, and rename it when it is complete and on the disk.
 
         Raises:
-            JobFailed: the file cannot be written, for example because the disk is full. The incomplete file
+            InputFailed: the file cannot be written, for example because the disk is full. The incomplete file
                 is deleted.
         """
         part = f"{file}.part"
@@ -110,9 +115,9 @@ class JobDirectory:
         except OSError as error:
             with suppress(OSError):
                 self.remove(part)
-            raise JobFailed(
+            raise InputFailed(
                 f"{file} cannot be written: {error.strerror or error}. Solve this, then move the directory "
-                "of the job to input/ready: it continues where it stopped."
+                "of the input to input/ready: it continues where it stopped."
             ) from None
 
     def remove(self, file: str) -> None:
@@ -120,32 +125,32 @@ class JobDirectory:
         with suppress(FileNotFoundError):
             os.unlink(file, dir_fd=self._fd)
 
-    def record(self) -> JobRecord | None:
-        """Return the content of `job.json`. If the file does not exist, nothing was sent yet, and None is
+    def record(self) -> BatchRecord | None:
+        """Return the content of `batch.json`. If the file does not exist, nothing was sent yet, and None is
         returned.
 
         Raises:
-            JobFailed: the file cannot be read, or its content is not valid.
+            InputFailed: the file cannot be read, or its content is not valid.
         """
-        if not self.exists(JobFile.RECORD):
+        if not self.exists(FileName.RECORD):
             return None
-        with self.open(JobFile.RECORD) as file:
+        with self.open(FileName.RECORD) as file:
             content = file.read(_RECORD_BYTES)
         try:
-            return JobRecord.model_validate_json(content)
+            return BatchRecord.model_validate_json(content)
         except ValidationError:
-            raise JobFailed(
-                f"{JobFile.RECORD} was not written by Batchwright. Remove it, and move the directory of the "
-                "job to input/ready."
+            raise InputFailed(
+                f"{FileName.RECORD} was not written by Batchwright. Remove it, and move the directory of the "
+                "input to input/ready."
             ) from None
 
-    def write_record(self, record: JobRecord) -> None:
-        """Write `job.json`, which contains the parameters and the id of the job's batch.
+    def write_record(self, record: BatchRecord) -> None:
+        """Write `batch.json`, which contains the parameters and the id of the input's batch.
 
         Raises:
-            JobFailed: the file cannot be written.
+            InputFailed: the file cannot be written.
         """
-        self.write(JobFile.RECORD, [record.model_dump_json().encode() + b"\n"])
+        self.write(FileName.RECORD, [record.model_dump_json().encode() + b"\n"])
 
 
 def printable(name: str) -> str:
