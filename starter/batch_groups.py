@@ -17,7 +17,8 @@ from batchwright.rules.input.oversized_input import (
     part_number,
     whole_input_ids,
 )
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.output import (
     ExitCode,
     batch_table,

@@ -1,4 +1,4 @@
-"""HTTP client of the API for the command line. Its error messages tell the user what to do."""
+"""HTTP client of the API for the command line."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from batchwright.contracts.api_objects.openai import (
 )
 from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.rules.input.oversized_input import PartLimits
+from batchwright.starter.client_errors import ClientError, error_of, translated_errors
 
 _Body = Mapping[str, object]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -33,30 +34,6 @@ _ESTIMATE_TIMEOUT = httpx.Timeout(660.0, connect=5.0)
 _EVENTS = "/x/events"
 _EVENT_DATA = "data: "
 _EVENTS_TIMEOUT = httpx.Timeout(35.0, connect=5.0)  # the API sends something at least every 15 s
-
-
-class ClientError(Exception):
-    """A call to the API failed. The message is one sentence for the user.
-
-    Attributes:
-        is_transient: True if the same call may succeed soon, for example after a timeout.
-        is_rejected: True if it is certain that the API has rejected the request and changed nothing.
-        code: error code of the API, such as `model_not_found`; None if there is none.
-        status: HTTP status of the response; None if there was no response.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        is_transient: bool = False,
-        is_rejected: bool = False,
-        code: str | None = None,
-        status: int | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.is_transient, self.is_rejected = is_transient, is_rejected
-        self.code, self.status = code, status
 
 
 class Client:
@@ -76,7 +53,7 @@ class Client:
         if tenant:
             headers[tenant_header] = tenant
         # Proxies of the environment are ignored: the API usually runs on this machine or in this network.
-        with self._translated_errors():
+        with translated_errors(self.url):
             # Loading the certificates takes longer than most calls. Plain HTTP does not need them,
             # because redirects to https are not followed.
             verify = httpx.URL(url).scheme != "http"
@@ -98,7 +75,7 @@ class Client:
         A repeated call with the same `idempotency_key` returns the file of the first call.
         """
         parts = {"file": (name, file, "application/jsonl")}
-        with self._translated_errors():
+        with translated_errors(self.url):
             response = self._http.post(
                 "/v1/files",
                 data={"purpose": "batch"},
@@ -167,7 +144,7 @@ class Client:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
         """
         body = {"input_file_id": file_id, "endpoint": endpoint}
-        with self._translated_errors():
+        with translated_errors(self.url):
             response = self._http.post("/v1/batches/x/estimate", json=body, timeout=_ESTIMATE_TIMEOUT)
         return self._read(response, EstimateObject)
 
@@ -201,10 +178,10 @@ class Client:
             ClientError: the API has no event stream, the connection broke, or no data arrived for 35 s.
         """
         path = _batch_path(batch_id, _EVENTS)
-        with self._translated_errors(), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
+        with translated_errors(self.url), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
             if response.is_error:
                 response.read()
-                raise self._error_of(response)
+                raise error_of(response, self.url)
             for line in response.iter_lines():
                 if line.startswith(_EVENT_DATA):
                     yield self._parsed(line.removeprefix(_EVENT_DATA), BatchObject)
@@ -273,10 +250,10 @@ class Client:
     @contextmanager
     def streamed(self, path: str) -> Generator[httpx.Response]:
         """Context manager that sends a GET request. It yields the response before its body is read."""
-        with self._translated_errors(), self._http.stream("GET", path) as response:
+        with translated_errors(self.url), self._http.stream("GET", path) as response:
             if response.is_error:
                 response.read()
-                raise self._error_of(response)
+                raise error_of(response, self.url)
             yield response
 
     @contextmanager
@@ -300,12 +277,12 @@ class Client:
             query["order"] = "settled"
         path = _batch_path(batch_id, f"/x/results?{httpx.QueryParams(query)}")
         with (
-            self._translated_errors(),
+            translated_errors(self.url),
             self._http.stream("GET", path, timeout=_FOLLOW_TIMEOUT) as response,
         ):
             if response.is_error:
                 response.read()
-                raise self._error_of(response)
+                raise error_of(response, self.url)
             yield response.iter_bytes()
 
     def call(
@@ -317,13 +294,13 @@ class Client:
         headers: dict[str, str] | None = None,
     ) -> _Model:
         """Send a request to the API, and return the response, parsed as `kind`. `body` is sent as JSON."""
-        with self._translated_errors():
+        with translated_errors(self.url):
             response = self._http.request(method, path, json=body, headers=headers)
         return self._read(response, kind)
 
     def _read(self, response: httpx.Response, kind: type[_Model]) -> _Model:
         if response.is_error:
-            raise self._error_of(response)
+            raise error_of(response, self.url)
         return self._parsed(response.content, kind)
 
     def _parsed(self, content: str | bytes, kind: type[_Model]) -> _Model:
@@ -333,52 +310,6 @@ class Client:
         except ValidationError:
             raise ClientError(
                 f"The server at {self.url} is not Batchwright's API; set BATCHWRIGHT_URL or --url."
-            ) from None
-
-    def _error_of(self, response: httpx.Response) -> ClientError:
-        code = None
-        try:
-            error = _ErrorBody.model_validate_json(response.content).error
-            message, code = error.message, error.code
-        except ValidationError:
-            message = (
-                f"The server at {self.url} returned status {response.status_code} without an error message; "
-                "check BATCHWRIGHT_URL."
-            )
-        if response.status_code == 401:
-            message += " Set BATCHWRIGHT_API_KEY to a valid key."
-        # 408 says that the request came too slowly, and not that another one would be refused.
-        is_too_slow = response.status_code == HTTPStatus.REQUEST_TIMEOUT
-        return ClientError(
-            message,
-            is_transient=is_too_slow or response.status_code in (429, 502, 503, 504),
-            is_rejected=response.is_client_error and not is_too_slow,
-            code=code,
-            status=response.status_code,
-        )
-
-    @contextmanager
-    def _translated_errors(self) -> Generator[None]:
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout):
-            raise ClientError(
-                f"No server answers at {self.url}: start `batchwright dev`, or set BATCHWRIGHT_URL or --url.",
-                is_transient=True,
-            ) from None
-        except httpx.TimeoutException:
-            raise ClientError(f"{self.url} did not respond in time; try again.", is_transient=True) from None
-        except (UnicodeEncodeError, httpx.LocalProtocolError) as error:
-            message = f"The request cannot be sent: a header or the body is not valid ({error})."
-            raise ClientError(message, is_rejected=True) from None
-        except httpx.HTTPError as error:
-            detail = str(error) or type(error).__name__
-            raise ClientError(
-                f"The connection to {self.url} broke ({detail}); try again.", is_transient=True
-            ) from None
-        except httpx.InvalidURL as error:
-            raise ClientError(
-                f"{self.url!r} is not a usable URL ({error}); set BATCHWRIGHT_URL or --url."
             ) from None
 
 
@@ -397,12 +328,3 @@ def _cap_body(max_cost: str | None) -> _Body:
 def _batch_path(batch_id: str, below: str = "") -> str:
     """Return the URL path of a batch, followed by `below`. Special characters in the id are escaped."""
     return f"/v1/batches/{quote(batch_id, safe='')}{below}"
-
-
-class _ErrorDetail(BaseModel):
-    message: str
-    code: str | None = None
-
-
-class _ErrorBody(BaseModel):
-    error: _ErrorDetail

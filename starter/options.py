@@ -11,7 +11,8 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.rules.deadline import DEFAULT_WINDOW, is_window, parse_start_time
 from batchwright.rules.input.oversized_input import GROUP_PREFIX
 from batchwright.settings import Settings, SettingsError, load
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.output import stop
 
 

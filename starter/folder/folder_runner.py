@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder.dropped_files import NAME_TAKEN, DroppedFiles
 from batchwright.starter.folder.input_batches import DENIED, BatchOptions, InputBatches
 from batchwright.starter.folder.input_directory import FileName, InputDirectory, InputFailed, printable

@@ -11,7 +11,8 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.input.compression import compression_of
 from batchwright.starter.batch_groups import whole_input_batches
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder.input_directory import (
     BatchRecord,
     FileName,

@@ -15,7 +15,8 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.results.seen_lines import SeenLines
 from batchwright.rules.terminal_text import terminal_json
 from batchwright.starter.batch_groups import batches_exit_code, batches_of
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client, settings_or_stop
 from batchwright.starter.output import ExitCode, discard_stdout, exit_code, stderr, stop
 from batchwright.storage.base import StorageUnavailable

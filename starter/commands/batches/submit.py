@@ -19,7 +19,8 @@ from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIO
 from batchwright.rules.input.oversized_input import group_id
 from batchwright.rules.stored_objects.object_locations import SCHEME
 from batchwright.starter.batch_groups import batches_exit_code, print_batches
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches.submit_group import (
     CreateBatch,
     GroupSubmission,

@@ -15,7 +15,8 @@ from batchwright.rules.input.oversized_input import (
     part_metadata,
 )
 from batchwright.starter.batch_groups import parts_of
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.output import program_name, stderr, stop
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.spill.spilled_bytes import SpillSpace

@@ -13,7 +13,8 @@ from rich.table import Column
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.options import BatchOrGroup, Interval, Json, Tenant, Url, api_client
 from batchwright.starter.output import (
     ExitCode,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.api_objects.operator import HoldList
-from batchwright.starter.client import ClientError
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.operator_client import OperatorClient, operator_client
 from batchwright.starter.options import Json, Tenant, Url
 from batchwright.starter.output import (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batchwright.contracts.api_objects.openai import BatchObject
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.local.dev import settings_or_exit
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.terminal import print_error, until_signal

@@ -20,7 +20,7 @@ from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.settings import Settings
-from batchwright.starter.client import ClientError
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches.results import follow_results
 from batchwright.starter.diagnostics.connections import run_or_stop
 from batchwright.starter.diagnostics.findings import DiagnosticReport, problem

@@ -12,7 +12,8 @@ from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts, StartFit, WindowFit
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches.watch import LiveProgress, TextProgress
 from tests.unit.starter.cli import Cli, served
 

@@ -20,7 +20,8 @@ from batchwright.rules.ids import request_id
 from batchwright.rules.input.compression import zstd
 from batchwright.rules.results.output_lines import error_line
 from batchwright.starter import batch_groups
-from batchwright.starter.client import Client, ClientError
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder import dropped_files, folder_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
 from batchwright.starter.folder.input_batches import BatchOptions
