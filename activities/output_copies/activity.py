@@ -74,7 +74,7 @@ class OutputCopies(OutputCopyActivities):
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that a batch's files were not copied, and that no more attempts follow. Return the final
+        """Record that a batch's files were not copied, and that no further attempt follows. Return the final
         state.
 
         The row keeps the error of the last attempt. If an attempt has copied the files, but its worker could

@@ -1,7 +1,7 @@
 """Limit how many signals a process sends to the workflow of each batch.
 
 Each signal adds about four events to the history of the workflow. Temporal ends a workflow with more than
-51,200 events. After 10,000 signals, it accepts no more of them, so the batch could no longer be cancelled.
+51,200 events. After 10,000 signals, it accepts no further ones, so the batch could no longer be cancelled.
 """
 
 import time

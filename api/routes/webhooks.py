@@ -173,7 +173,7 @@ class WebhookRoutes:
         return json_response(webhook_object(changed, self._clock()))
 
     async def delete(self, request: Request, webhook_id: str) -> Response:
-        """Delete an endpoint and its deliveries. No more events are sent to it."""
+        """Delete an endpoint and its deliveries. No further events are sent to it."""
         row = await self._row(request, webhook_id)
         if not await self._endpoints.delete(row.tenant, row.id):
             raise webhook_not_found(webhook_id)

@@ -180,7 +180,7 @@ class ClientPool:
     async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
         """Replace a shared transport with a new one, which has the TLS context `context`.
 
-        The old transport gets no more requests. Its requests in flight still complete.
+        The old transport gets no new requests. Its requests in flight still complete.
         """
         old = shared.transport
         shared.transport = self._open_transport(self._settings, context, shared.connect_seconds)

@@ -1,4 +1,4 @@
-"""Checks of the backends. Each backend is asked for its list of models, as a worker does."""
+"""Checks of the backends. Each backend gets a request for its list of models, as a worker does."""
 
 import asyncio
 import time

@@ -36,7 +36,7 @@ class StoredCall(NamedTuple):
     - `order` describes another batch: the call was stored before, and its own batch was perhaps never
       started. The caller must start the batch of `order`, and then call `CallsTable.move` to move the call to
       this batch.
-    - `order` is None: the batch of the call was started and takes no more calls.
+    - `order` is None: the batch of the call has started and accepts no further calls.
     """
 
     batch_id: str

@@ -166,7 +166,7 @@ class Transport(Protocol):
         yield StreamedResponse(response.status, response.headers, _single_piece(response.body))
 
     async def retire(self) -> None:
-        """Stop reusing connections, because the transport gets no more requests. Each connection is closed
+        """Stop reusing connections, because the transport gets no new requests. Each connection is closed
         when its current request has ended.
         """
         ...

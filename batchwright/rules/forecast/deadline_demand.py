@@ -32,7 +32,8 @@ def required_rate(due: Sequence[DueCount]) -> float:
     deadline. The result is the highest of these rates. It is sufficient if lines are sent in the order of
     their deadlines.
 
-    A deadline within the next minute counts as one minute away. Lines whose deadline has passed do not count.
+    A deadline within the next minute counts as a minute from now. Lines whose deadline has passed do not
+    count.
     """
     rate, lines = 0.0, 0
     for each in sorted(due, key=lambda each: each.seconds_left):

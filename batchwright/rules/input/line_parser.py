@@ -1,7 +1,7 @@
 """Read the fields of a line of a batch's input. `line_rules` decides whether they are accepted.
 
 Parsing is lazy: msgspec checks the syntax of the line, and each value stays a view of its bytes. Therefore a
-line needs no more memory than its own size.
+line does not need more memory than its own size.
 
 msgspec rejects lone surrogates (halves of a UTF-16 pair). A line with lone surrogates is decoded a second
 time, with U+FFFD in their place. The values of `LineFields` are always the bytes of the line. The values of
