@@ -6,6 +6,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from pydantic import BaseModel, JsonValue
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
@@ -19,7 +20,6 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient
 from batchwright.api.ui.batch_pages import BatchPages
-from batchwright.api.ui.docs_page import docs_page
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LINE_PAGES
 from batchwright.api.ui.list_pages import list_pages
@@ -37,6 +37,14 @@ _CACHED = "public, max-age=31536000, immutable"  # the URL changes with the cont
 # Such a form could sign the visitor in with another person's key.
 _OTHER_SITE = "Another site sent this form. Open the page here, and repeat what you did."
 _NO_DATABASE = "The database does not answer. Try again later."
+
+
+class _Description(BaseModel):
+    """The parts of the OpenAPI description that the page `/docs` shows."""
+
+    info: dict[str, str]
+    paths: dict[str, dict[str, dict[str, JsonValue]]]
+    components: dict[str, JsonValue]
 
 
 class UiMiddleware:
@@ -95,7 +103,10 @@ class UiMiddleware:
         """
         if self._docs is None:
             scopes = list(ApiScope) if self._deps.settings.auth == "none" else [ApiScope.READ]
-            self._docs = await docs_page(replace(self._anonymous(request), scopes=scopes))
+            visit = replace(self._anonymous(request), scopes=scopes)
+            api = await visit.api.get("/openapi.json", _Description)
+            operations = [(path, *each) for path, methods in api.paths.items() for each in methods.items()]
+            self._docs = visit.page("docs.html", title="API", api=api, operations=operations)
         return self._docs
 
     async def _static(self, request: Request) -> Response:
