@@ -151,9 +151,7 @@ def submit(
             headers=headers,
         )
         if file.startswith(SCHEME):
-            key = idempotency_key or f"submit-{uuid4().hex}"
-            with _explain_how_to_repeat(key):
-                batch = create(file_id=file, metadata=pairs, idempotency_key=key)
+            batch = _create_from_object(file, partial(create, metadata=pairs), idempotency_key)
         else:
             path = Path(file)
             with _input_file(path) as content:
@@ -174,6 +172,13 @@ def submit(
         if wait:
             batch = _follow_one(client, batch, interval, json)
     _print_batch(batch, wait, json)
+
+
+def _create_from_object(url: str, create: CreateBatch, idempotency_key: str | None) -> BatchObject:
+    """Create one batch from an object that the API reads at `url`, and return the batch."""
+    key = idempotency_key or f"submit-{uuid4().hex}"
+    with _explain_how_to_repeat(key):
+        return create(file_id=url, idempotency_key=key)
 
 
 def _create_one(
