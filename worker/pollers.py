@@ -244,7 +244,7 @@ class ReconnectingWorker:
         await self._worker.shutdown()
 
     async def _wait_for_server(self) -> bool:
-        """Wait until the server responds, and return True. Return False if `shutdown` is called first."""
+        """Wait until the server responds, and return True. Return False if `shutdown` is called meanwhile."""
         is_logged = False
         while not self._stopping.is_set():
             try:
@@ -259,8 +259,8 @@ class ReconnectingWorker:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), _HEALTH_CHECK_INTERVAL_SECONDS)
             else:
-                return True
-        return False
+                break
+        return not self._stopping.is_set()  # `shutdown` stops no worker that has not started
 
     def _reconnect(self) -> None:
         try:
