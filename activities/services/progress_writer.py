@@ -40,7 +40,8 @@ class ProgressReporter:
     async def send(self) -> None:
         """Write the buffered counts now.
 
-        If the database is unavailable, the counts stay buffered for the next call.
+        If they cannot be written, for example because the call is cancelled, they stay buffered for the next
+        call: a finished slice reports its counts only once. An unavailable database is only logged.
         """
         async with self._writing:
             pending, self._pending = self._pending, {}
@@ -49,6 +50,8 @@ class ProgressReporter:
             try:
                 await self._table.record(list(pending.values()))
                 self._outages.succeeded()
-            except DatabaseUnavailable as error:
-                self._outages.failed(error)
+            except BaseException as error:
                 self._pending = {**pending, **self._pending}
+                if not isinstance(error, DatabaseUnavailable):
+                    raise
+                self._outages.failed(error)
