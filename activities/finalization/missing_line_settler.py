@@ -2,8 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable
 
-import msgspec
-
 from batchwright.activities.finalization.missing_lines import MissingLine, MissingLines
 from batchwright.activities.services.backend_job_cancellation import RunningJob
 from batchwright.activities.stored_results.input_order_index import ResultIndex
@@ -14,6 +12,7 @@ from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.line_parser import DECODE_ERRORS, read_fields, read_text
 from batchwright.rules.planning.plan_format import PlanDamaged
+from batchwright.rules.results.attempt_records import parse_attempt
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import error_line
 from batchwright.rules.stored_objects import object_keys
@@ -100,34 +99,14 @@ class MissingLineSettler:
         offset = missing[0]
         id = request_id(self._request.order.batch_id, offset)
         message = LINE_MESSAGES[code]
-        attempts = [
-            _ATTEMPT_DECODER.decode(self._index.line(row)) for row in self._missing.attempts_of(missing)
-        ]
+        attempts = [parse_attempt(self._index.line(row)) for row in self._missing.attempts_of(missing)]
         errors = [(one.count, one.backend_error) for one in attempts if one.backend_error]
         if errors:
             message = f"{message} The backend's last error: {max(errors)[1]}"
-        # `jobs` counts ended jobs. If two records have equal counts, that with a running job is newer.
-        latest = max(attempts, key=lambda one: (one.count, one.jobs, one.job is not None), default=None)
+        latest = max(attempts, key=lambda one: one.order, default=None)
         if latest is not None and latest.job is not None:
             self.running_jobs[offset] = RunningJob(id, latest.job.upstream, latest.job.id)
         return error_line(id, _custom_id(offset, line), code, message)
-
-
-class _JobRecord(msgspec.Struct):
-    upstream: str
-    id: str = ""
-
-
-class _AttemptRecord(msgspec.Struct):
-    """The fields of a stored attempt that this module reads."""
-
-    count: int = 0
-    jobs: int = 0
-    job: _JobRecord | None = None
-    backend_error: str = ""
-
-
-_ATTEMPT_DECODER = msgspec.json.Decoder(_AttemptRecord)
 
 
 class _PlacedLines:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 from batchwright.inference.upstream import Upstream
+from batchwright.rules.results.attempt_records import AttemptOrder
 
 
 class SubmittedJob(BaseModel):
@@ -49,8 +50,15 @@ class LineAttempt(BaseModel):
     job: SubmittedJob | None = None  # the job that is running
 
     def supersedes(self, other: "LineAttempt") -> bool:
-        """Return True if this record is at least as new as `other`, a record of the same line."""
-        return (self.count, self.jobs) >= (other.count, other.jobs)
+        """Return True if this record is at least as new as `other`, a record of the same line.
+
+        If both have the same order, the record that was read last counts as newer.
+        """
+        return self._order >= other._order
+
+    @property
+    def _order(self) -> AttemptOrder:
+        return AttemptOrder(self.count, self.jobs, self.job is not None, self.crashes)
 
 
 UNTRIED = LineAttempt()  # shared by all unsent lines, because a LineAttempt is never changed

@@ -5,6 +5,7 @@ line.
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from batchwright.rules.results.attempt_records import AttemptOrder, parse_attempt
 from batchwright.rules.results.segment_format import RecordKind, RecordLocation, SegmentWriter, locate_records
 
 
@@ -14,23 +15,29 @@ class _SegmentRecord(NamedTuple):
     data: bytes
     place: RecordLocation
 
+    @property
+    def order(self) -> AttemptOrder:
+        """How far the line's attempts were. Only for a record that counts attempts."""
+        start = self.place.position
+        return parse_attempt(self.data[start : start + self.place.length]).order
+
 
 def compact_segments(segments: Iterable[bytes]) -> bytes:
     """Merge several segments (objects with many results) into one that has one result for each line.
 
     If a line has several results, the first success is kept, or the first error if there is no success. If
     the kept result is an error, the line's dead letter (record of its final failure) is kept, too. For a line
-    without a result, its last record of attempts is kept.
+    without a result, its newest record of attempts is kept.
     """
     kept: dict[int, _SegmentRecord] = {}
     finals: dict[int, _SegmentRecord] = {}
     for data in segments:
         for place in locate_records(data):
-            known = kept.get(place.offset)
+            record, known = _SegmentRecord(data, place), kept.get(place.offset)
             if place.final:
-                finals.setdefault(place.offset, _SegmentRecord(data, place))
-            elif known is None or _replaces(place, known.place):
-                kept[place.offset] = _SegmentRecord(data, place)
+                finals.setdefault(place.offset, record)
+            elif known is None or _replaces(record, known):
+                kept[place.offset] = record
     merged = SegmentWriter()
     for record in (*kept.values(), *_dead_letter_records(finals, kept)):
         merged.copy(*record)
@@ -55,12 +62,12 @@ def _dead_letter_records(
             yield final
 
 
-def _replaces(record: RecordLocation, known: RecordLocation) -> bool:
+def _replaces(record: _SegmentRecord, known: _SegmentRecord) -> bool:
     """Return True if `record` must be kept instead of `known`. Both belong to the same line.
 
     A result replaces a record that only counts attempts of a line without a result. A success replaces an
-    error. Otherwise, `known` is kept.
+    error. Of two records that count attempts, the newer one is kept. Otherwise, `known` is kept.
     """
-    if record.kind != RecordKind.SETTLED:
-        return known.kind != RecordKind.SETTLED
-    return known.kind != RecordKind.SETTLED or (record.success and not known.success)
+    if record.place.kind == RecordKind.SETTLED:
+        return known.place.kind != RecordKind.SETTLED or (record.place.success and not known.place.success)
+    return known.place.kind != RecordKind.SETTLED and record.order >= known.order

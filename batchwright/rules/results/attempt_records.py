@@ -1,0 +1,46 @@
+"""Stored records about the attempts of a line: which of two records is newer.
+
+The order of the segments does not show it, because a merge writes old records into a new segment.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+
+class AttemptOrder(NamedTuple):
+    """What a record about a line's attempts says of their progress. A newer record never has a lower order.
+
+    Attributes:
+        attempts: number of failed attempts.
+        jobs: number of jobs that ended without a result.
+        has_job: True if a job is running for the line.
+        crashes: number of attempts of the slice that crashed while they sent the line.
+    """
+
+    attempts: int
+    jobs: int
+    has_job: bool
+    crashes: int
+
+
+class RunningJobRecord(msgspec.Struct):
+    upstream: str
+    id: str = ""
+
+
+class AttemptRecord(msgspec.Struct):
+    """The fields of a stored record about a line's attempts that are read when its slice no longer runs."""
+
+    count: int = 0
+    jobs: int = 0
+    job: RunningJobRecord | None = None
+    crashes: int = 0
+    backend_error: str = ""
+
+    @property
+    def order(self) -> AttemptOrder:
+        return AttemptOrder(self.count, self.jobs, self.job is not None, self.crashes)
+
+
+parse_attempt = msgspec.json.Decoder(AttemptRecord).decode
