@@ -173,7 +173,7 @@ def _add_middleware(
         app.add_middleware(
             CrossSiteGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
         )
-    allow_origins(app, settings.api_cors_origins, settings.tenant_header)
+    allow_origins(app, settings.api_cors_origins)
     app.add_middleware(HeaderSizeAndBodySpeedMiddleware)
     app.add_middleware(AccessLogMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=deps.metrics)

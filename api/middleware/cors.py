@@ -8,12 +8,6 @@ from starlette.responses import Response
 from batchwright.api.errors import ApiError, error_response
 
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
-_REQUEST_HEADERS = (
-    *("Api-Key", "Authorization", "Content-Type", "Idempotency-Key", "If-Match", "If-None-Match"),
-    *("If-Range", "Range"),
-    *("Anthropic-Beta", "Anthropic-Version", "X-Api-Key"),
-    "X-Request-Id",
-)
 _EXPOSED_HEADERS = (
     "Content-Disposition",
     "Content-Range",
@@ -40,17 +34,18 @@ class _CorsMiddleware(CORSMiddleware):
         return error_response(ApiError(response.status_code, bytes(response.body).decode(), headers=kept))
 
 
-def allow_origins(app: FastAPI, origins: list[str], tenant_header: str) -> None:
+def allow_origins(app: FastAPI, origins: list[str]) -> None:
     """Allow web pages of these origins, such as `https://app.example.com`, to call the API.
 
-    The origin `*` allows all origins. An empty list allows none.
+    The origin `*` allows all origins. An empty list allows none. A page may send all headers: the official
+    clients send more than ten of their own, and the operator chooses which headers backends get.
     """
     if origins:
         app.add_middleware(
             _CorsMiddleware,
             allow_origins=origins,
             allow_methods=_METHODS,
-            allow_headers=(*_REQUEST_HEADERS, tenant_header),
+            allow_headers=("*",),
             expose_headers=_EXPOSED_HEADERS,
             max_age=_MAX_AGE_SECONDS,
         )

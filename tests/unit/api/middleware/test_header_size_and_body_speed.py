@@ -105,6 +105,23 @@ async def test_pages_of_configured_origins_may_call_the_api() -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        # of the official JavaScript clients in a browser
+        "authorization,content-type,x-stainless-lang,x-stainless-os,x-stainless-retry-count,x-stainless-timeout",
+        "anthropic-dangerous-direct-browser-access,anthropic-version,x-api-key,x-stainless-arch",
+        "x-project",  # a header that the operator passes on to backends
+    ],
+)
+async def test_pages_of_configured_origins_may_send_each_header_of_the_official_clients(headers: str) -> None:
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": headers}
+    async with open_api(api_cors_origins=[PAGE], passed_headers=["x-project"]) as api:
+        answer = await api.http.options("/v1/batches", headers={"Origin": PAGE, **preflight})
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-headers"] == headers
+
+
 async def test_a_request_is_one_entry_of_the_log(api: ApiFixture, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "batchwright.api.middleware.access_log"):
         await api.http.get("/v1/files/a%0Ab?secret=1")
