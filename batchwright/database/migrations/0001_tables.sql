@@ -306,6 +306,7 @@ CREATE TABLE batches (
 CREATE INDEX batches_by_creation ON batches (tenant, created_at, id) WHERE NOT rolling;
 CREATE INDEX batches_by_id ON batches (id COLLATE "C"); -- for operators, who find a batch of any tenant by its id,
 CREATE INDEX batches_listed ON batches (id COLLATE "C") WHERE NOT rolling; -- and list the batches of all tenants
+CREATE INDEX batches_listed_by_status ON batches (visible_status, id COLLATE "C") WHERE NOT rolling;
 CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id) WHERE NOT rolling;
 CREATE INDEX batches_by_input ON batches (tenant, input_file_id);
 -- Few rows are live: counting a tenant's live batches, and finding the readers of a file, reads only these.
@@ -317,6 +318,9 @@ CREATE INDEX batches_unswept ON batches (coalesce(completed_at, failed_at, expir
     WHERE swept_at IS NULL;
 CREATE INDEX batches_swept ON batches (coalesce(completed_at, failed_at, expired_at, cancelled_at))
     WHERE swept_at IS NOT NULL;
+-- The rows of rolling batches are deleted long before those of other batches.
+CREATE INDEX batches_swept_rolling ON batches (coalesce(completed_at, failed_at, expired_at, cancelled_at))
+    WHERE swept_at IS NOT NULL AND rolling;
 -- The fairness key of a tenant's next batch depends on its last cancelled or expired batch.
 CREATE INDEX batches_stopped ON batches (tenant, created_at, id)
     WHERE status IN ('cancelled', 'expired') OR cancel_requested_at IS NOT NULL;

@@ -19,9 +19,7 @@ LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status 
     AND b.cancel_requested_at IS NULL AND f.made_at > $6
 WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" < $1)
   AND ($2::text IS NULL OR b.tenant = $2)
-  AND ($3::text[] IS NULL OR CASE
-      WHEN b.cancel_requested_at IS NOT NULL AND b.status IN ('validating', 'in_progress', 'finalizing')
-      THEN 'cancelling' ELSE b.status END = ANY ($3))
+  AND ($3::text[] IS NULL OR b.visible_status = ANY ($3))
   AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
   AND ($5::text IS NULL OR f.forecast->>'window' = $5)
 ORDER BY b.id COLLATE "C" DESC
@@ -36,9 +34,7 @@ LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status 
     AND b.cancel_requested_at IS NULL AND f.made_at > $6
 WHERE NOT b.rolling AND ($1::text IS NULL OR b.id COLLATE "C" > $1)
   AND ($2::text IS NULL OR b.tenant = $2)
-  AND ($3::text[] IS NULL OR CASE
-      WHEN b.cancel_requested_at IS NOT NULL AND b.status IN ('validating', 'in_progress', 'finalizing')
-      THEN 'cancelling' ELSE b.status END = ANY ($3))
+  AND ($3::text[] IS NULL OR b.visible_status = ANY ($3))
   AND ($4::text IS NULL OR b.models @> jsonb_build_array(jsonb_build_object('model', $4)))
   AND ($5::text IS NULL OR f.forecast->>'window' = $5)
 ORDER BY b.id COLLATE "C"

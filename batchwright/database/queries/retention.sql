@@ -40,16 +40,29 @@ DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2
 
 -- name: old_batches
 -- A row is kept as long as its output and error files. Those of rolling batches, of which there are many, are kept
--- for two days only.
-SELECT b.tenant, b.id, coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) AS ended_at
-FROM batches b
-WHERE b.swept_at IS NOT NULL
-  AND coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at)
-      <= CASE WHEN b.rolling THEN greatest($1, now() - interval '2 days') ELSE $1 END
-  AND (coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at), b.tenant, b.id) > ($2, $3, $4)
-  AND NOT EXISTS (
-    SELECT FROM files f WHERE f.tenant = b.tenant AND f.id IN (b.output_file_id, b.error_file_id))
-ORDER BY 3, b.tenant, b.id
+-- for two days only. Each of the two parts reads its rows in the order of an index, and no younger rows.
+SELECT tenant, id, ended_at FROM (
+    (SELECT b.tenant, b.id, coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) AS ended_at
+     FROM batches b
+     WHERE b.swept_at IS NOT NULL AND coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) <= $1
+       AND (coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at), b.tenant, b.id) > ($2, $3, $4)
+       AND NOT EXISTS (
+         SELECT FROM files f WHERE f.tenant = b.tenant AND f.id IN (b.output_file_id, b.error_file_id))
+     ORDER BY 3, b.tenant, b.id
+     LIMIT $5)
+    UNION ALL
+    (SELECT b.tenant, b.id, coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) AS ended_at
+     FROM batches b
+     WHERE b.swept_at IS NOT NULL AND b.rolling
+       AND coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) > $1
+       AND coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) <= now() - interval '2 days'
+       AND (coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at), b.tenant, b.id) > ($2, $3, $4)
+       AND NOT EXISTS (
+         SELECT FROM files f WHERE f.tenant = b.tenant AND f.id IN (b.output_file_id, b.error_file_id))
+     ORDER BY 3, b.tenant, b.id
+     LIMIT $5)
+) old
+ORDER BY ended_at, tenant, id
 LIMIT $5
 
 -- name: remove_batch

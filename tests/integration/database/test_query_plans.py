@@ -47,6 +47,13 @@ SELECT 't' || n, 8, now() FROM generate_series(0, 19) n;
 INSERT INTO api_keys (id, tenant, prefix, salt, hash, scopes, label, created_at, max_in_flight)
 SELECT 'key_' || n, 't' || n, 'p' || n, '', '', '{read}', '', now(), 8 FROM generate_series(0, 19) n
 """
+# They ended 80 to 10 days ago, and each thousandth is rolling.
+ENDED = """
+UPDATE batches
+SET status = 'completed', completed_at = now() - interval '80 days' + right(id, 8)::int * interval '1 minute',
+    swept_at = now(),
+    policy = CASE WHEN right(id, 3) = '007' THEN '{"rolling": {"group": "g"}}' ELSE policy END
+"""
 MANY_SLICES = """
 INSERT INTO slice_progress
 SELECT tenant, id, 'a', n, 0, 1, 1, 0, 1, 0, 1, 0
@@ -120,6 +127,31 @@ async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
         assert re.search(r"Index Scan .*using batches_listed", seen)
         assert "Seq Scan on batches" not in seen
     assert "Seq Scan on batches" not in await plan(connection, sql.counts, since, LAST_POSITION[0])
+
+
+async def test_an_operators_filter_by_status_reads_only_batches_of_this_status(
+    connection: DatabaseConnection,
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute("VACUUM ANALYZE batches")
+    sql, since = queries(OperatorBatchQueries, "operator_batches"), FIRST_POSITION[0]
+    live = [status for status in BatchStatus if not status.is_terminal]
+    for query in (sql.page_down, sql.page_up):
+        for statuses in (live, [BatchStatus.FAILED], [BatchStatus.COMPLETED]):
+            seen = await plan(connection, query, None, None, statuses, None, None, since, 21)
+            assert rows_read(seen) <= 200  # a hundred are live, and none has failed
+
+
+async def test_retention_does_not_read_the_batches_that_are_not_old_yet(
+    connection: DatabaseConnection,
+) -> None:
+    await connection.execute(MANY)
+    await connection.execute(ENDED)
+    await connection.execute("VACUUM ANALYZE batches")
+    sql = queries(RetentionQueries, "retention").old_batches
+    ninety_days_ago = (await connection.fetch("SELECT now() - interval '90 days' AS at"))[0]["at"]
+    seen = await plan(connection, sql, ninety_days_ago, FIRST_POSITION[0], "", "", 100)
+    assert rows_read(seen) <= 200  # a hundred are rolling and older than two days
 
 
 async def test_a_search_for_a_line_reads_the_list_and_one_row_of_each_examined_batch(
