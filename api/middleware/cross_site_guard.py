@@ -30,7 +30,7 @@ class CrossSiteGuardMiddleware:
     def __init__(self, app: ASGIApp, origins: Collection[str], hosts: Collection[str]) -> None:
         self._app = app
         self._origins = frozenset(origins)
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The path of a backend callback contains a secret token.

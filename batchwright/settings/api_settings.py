@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings
 
 from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.settings.setting_levels import START, TUNING
-from batchwright.settings.value_formats import check_tenant, http_url, issuer_url
+from batchwright.settings.value_formats import check_tenant, host_names, http_url, issuer_url, web_origins
 
 # The range of Temporal's fairness weights.
 TenantWeight = Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)]
@@ -35,8 +35,8 @@ class ApiSettings(BaseSettings):
     )
     api_hosts: list[str] = Field(
         default=[],
-        description="Further host names under which clients may call an API that does not use API keys, "
-        "as a JSON list. Always allowed: IP addresses, names without a dot, and names under "
+        description="Further host names, without ports, under which clients may call an API that uses no "
+        "API keys, as a JSON list. Always allowed: IP addresses, names without a dot, and names under "
         "`.localhost`, `.internal`, `.svc` and `.test`.",
     )
     ui: bool = Field(True, description="If true, the API serves pages for browsers at `/ui`.")
@@ -75,6 +75,16 @@ class ApiSettings(BaseSettings):
         instead.
         """
         return self.tenant_weights.get(tenant, 1.0)
+
+    @field_validator("api_cors_origins")
+    @classmethod
+    def _origins(cls, origins: list[str]) -> list[str]:
+        return web_origins(origins)
+
+    @field_validator("api_hosts")
+    @classmethod
+    def _hosts(cls, names: list[str]) -> list[str]:
+        return host_names(names)
 
     @field_validator("api_key")
     @classmethod

@@ -1,6 +1,7 @@
 """Formats that several settings share: URLs, tenant names, and references to Python objects."""
 
 import importlib
+import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -8,6 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from batchwright.rules.ids import is_tenant
 from batchwright.settings.error_messages import HIDDEN_VALUE
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+_HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
 def http_url(url: str) -> str:
@@ -35,6 +39,34 @@ def http_urls(urls: list[str]) -> list[str]:
         if not _has_host(url):
             raise ValueError(f"{url!r} has no valid host")
     return [url.rstrip("/") for url in urls]
+
+
+def web_origins(texts: list[str]) -> list[str]:
+    """Check origins of web pages, and return them as browsers send them: in lower case, without a slash at
+    the end. `*` stands for all origins.
+
+    Raises:
+        ValueError: a text is not an origin. The message contains the text.
+    """
+    origins = [text.lower().removesuffix("/") for text in texts]
+    for text, origin in zip(texts, origins, strict=True):
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+            raise ValueError(f"{text!r} is not an origin such as https://app.example.com")
+    return origins
+
+
+def host_names(texts: list[str]) -> list[str]:
+    """Check names of hosts, and return them in lower case, without a dot at the end.
+
+    Raises:
+        ValueError: a text is not the name of a host, for example because it has a port. The message contains
+            the text.
+    """
+    names = [text.lower().removesuffix(".") for text in texts]
+    for text, name in zip(texts, names, strict=True):
+        if _HOST_NAME.fullmatch(name) is None:
+            raise ValueError(f"{text!r} is not a host name such as batches.example.com")
+    return names
 
 
 def is_loopback(host: str) -> bool:

@@ -72,6 +72,17 @@ WRONG = {
         "MODELS",
         '{"a": {"in_flight": 1, "in_flight": 2}}',
     ): "it has the key 'in_flight' twice: remove one of them",
+    ("API_CORS_ORIGINS", '["app.example.com"]'): "'app.example.com' is not an origin such as "
+    "https://app.example.com (it is ['app.example.com'])",
+    (
+        "API_CORS_ORIGINS",
+        '["https://app.example.com/home"]',
+    ): "'https://app.example.com/home' is not an origin "
+    "such as https://app.example.com (it is ['https://app.example.com/home'])",
+    ("API_HOSTS", '["batches.example.com:8000"]'): "'batches.example.com:8000' is not a host name such as "
+    "batches.example.com (it is ['batches.example.com:8000'])",
+    ("API_HOSTS", '["*.example.com"]'): "'*.example.com' is not a host name such as batches.example.com "
+    "(it is ['*.example.com'])",
     ("PAYLOAD_KEYS", '["secret"]'): "a key is not given as id=file:PATH or id=env:NAME",
 }
 
@@ -95,3 +106,10 @@ def test_a_setting_of_opentelemetry_is_named_as_opentelemetry_does(monkeypatch: 
 def test_a_database_url_may_name_several_hosts() -> None:
     url = "postgresql://ada@first:5432,second:5433/batches?target_session_attrs=primary"
     assert load(database_url=url).database_url == url
+
+
+def test_an_origin_is_stored_as_browsers_send_it() -> None:
+    given = ["*", "https://App.example.com/", "http://[::1]:8080", "chrome-extension://abc"]
+    assert load(api_cors_origins=given).api_cors_origins == [
+        *("*", "https://app.example.com", "http://[::1]:8080", "chrome-extension://abc")
+    ]

@@ -116,7 +116,7 @@ async def test_pages_of_configured_origins_may_call_the_api() -> None:
 )
 async def test_pages_of_configured_origins_may_send_each_header_of_the_official_clients(headers: str) -> None:
     preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": headers}
-    async with open_api(api_cors_origins=[PAGE], passed_headers=["x-project"]) as api:
+    async with open_api(api_cors_origins=[PAGE], pass_headers="X-Project") as api:
         answer = await api.http.options("/v1/batches", headers={"Origin": PAGE, **preflight})
     assert answer.status_code == 200
     assert answer.headers["access-control-allow-headers"] == headers
