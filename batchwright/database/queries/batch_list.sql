@@ -25,8 +25,8 @@ ORDER BY b.created_at DESC, b.id DESC
 LIMIT $4
 
 -- name: of_tags
--- Batches with the tag $7 and all tags in $8. PostgreSQL starts with the tag or with the statuses, whichever it
--- expects to be rarer.
+-- Batches with the tag $7 and all tags in $8. It is planned for each call, so that PostgreSQL starts with the tag or with
+-- the statuses, whichever it expects to be rarer.
 SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
     SELECT f.forecast FROM forecasts f
     WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast

@@ -9,16 +9,21 @@ import pytest
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
+from batchwright.database.pool import open_connection_pool
 from batchwright.database.sql import queries
-from batchwright.database.tables.batches.batch_list import BatchListQueries
-from batchwright.database.tables.batches.custom_ids import EXAMINED_AT_ONCE, CustomIdQueries
+from batchwright.database.tables.batches.batch_list import BatchListQueries, PostgresBatchList
+from batchwright.database.tables.batches.custom_ids import (
+    EXAMINED_AT_ONCE,
+    CustomIdQueries,
+    PostgresCustomIds,
+)
 from batchwright.database.tables.batches.waiting_reasons import WaitingQueries
 from batchwright.database.tables.callbacks import CallbackQueries
 from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
 from batchwright.database.tables.operations.operator_batches import OperatorBatchQueries
 from batchwright.database.tables.operations.retention import RetentionQueries
 from batchwright.database.tables.tenants.quotas import QuotaQueries
-from batchwright.rules.batch_filters import model_tags
+from batchwright.rules.batch_filters import BatchFilters, model_tags
 from batchwright.rules.worker_stats import running_slice_stats
 
 HOUR = timedelta(hours=1)
@@ -212,6 +217,24 @@ async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
         assert "Seq Scan" not in text
     # At most the batches of the rare status or tag are read, of which there are a hundred.
     assert {name: rows_read(text) <= 200 for name, text in seen.items()} == dict.fromkeys(seen, True)
+
+
+async def test_filters_by_a_tag_are_planned_for_each_tag_and_status(
+    database: Database, database_url: str
+) -> None:
+    """One plan for all would read all batches of a common tag, although few have the status."""
+    pool = await open_connection_pool(database_url, size=1, patience_seconds=30)
+    filters = BatchFilters(model="common", status=BatchStatus.IN_PROGRESS)
+    try:
+        await pool.execute("SET plan_cache_mode = force_generic_plan")  # PostgreSQL may choose so by itself
+        await PostgresBatchList(pool).page("t", limit=20, after=None, filters=filters)
+        await PostgresCustomIds(pool).search("t", "line", limit=20, after=None, filters=filters)
+        plans = await pool.fetch(
+            "SELECT generic_plans FROM pg_prepared_statements WHERE statement ~ 't\\.tag = \\$'"
+        )
+    finally:
+        await pool.close()
+    assert [each["generic_plans"] for each in plans] == [0, 0]
 
 
 def rows_read(text: str) -> int:

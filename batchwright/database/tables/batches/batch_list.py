@@ -122,7 +122,8 @@ class PostgresBatchList(BatchList):
     async def _records(self, tenant: str, count: int, after: str | None, filters: BatchFilters) -> list[Row]:
         status, tags = filters.status, filters.tags
         oldest = filters.created_after or FIRST_POSITION[0]
-        async with self._connections.session() as session:
+        connected = self._connections.custom_plans() if tags else self._connections.session()
+        async with connected as session:
             position = LAST_POSITION
             if after is not None:
                 position = await position_of(session, self._sql.position, tenant, after)
