@@ -14,6 +14,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 from batchwright.api.openapi import auth_error_responses, text_response
 from batchwright.api.schemas.openai_objects import json_response
+from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.background import BackgroundTaskFailing
 from batchwright.database.errors import DatabaseError
 from batchwright.oidc.issuer import IssuerUnavailable
@@ -53,6 +54,7 @@ class HealthRoutes:
                 authentication.
         """
         self._deps, self._authenticator = deps, authenticator
+        self._checks = CoalescingCache(self._check, deps.recent_seconds)
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["Operation"])
@@ -76,7 +78,17 @@ class HealthRoutes:
         return json_response(LivenessObject())
 
     async def readyz(self) -> Response:
-        """Readiness probe. Checks every dependency; 503 if one is unavailable."""
+        """Readiness probe. Checks every dependency; 503 if one is unavailable. The checks are at most a
+        second old.
+        """
+        checks = await self._checks.get("all")
+        if "unavailable" in dict(checks).values():
+            unready = json_response(ReadinessObject(status="unavailable", checks=checks), 503)
+            unready.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+            return unready
+        return json_response(ReadinessObject(status="ok", checks=checks))
+
+    async def _check(self, _: str) -> ReadinessChecks:
         deps = self._deps
         background, postgresql, temporal, storage = await asyncio.gather(
             _state("background_tasks", deps.background.check()),
@@ -84,14 +96,9 @@ class HealthRoutes:
             _state("temporal", deps.temporal.check()),
             _state("storage", deps.storage.check()),
         )
-        checks = ReadinessChecks(
+        return ReadinessChecks(
             background_tasks=background, postgresql=postgresql, temporal=temporal, storage=storage
         )
-        if "unavailable" in (background, postgresql, temporal, storage):
-            unready = json_response(ReadinessObject(status="unavailable", checks=checks), 503)
-            unready.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
-            return unready
-        return json_response(ReadinessObject(status="ok", checks=checks))
 
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of this process for Prometheus.
