@@ -21,6 +21,7 @@ from batchwright.api.services.batches.failed_lines import (
     digests_with_codes,
     failed_line_digests,
 )
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.files.upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 _Claimed = TypeVar("_Claimed", bound=BatchOrder | None)
 _SYSTEM_ERROR = "system_error"
+_AT_ONCE = 4  # a retry reads the files of its batch, and writes a new input
+_WAIT_SECONDS = 60.0
 _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwright.files_pending` is false."
 
 
@@ -50,6 +53,9 @@ class BatchReruns:
         self._deps = deps
         self._creator = BatchCreator(deps)
         self._builder = RerunBuilder(deps)
+        self._limiter = ExpensiveTaskLimiter(
+            _AT_ONCE, _WAIT_SECONDS, work="batches are being retried or resumed"
+        )
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
         """Create a batch that sends the failed lines of an ended batch again. Return the row of the new
@@ -159,15 +165,10 @@ class BatchReruns:
         order = await table.find(tenant, origin)
         if order is None:
             parameters = self._builder.parameters(row, fields, key_id)
-            await QuotaChecks(self._deps, tenant).check_live_batches()
-            new_order, file = await build(parameters)
-            new_order = new_order.model_copy(update={"origin": origin})
-            try:
-                order = await self._builder.admit_and_claim(
-                    new_order, file, partial(table.claim, new_order, origin, file)
-                )
-            except ResultsGone:
-                raise _results_gone(row, "are no longer kept") from None
+            async with self._limiter.slot(tenant, row.order.batch_id) as waited:
+                order = await table.find(tenant, origin) if waited else None
+                if order is None:
+                    order = await self._claimed_order(row, origin, parameters, build)
         claimed = order.origin
         if claimed is not None and claimed.codes != origin.codes:
             lines = f"with the codes {', '.join(claimed.codes)}" if claimed.codes else "of all codes"
@@ -176,6 +177,27 @@ class BatchReruns:
                 f"{lines}. Repeat the call with the same codes to get that batch."
             )
         return await self._creator.start_unless_there(order)
+
+    async def _claimed_order(
+        self,
+        row: BatchRow,
+        origin: SourceBatch,
+        parameters: BatchCreate,
+        build: Callable[[BatchCreate], Awaitable[tuple[BatchOrder, FileRow | None]]],
+    ) -> BatchOrder:
+        """Build a rerun and store its claim on the lines of the batch. Return the order of the batch that has
+        the claim.
+        """
+        table, tenant = self._deps.database.reruns, row.order.tenant
+        await QuotaChecks(self._deps, tenant).check_live_batches()
+        new_order, file = await build(parameters)
+        new_order = new_order.model_copy(update={"origin": origin})
+        try:
+            return await self._builder.admit_and_claim(
+                new_order, file, partial(table.claim, new_order, origin, file)
+            )
+        except ResultsGone:
+            raise _results_gone(row, "are no longer kept") from None
 
 
 def _results_gone(row: BatchRow, what: str) -> ApiError:

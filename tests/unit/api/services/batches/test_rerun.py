@@ -1,7 +1,9 @@
 """x/retry and x/resume of ended batches."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -17,6 +19,7 @@ from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 from tests.fakes.ended_batch import INPUT, LINES, SYSTEM, Ended
+from tests.fakes.storage import MemoryWriter
 
 
 @pytest.fixture
@@ -164,6 +167,21 @@ async def test_a_second_call_answers_with_the_same_batch(api: ApiFixture, kind: 
     assert batches[0] == batches[1]
     assert len(api.temporal.orders) == 2
     assert len(api.database.rows.files) == (3 + (kind is RerunKind.RETRY))
+
+
+async def test_retries_of_a_batch_at_the_same_time_copy_its_lines_once(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, written, writer = await ended(api), list[str](), api.storage.writer
+
+    def counted(key: str) -> AbstractAsyncContextManager[MemoryWriter]:
+        written.append(key)
+        return writer(key)
+
+    monkeypatch.setattr(api.storage, "writer", counted)
+    answers = await asyncio.gather(*(ask(api, first, "retry") for _ in range(5)))
+    assert len({read(answer, BatchObject).id for answer in answers}) == 1
+    assert len(written) == 1
 
 
 @pytest.mark.parametrize("kind", RerunKind)
