@@ -50,7 +50,7 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         registry = BackendRegistry(
             settings, database.models, database.model_changes, clients, unavailable=DatabaseUnavailable
         )
-        registry.on_refresh.append(partial(_publish_fingerprint, registry, metrics))
+        registry.on_refresh.append(partial(publish_registry, registry, metrics))
         if interactive:
             metrics.before_scrape.append(partial(_update_circuits, registry, metrics))
         failures = metrics.background_failures
@@ -74,12 +74,13 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
         yield deps
 
 
-def _publish_fingerprint(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the fingerprint of the model registry as a metric.
+def publish_registry(registry: BackendRegistry, metrics: Metrics) -> None:
+    """Publish the fingerprint of the model registry as a metric, and give each of its models its own label.
 
     Processes with the same registry have the same fingerprint, so the metric shows which processes differ.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
+    metrics.models.set_listed(registry.registered_models)
 
 
 def _update_circuits(registry: BackendRegistry, metrics: Metrics) -> None:
