@@ -271,8 +271,8 @@ def _print_schedule(schedule: ScheduleObject, json: bool) -> None:
         ("metadata", escaped(metadata)),
         ("created", local_timestamp(schedule.created_at)),
         ("skipped", str(schedule.skipped) if schedule.skipped else ""),
-        *(("next", local_timestamp(time)) for time in schedule.next_times[:_SHOWN_TIMES]),
-        *(("run", f"{local_timestamp(run.scheduled_at)}  {_run(run)}") for run in schedule.runs),
+        *(("next", _time_with_zone(time)) for time in schedule.next_times[:_SHOWN_TIMES]),
+        *(("run", f"{_time_with_zone(run.scheduled_at)}  {_run(run)}") for run in schedule.runs),
     ]
     table = property_table()
     for name, value in facts:

@@ -12,6 +12,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _KEY = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _MAX_KEY_BYTES = 1024  # S3's limit
 _MAX_OUTPUT_NAME_BYTES = 100  # batch_..._output.jsonl
+_WRONG_FORM = "it must have the form s3://bucket/key"
 MAX_URL_CHARACTERS = len(SCHEME) + 63 + 1 + _MAX_KEY_BYTES
 
 
@@ -37,8 +38,10 @@ def parse_object(url: str) -> ObjectLocation:
         ValueError: the URL has another form. The message shows the right form.
     """
     bucket, _, key = url.removeprefix(SCHEME).partition("/")
-    if not url.startswith(SCHEME) or _BUCKET.fullmatch(bucket) is None:
-        raise ValueError("it must have the form s3://bucket/key")
+    if not (url.startswith(SCHEME) and bucket and key):
+        raise ValueError(_WRONG_FORM)
+    if _BUCKET.fullmatch(bucket) is None:
+        raise ValueError("its bucket must have 3 to 63 small letters, digits, '.' or '-'")
     if _KEY.fullmatch(key) is None or len(key.encode()) > _MAX_KEY_BYTES:
         raise ValueError(f"its key must have 1 to {_MAX_KEY_BYTES} bytes and no control characters")
     # Servers and proxies may resolve such parts as they do in paths of URLs.
@@ -56,8 +59,9 @@ def parse_prefix(url: str) -> ObjectLocation:
     folder = url.removesuffix("/")
     try:
         location = parse_object(f"{folder}/any")  # an object there
-    except ValueError:
-        raise ValueError(f"{url!r} does not have the form s3://bucket/prefix/") from None
+    except ValueError as error:
+        reason = "" if str(error) == _WRONG_FORM else f": {error}"
+        raise ValueError(f"{url!r} does not have the form s3://bucket/prefix/{reason}") from None
     return location._replace(key=location.key.removesuffix("any"))
 
 

@@ -127,7 +127,7 @@ def list_batches(
         stdout().print(batch_list_table(page.data))
     else:
         empty = "There are no batches yet; `batchwright submit FILE` creates one."
-        stderr().print("No batch has all of this; use fewer options." if query else empty)
+        stderr().print("No batch matches all of these options; use fewer." if query else empty)
     if page.has_more and page.last_id:
         stderr().print(f"There are more: --after {page.last_id}", style="dim")
 

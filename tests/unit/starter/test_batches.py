@@ -201,7 +201,7 @@ def test_list_shows_only_batches_that_meet_all_options(cli: Cli, tmp_path: Path)
         eighth
     ]
     assert listed("--created-before", "2020-01-01T00:00") == listed("--model", "llama") == []
-    assert "No batch has all of this" in cli.run("list", "--status", "failed", **tenant).stderr
+    assert "No batch matches all of these options" in cli.run("list", "--status", "failed", **tenant).stderr
 
 
 def test_list_finds_the_batches_of_a_line_and_continues_a_search_without_a_batch(

@@ -78,8 +78,15 @@ def test_schedules_are_listed_with_their_last_runs(cli: Cli, file: str) -> None:
     assert id in listed
     assert "not created: It was deleted." in listed
     shown = cli.run("schedules", "show", id).stdout
-    assert "batch_1" in shown
+    assert f"{due.astimezone():%Y-%m-%d %H:%M:%S %Z}  batch_1" in shown
     assert "not created: It was deleted." in shown
+
+
+def test_the_next_times_of_a_schedule_name_the_local_zone(cli: Cli, file: str) -> None:
+    shown = cli.run("schedules", "show", created(cli, file, "--time-zone", "Europe/Berlin")).stdout
+    (first, *_) = [line.split()[1:] for line in shown.splitlines() if line.startswith("next")]
+    at = datetime.fromisoformat(f"{first[0]}T{first[1]}").astimezone()
+    assert first[2] == at.tzname()
 
 
 def test_a_schedule_is_changed_paused_resumed_triggered_and_deleted(cli: Cli, file: str) -> None:

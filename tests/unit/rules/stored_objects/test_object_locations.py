@@ -43,6 +43,15 @@ def test_other_urls_name_no_object(url: str) -> None:
         parse_object(url)
 
 
+@pytest.mark.parametrize("bucket", ["a", "My-Data", "my_data", "x" * 64, "user:secret@data"])
+def test_a_bucket_that_cannot_exist_is_named_as_the_reason_without_its_text(bucket: str) -> None:
+    reason = "its bucket must have 3 to 63 small letters, digits, '.' or '-'"
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        parse_object(f"s3://{bucket}/key")
+    with pytest.raises(ValueError, match=f"does not have the form s3://bucket/prefix/: {reason}$"):
+        parse_prefix(f"s3://{bucket}/prefix")
+
+
 @pytest.mark.parametrize(
     ("url", "is_allowed"),
     [
