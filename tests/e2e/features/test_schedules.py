@@ -210,6 +210,30 @@ async def test_a_batch_starts_at_its_time_though_it_is_paused_and_resumed_before
         assert (done.in_progress_at or 0) >= int((now + timedelta(seconds=4)).timestamp())
 
 
+async def test_a_batch_that_starts_later_is_shown_and_listed_at_once_and_starts_by_itself(
+    stack: Stack,
+) -> None:
+    async with stack.client("later") as client, http_client(base_url=stack.now.api) as http:
+        http.headers["X-Tenant"] = "later"
+        content = _content(MODELS[0])
+        file = await client.files.create(file=("in.jsonl", content), purpose="batch")
+        start = (datetime.now(UTC) + timedelta(seconds=8)).replace(microsecond=0)
+        batch = await _later(client, file.id, start)
+        retrieved = await http.get(f"/v1/batches/{batch.id}")
+        listed = (await http.get("/v1/batches")).json()["data"]
+        assert retrieved.status_code == 200
+        assert [each["id"] for each in listed] == [batch.id]
+        for text in (retrieved.text, json.dumps(listed[0])):
+            shown = BatchObject.model_validate_json(text)
+            assert (shown.status, shown.in_progress_at) == ("validating", None)
+            assert shown.x_batchwright.start_at == int(start.timestamp())
+            assert shown.expires_at == int((start + timedelta(hours=24)).timestamp())
+        done = await ended(client, batch.id)
+        assert (done.status, done.in_progress_at is not None) == ("completed", True)
+        assert (done.in_progress_at or 0) >= int(start.timestamp())
+        await check_conservation(client, done, [json.loads(line) for line in content.splitlines()])
+
+
 async def _later(client: AsyncOpenAI, file_id: str, start: datetime) -> Batch:
     return await client.batches.create(
         input_file_id=file_id,
