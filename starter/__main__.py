@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from batchwright.process_exit import collect_rarely, run_and_exit
+from batchwright.starter.help_names import readable_error
 from batchwright.starter.lazy_commands import LazyCommand
 
 # These commands pass their options on to the process, which also prints the help.
@@ -86,6 +87,13 @@ class Commands(TyperGroup):
 
     Typer itself would exit with 2, which here means that a batch is not finished.
     """
+
+    def invoke(self, ctx: typer.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = readable_error(error.message)
+            raise
 
     def main(
         self,

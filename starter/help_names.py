@@ -1,9 +1,10 @@
-"""Names of values in the help texts of commands, such as `--url URL`."""
+"""Names of values in the help texts of commands, such as `--url URL`, and in errors about values."""
 
 from typer._click import Command, Context
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
 _MAX_CHOICES_CHARACTERS = 24
+_DATE_PARTS = {"'%Y": "'YYYY", "-%m": "-MM", "-%d": "-DD", "T%H": "Thh", ":%M": ":mm", ":%S": ":ss"}
 _NAMES = {"int": "N", "float": "N", "path": "PATH", "datetime": "TIME"}
 
 
@@ -19,6 +20,13 @@ def name_values(command: Command) -> Command:
         elif isinstance(param, TyperArgument):
             _name_argument(param)
     return command
+
+
+def readable_error(message: str) -> str:
+    """Return Typer's message about a wrong value without the names of Python's errors and formats."""
+    for code, name in _DATE_PARTS.items():
+        message = message.replace(code, name)
+    return message.removeprefix("Value error, ")
 
 
 def _name_option(option: TyperOption, context: Context) -> None:

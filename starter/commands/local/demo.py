@@ -1,6 +1,7 @@
 """`batchwright demo`: runs a batch of 1,000 requests through the whole stack."""
 
 import asyncio
+import shlex
 import tempfile
 import time
 from pathlib import Path
@@ -76,6 +77,7 @@ class DemoRun:
     async def run(self, *, keep: bool) -> None:
         from batchwright.starter.embedded_stack.demo_output import print_next_steps
 
+        result = None
         starting = self._out.status(_STARTING)
         if self._out.is_terminal:
             starting.start()
@@ -88,6 +90,11 @@ class DemoRun:
                 if keep:
                     print_next_steps(self._out, result, is_running=True)
                     await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if result is None:
+                folder = shlex.quote(str(self._folder))
+                _say(f"The demo was stopped before its end. `rm -r {folder}` deletes its data.")
+            raise
         finally:
             starting.stop()
         print_next_steps(self._out, result, is_running=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batchwright.settings import Settings, SettingsError, load
+from batchwright.settings.unknown_variables import unknown_variables
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.terminal import (
     address_panel,
@@ -73,6 +74,8 @@ def dev(
 def settings_or_exit(backends: list[str] | None = None) -> Settings:
     """Load the settings. If a setting is wrong, end the command with an error.
 
+    Print a warning for each environment variable that looks like a setting but belongs to none.
+
     Args:
         backends: URLs that replace the configured backends. None or an empty list keeps the configured
             backends.
@@ -80,10 +83,14 @@ def settings_or_exit(backends: list[str] | None = None) -> Settings:
     # OpenAI clients need /v1 in their base URL, so users often copy the URL with it.
     chosen = [url.rstrip("/").removesuffix("/v1") for url in backends or []]
     try:
-        return load(backends=chosen) if chosen else load()
+        settings = load(backends=chosen) if chosen else load()
     except SettingsError as error:
         stderr().print(str(error), markup=False)
         raise typer.Exit(_WRONG_SETTING) from None
+    for name, meant in unknown_variables().items():
+        hint = f" Did you mean {meant}?" if meant else ""
+        stderr().print(f"{name} is not a setting and is ignored.{hint}", markup=False)
+    return settings
 
 
 async def _run(options: "DevOptions", json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,20 @@ def test_the_demo_prints_one_json_line_for_programs(tmp_path: Path) -> None:
     result = DemoResult.model_validate_json(done.stdout)
     assert (done.returncode, result.as_expected) == (0, True)
     assert result.output_file.parent == result.data
+
+
+def test_a_demo_that_is_stopped_early_says_how_to_delete_its_data(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "batchwright.starter", "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "80"},
+    ) as running:
+        assert running.stdout is not None
+        assert "Starting" in running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate()
+    (folder,) = tmp_path.glob("batchwright-demo-*")
+    assert running.returncode == 1
+    assert f"`rm -r {folder}` deletes its data." in " ".join(said.split())

@@ -79,3 +79,22 @@ def test_help_names_values_without_types_in_80_columns(command: list[str]) -> No
     assert "<" not in shown.replace("<=", "")
     assert "{" not in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("validate", "a.jsonl", "--endpoint", "chat"), "'chat' is not one of '/v1/responses', "),
+        (
+            ("list", "--created-after", "yesterday"),
+            "'yesterday' does not match the formats 'YYYY-MM-DD', 'YYYY-MM-DDThh:mm', 'YYYY-MM-DDThh:mm:ss'.",
+        ),
+    ],
+    ids=["choice", "time"],
+)
+def test_an_error_about_a_value_names_no_error_or_format_of_python(
+    arguments: tuple[str, ...], reason: str
+) -> None:
+    refused = CliRunner().invoke(app, list(arguments))
+    assert refused.exit_code == 3
+    assert f"'{arguments[-2]}': {reason}" in refused.stderr

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from batchwright.settings import SettingsError, load
 from batchwright.settings.unknown_variables import unknown_variables
+from batchwright.starter.commands.local.dev import settings_or_exit
 from batchwright.starter.embedded_stack import ports, temporal_server
 from batchwright.starter.embedded_stack.directory import (
     ProcessIds,
@@ -312,3 +313,13 @@ def test_a_list_setting_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("BATCHWRIGHT_BACKENDS", "http://one,http://two")
     with pytest.raises(SettingsError, match="BATCHWRIGHT_BACKENDS is wrong: it is not JSON"):
         load()
+
+
+def test_dev_and_demo_name_a_misspelt_setting_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_MODEL_IN_FLIGHTS", "7")
+    settings_or_exit()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "BATCHWRIGHT_MODEL_IN_FLIGHTS is not a setting and is ignored." in said
+    assert "Did you mean BATCHWRIGHT_MODEL_IN_FLIGHT?" in said
