@@ -22,7 +22,7 @@ from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.rules.ids import request_id
-from batchwright.rules.planning.plan_format import unpack_entries
+from batchwright.rules.planning.plan_format import walk_entries
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.rules.stored_objects import object_keys
@@ -77,7 +77,7 @@ async def settle(directory: Path, result_bytes: int) -> None:
 
 
 def _slices(plan: bytes) -> Iterator[list[int]]:
-    offsets = [offset for offset, _, _ in unpack_entries(plan)]
+    offsets = [offset for offset, _, _ in walk_entries(plan)]
     return (offsets[at : at + _SLICE_LINES] for at in range(0, len(offsets), _SLICE_LINES))
 
 

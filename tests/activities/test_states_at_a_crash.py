@@ -20,7 +20,7 @@ from batchwright.activities.ingestion.served_models import ServedModels
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus
-from batchwright.rules.results.segment_format import SegmentWriter, read_records
+from batchwright.rules.results.segment_format import SegmentWriter
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.storage.base import StorageUnavailable
@@ -31,6 +31,7 @@ from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, Settle
 from tests.activities.ingestion.fresh_batch import INPUT_KEY as FRESH_INPUT
 from tests.activities.ingestion.fresh_batch import FakeModels, FreshBatch, a_line
 from tests.fakes.routers import NoRouters
+from tests.segments import read_records
 
 
 class Killed(Exception):

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel
 
 from batchwright.rules import ids
-from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged, read_index
+from batchwright.rules.results.segment_format import RecordKind, SegmentDamaged
 from batchwright.storage.base import DatedObject, Storage, StorageError
 from tests.clients import http_client
+from tests.segments import read_index
 
 _RESULTS, _BATCHES = "/results/", "/batches/"
 _EVERY_SECONDS = 3.0

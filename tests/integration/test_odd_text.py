@@ -26,7 +26,7 @@ from batchwright.database.postgres import open_database
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.ids import new_batch_id, request_id
 from batchwright.rules.input.line_parser import read_request
-from batchwright.rules.planning.plan_format import unpack_entries
+from batchwright.rules.planning.plan_format import walk_entries
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.output_lines import result_line
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
@@ -105,9 +105,7 @@ class Run:
 
     async def _settle(self, ingested: IngestResult, share: ModelShare) -> None:
         shard = self._storage.objects[object_keys.shard(ingested.ingest_prefix, share.safe_model)]
-        plan = unpack_entries(
-            self._storage.objects[object_keys.plan(ingested.ingest_prefix, share.safe_model)]
-        )
+        plan = walk_entries(self._storage.objects[object_keys.plan(ingested.ingest_prefix, share.safe_model)])
         writer, at = SegmentWriter(), 0
         for number, (offset, length, _) in enumerate(plan):
             custom_id, _ = read_request(shard[at : at + length])

@@ -142,10 +142,6 @@ class BackendLimits:
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 
-    def in_flight(self, url: str) -> int:
-        use = self._uses.get(url)
-        return 0 if use is None else use.in_flight
-
     def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
         """Count a request as in flight at the backend `url`.
 

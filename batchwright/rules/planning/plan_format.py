@@ -65,19 +65,8 @@ def pack_entry(entry: tuple[int, int, int]) -> bytes:
     return _ENTRY.pack(*entry)
 
 
-def unpack_entries(data: bytes) -> Iterator[PlanEntry]:
-    """Yield the lines listed in a plan (list of a model's lines in dispatch order), or in a part of it.
-
-    Raises:
-        PlanDamaged: `data` does not consist of whole entries of 16 bytes.
-    """
-    return map(PlanEntry._make, walk_entries(data))
-
-
 def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield each line in a plan (list of a model's lines) as (offset, length, hash of the system prompt).
-
-    This is faster than `unpack_entries`.
 
     Raises:
         PlanDamaged: `data` does not consist of whole entries of 16 bytes.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, TokenUsage
+from batchwright.rules.results.token_usage import NO_TOKENS, TokenUsage
 
 _MAGIC = b"BWSEG001"
 _HEADER = struct.Struct("<BBHqIIIII")  # kind, flags, spare, offset, length, 4 x usage
@@ -153,17 +153,6 @@ class SegmentWriter:
         return bytes(self._data) + footer + trailer
 
 
-def read_index(data: bytes) -> list[IndexEntry]:
-    """Return the list of records from the footer of a segment (stored object with many results).
-
-    The records themselves are not read or verified.
-
-    Raises:
-        SegmentDamaged: the footer is invalid.
-    """
-    return read_tail(data, len(data))
-
-
 def tail_bytes(trailer: bytes) -> int:
     """Return how many bytes at the end of a segment (stored object) `read_tail` needs.
 
@@ -215,18 +204,6 @@ def record_payload(record: bytes | memoryview) -> bytes:
     if length != len(payload) or zlib.crc32(payload, zlib.crc32(record[: _HEADER.size])) != crc:
         raise SegmentDamaged(f"the record of the line at {offset} is damaged")
     return bytes(payload)
-
-
-def read_records(data: bytes) -> Iterator[SegmentRecord]:
-    """Verify and yield the records of a segment (stored object with results), in the order of writing.
-
-    Raises:
-        SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
-            after all records before it were yielded.
-    """
-    for place in locate_records(data):
-        payload, usage = data[place.position : place.position + place.length], Tokens(*place.tokens)
-        yield SegmentRecord(RecordKind(place.kind), place.offset, payload, place.success, usage, place.final)
 
 
 def locate_records(data: bytes) -> Iterator[RecordLocation]:

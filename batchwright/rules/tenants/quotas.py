@@ -149,12 +149,6 @@ def queue_behind(
     return found and found._replace(before=before)
 
 
-def remaining_work(batch: EnqueuedWork, settled: int) -> EnqueuedWork:
-    """Return the rest of a batch's work when `settled` of its lines have a result."""
-    lines = max(batch.lines - settled, 0)
-    return EnqueuedWork(lines, -(-batch.tokens * lines // batch.lines) if lines else 0)
-
-
 class BudgetGroup(NamedTuple):
     """A group of callers that share daily budgets: an organization, a team or a user.
 

@@ -45,7 +45,7 @@ from batchwright.inference.registry.backend_registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice
-from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter, read_records
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, SegmentWriter
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
@@ -53,6 +53,7 @@ from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.transport import PooledEngine
+from tests.segments import read_records
 
 MODEL, TENANT = "m", "tenant-a"
 BATCH = "batch_" + "0" * 32

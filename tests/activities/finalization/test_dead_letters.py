@@ -11,7 +11,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.ids import request_id
 from batchwright.rules.results.dead_letters import FinalAttempt
-from batchwright.rules.results.segment_format import RecordKind, SegmentRecord, read_records
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.execution.fixture import (
     FOLDER,
     MODEL,
@@ -23,6 +23,7 @@ from tests.activities.execution.fixture import (
     status,
 )
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch
+from tests.segments import read_records
 
 LINES = 6
 POISON = "3"

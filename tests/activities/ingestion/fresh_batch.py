@@ -24,16 +24,17 @@ from batchwright.rules.planning.plan_format import (
     SLICE_BYTES,
     PlanEntry,
     SliceRecord,
-    unpack_entries,
     unpack_slice,
+    walk_entries,
 )
-from batchwright.rules.results.segment_format import SegmentRecord, read_records
+from batchwright.rules.results.segment_format import SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.rates import FixedRates
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
+from tests.segments import read_records
 
 BATCH_ID = "batch_" + "0" * 32
 TENANT = "acme"
@@ -140,9 +141,8 @@ class FreshBatch:
         return sorted(self.storage.objects.keys() - {INPUT_KEY})
 
     def plan(self, result: IngestResult, share: ModelShare) -> list[PlanEntry]:
-        return list(
-            unpack_entries(self.storage.objects[object_keys.plan(result.ingest_prefix, share.safe_model)])
-        )
+        plan = self.storage.objects[object_keys.plan(result.ingest_prefix, share.safe_model)]
+        return [PlanEntry(*entry) for entry in walk_entries(plan)]
 
     def shard(self, result: IngestResult, share: ModelShare) -> bytes:
         return self.storage.objects[object_keys.shard(result.ingest_prefix, share.safe_model)]

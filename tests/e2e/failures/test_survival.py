@@ -8,10 +8,11 @@ import httpx
 import pytest
 
 from batchwright.rules import ids
-from batchwright.rules.results.segment_format import RecordKind, read_index
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.rules.stored_objects import object_keys
 from tests.e2e.batches import chat_lines, check_conservation, ended, lines_of, settled, submit, until
 from tests.e2e.stack import MODELS, Part, Stack
+from tests.segments import read_index
 
 pytestmark = pytest.mark.e2e
 IN_FLIGHT = 100  # of a worker, by default

@@ -10,7 +10,7 @@ import pytest
 
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.rules import ids
-from batchwright.rules.results.segment_format import RecordKind, read_index
+from batchwright.rules.results.segment_format import RecordKind
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.service_commands import is_reachable
@@ -22,6 +22,7 @@ from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.s3 import S3Server, fresh_prefix
+from tests.segments import read_index
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -1,5 +1,6 @@
 """Fake table of quotas, in memory. It passes the tests of the PostgreSQL table."""
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -24,7 +25,6 @@ from batchwright.rules.tenants.quotas import (
     QuotaExcess,
     QuotaLimits,
     queue_behind,
-    remaining_work,
 )
 from batchwright.rules.worker_stats import running_models
 from tests.fakes.tables.rows import Rows, slices, used_today
@@ -198,6 +198,7 @@ class MemoryQuotas(QuotasTable):
             if owner != tenant or batch_id == but or row is None or row.status not in LIVE_STATES:
                 continue
             progress = slices(self._rows, owner, batch_id)
-            remaining = remaining_work(planned, sum(of.completed + of.failed for of in progress))
-            lines, tokens = lines + remaining.lines, tokens + remaining.tokens
+            left = max(planned.lines - sum(of.completed + of.failed for of in progress), 0)
+            lines += left
+            tokens += math.ceil(planned.tokens * left / planned.lines) if left else 0
         return EnqueuedWork(lines, tokens)

@@ -14,8 +14,8 @@ from batchwright.rules.planning.plan_format import (
     SliceRecord,
     pack_entry,
     pack_slice,
-    unpack_entries,
     unpack_slice,
+    walk_entries,
 )
 
 u32 = st.integers(0, 2**32 - 1)
@@ -33,7 +33,7 @@ slices = st.builds(
 
 @given(st.lists(entries, max_size=20))
 def test_entries_are_read_in_order(plan: list[PlanEntry]) -> None:
-    assert list(unpack_entries(b"".join(map(pack_entry, plan)))) == plan
+    assert list(walk_entries(b"".join(map(pack_entry, plan)))) == plan
 
 
 def test_an_entry_has_the_documented_format() -> None:
@@ -44,7 +44,7 @@ def test_an_entry_has_the_documented_format() -> None:
 @given(st.integers(1, ENTRY_BYTES - 1))
 def test_half_an_entry_is_damaged(length: int) -> None:
     with pytest.raises(PlanDamaged, match=f"{ENTRY_BYTES + length} bytes"):
-        unpack_entries(bytes(ENTRY_BYTES + length))
+        walk_entries(bytes(ENTRY_BYTES + length))
 
 
 @given(slices)

@@ -12,11 +12,10 @@ from batchwright.rules.results.segment_format import (
     SegmentRecord,
     SegmentWriter,
     locate_records,
-    read_index,
-    read_records,
     tail_bytes,
 )
 from batchwright.rules.results.token_usage import Tokens
+from tests.segments import read_index, read_records
 
 tokens = st.integers(0, 2**32 - 1)
 usages = st.builds(

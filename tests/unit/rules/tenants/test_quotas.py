@@ -2,8 +2,6 @@
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from batchwright.contracts.terms import Quota
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
@@ -17,7 +15,6 @@ from batchwright.rules.tenants.quotas import (
     QuotaLimits,
     find_excess,
     queue_behind,
-    remaining_work,
 )
 
 
@@ -60,18 +57,6 @@ def test_work_fits_up_to_its_limit(
     limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, found: QuotaExcess | None
 ) -> None:
     assert find_excess(limits, used, requested) == found
-
-
-@given(st.integers(1, 10**6), st.integers(0, 10**9), st.data())
-def test_the_remaining_reservation_shrinks_to_zero_as_lines_settle(
-    lines: int, tokens: int, data: st.DataObject
-) -> None:
-    batch = EnqueuedWork(lines, tokens)
-    assert remaining_work(batch, 0) == batch
-    some = data.draw(st.integers(0, lines))
-    assert remaining_work(batch, some).tokens <= tokens
-    assert remaining_work(batch, min(some + 1, lines)).tokens <= remaining_work(batch, some).tokens
-    assert remaining_work(batch, lines) == remaining_work(batch, lines + 5) == EnqueuedWork(0, 0)
 
 
 @pytest.mark.parametrize(
