@@ -42,7 +42,7 @@ class ModelRuns:
     The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
     change is being sent, the new change is sent afterwards, so no change is lost.
 
-    Each pause or resume adds about five events for each model to the history of the batch's workflow, and
+    Each pause or resume adds three to six events for each model to the history of the batch's workflow, and
     Temporal ends a workflow with more than 51,200 events. If the history is long, the time between two
     changes therefore grows, and only the latest state is sent. A stop is always sent at once.
 
