@@ -64,6 +64,13 @@ class TemporalGateway(Protocol):
         """
         ...
 
+    async def running_order(self, batch_id: str) -> BatchOrder | None:
+        """Return the order that started the workflow of a batch.
+
+        Return None if the batch has no workflow, or if its workflow has ended.
+        """
+        ...
+
     async def ingested(self, batch_id: str) -> IngestResult | None:
         """Return the result of ingestion, the step that reads and checks the batch's input.
 
@@ -134,6 +141,22 @@ class TemporalClientGateway(TemporalGateway):
             return None
         except (RunMissing, TemporalUnavailable, WorkflowQueryFailedError, WorkflowQueryRejectedError):
             return None
+
+    async def running_order(self, batch_id: str) -> BatchOrder | None:
+        handle = self._client.get_workflow_handle(batch_id)
+        try:
+            async with self._translated(batch_id):
+                run = await handle.describe(rpc_timeout=_RPC_TIMEOUT)
+                if run.status is not WorkflowExecutionStatus.RUNNING:
+                    return None
+                async for event in handle.fetch_history_events(page_size=1, rpc_timeout=_RPC_TIMEOUT):
+                    started = event.workflow_execution_started_event_attributes
+                    decode = self._client.data_converter.decode
+                    [order] = await decode(started.input.payloads, [BatchOrder])
+                    return order
+        except RunMissing:
+            return None
+        return None
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
         events = self._client.get_workflow_handle(batch_id).fetch_history_events(

@@ -48,6 +48,10 @@ class MemoryGateway(TemporalGateway):
     async def state(self, batch_id: str) -> BatchState | None:
         return self.states.get(batch_id)
 
+    async def running_order(self, batch_id: str) -> BatchOrder | None:
+        self._enter()
+        return None if batch_id not in self.open else self.orders.get(batch_id)
+
     async def ingested(self, batch_id: str) -> IngestResult | None:
         self._enter()
         self.on_ingested()

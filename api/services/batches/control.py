@@ -38,10 +38,9 @@ class BatchControl:
         self._waiting = BatchWaitingReasons(deps)
 
     async def row(self, tenant: str, batch_id: str) -> BatchRow:
-        row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
-        if row is None:
+        if not is_batch_id(batch_id):
             raise batch_not_found(batch_id)
-        return row
+        return await self._batches.get(tenant, batch_id) or await self._inserted_row(tenant, batch_id)
 
     async def get(self, tenant: str, batch_id: str) -> BatchObject:
         """Return the batch object. For a live batch, the object includes why it waits, and a forecast of its
@@ -53,9 +52,7 @@ class BatchControl:
         found, polled = await asyncio.gather(read, self._waiting.polled_queues(), return_exceptions=True)
         if isinstance(found, BaseException):
             raise found
-        if found is None:
-            raise batch_not_found(batch_id)
-        row, reported = found
+        row, reported = found or (await self._inserted_row(tenant, batch_id), [])
         if row.status.is_terminal:
             return batch_object(row)
         if isinstance(polled, BaseException):
@@ -136,6 +133,20 @@ class BatchControl:
         await self._temporal.resume(batch_id)
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
+
+    async def _inserted_row(self, tenant: str, batch_id: str) -> BatchRow:
+        """Insert the row of a batch whose workflow runs, and return it.
+
+        A batch has no row if the database did not respond while the batch was created. Its workflow inserts
+        the row too, but only when a worker runs.
+
+        Raises:
+            ApiError: the tenant has no such batch (404).
+        """
+        order = await self._temporal.running_order(batch_id)
+        if order is None or order.tenant != tenant:
+            raise batch_not_found(batch_id)
+        return await self._batches.upsert(order)
 
     async def _count_change(self, row: BatchRow) -> None:
         """Count a pause or resume before it is sent to the batch's workflow.

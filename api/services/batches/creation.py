@@ -173,7 +173,7 @@ class BatchCreator:
         """Start the workflow of a new batch, insert the batch's row, and return the row.
 
         Call this only after the quota check has admitted the batch. If the database does not respond, the
-        workflow inserts the row later.
+        row is inserted later: by the workflow, or when the batch is read.
 
         Raises:
             TemporalUnavailable: the workflow was not started. The batch no longer counts towards the quota.

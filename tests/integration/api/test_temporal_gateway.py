@@ -84,6 +84,17 @@ async def test_the_run_gets_its_order_as_it_was_given(client: Client, gateway: T
     assert await DATA_CONVERTER.decode(payloads, [BatchOrder]) == [order]
 
 
+async def test_the_order_of_a_batch_is_read_from_its_workflow_until_it_ends(
+    client: Client, gateway: TemporalClientGateway
+) -> None:
+    order = an_order()
+    assert await gateway.running_order(order.batch_id) is None
+    await gateway.start(order)
+    assert await gateway.running_order(order.batch_id) == order
+    await run_of(client, order).terminate()
+    assert await gateway.running_order(order.batch_id) is None
+
+
 async def test_a_second_start_changes_nothing_even_after_the_end(
     client: Client, gateway: TemporalClientGateway
 ) -> None:

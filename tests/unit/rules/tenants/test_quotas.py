@@ -134,10 +134,6 @@ def test_a_batch_as_large_as_the_limit_can_wait_and_a_larger_one_cannot(
     assert QuotaExcess(Quota.ENQUEUED_LINES, 10, 5, requested).can_wait is can_wait
 
 
-def test_the_tokens_of_the_remaining_lines_are_in_proportion_and_rounded_up() -> None:
-    assert remaining_work(EnqueuedWork(3, 10), 1) == EnqueuedWork(2, 7)
-
-
 def test_tokens_and_cost_of_a_day_are_added_and_found_separately() -> None:
     amounts = DailyAmounts(3, 500).plus(DailyAmounts(4, 60))
     assert (amounts.of(Quota.TOKENS_PER_DAY), amounts.of(Quota.COST_PER_DAY)) == (7, 560)
