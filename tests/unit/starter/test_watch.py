@@ -30,6 +30,23 @@ def nothing() -> None:
     """Let time pass without an action."""
 
 
+def act_between_polls(
+    monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], None]
+) -> list[Callable[[], None]]:
+    """Let `watch` poll, and call the next one of `steps` instead of each of its pauses.
+
+    Return the list of the steps that are left.
+    """
+    left = list(steps)
+
+    def act(seconds: float) -> None:
+        left.pop(0)()
+
+    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)
+    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", act)
+    return left
+
+
 def test_watch_stays_until_the_end(cli: Cli, tmp_path: Path) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id
     cli.end(batch_id)
@@ -57,19 +74,14 @@ def test_watch_survives_an_unavailable_api(cli: Cli, tmp_path: Path, monkeypatch
 def test_watch_without_a_terminal_prints_each_change_in_a_line(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
     row = cli.submitted(tmp_path)
-    responses: list[Callable[[], None]] = [
-        lambda: None,
+    act_between_polls(
+        monkeypatch,
+        nothing,
         lambda: cli.begin(row, ModelCounts(model="llama", lines=1)),
-        lambda: None,
+        nothing,
         lambda: cli.end(row.order.batch_id),
-    ]
-
-    def between_looks(seconds: float) -> None:
-        responses.pop(0)()
-
-    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    )
     shown = cli.run("watch", row.order.batch_id).stderr.splitlines()
     assert [line.split(";")[0] for line in shown] == ["validating", "0 of 1 lines, in_progress"]
 
@@ -77,20 +89,15 @@ def test_watch_without_a_terminal_prints_each_change_in_a_line(
 def test_watch_without_a_terminal_prints_each_error_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
     row = cli.submitted(tmp_path)
     cli.begin(row, ModelCounts(model="llama", lines=9))
-    responses: list[Callable[[], None]] = [
+    act_between_polls(
+        monkeypatch,
         lambda: cli.fails(row, "llama", 1, "http_400"),
         lambda: cli.fails(row, "llama", 2, "http_400"),
         lambda: cli.fails(row, "llama", 3, "http_404"),
         lambda: cli.end(row.order.batch_id),
-    ]
-
-    def between_looks(seconds: float) -> None:
-        responses.pop(0)()
-
-    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    )
     shown = cli.run("watch", row.order.batch_id).stderr.splitlines()
     assert [line for line in shown if "e.g." in line] == [
         "failed: 1 line: http_400 (llama), e.g. 'c': why",
@@ -117,7 +124,7 @@ def test_watch_shows_each_event_without_a_poll(
     row = cli.submitted(tmp_path)
     act_after_each_state(
         monkeypatch,
-        lambda: None,  # the state that `watch` reads first is the first event, too
+        nothing,  # the state that `watch` reads first is the first event, too
         lambda: cli.begin(row, ModelCounts(model="llama", lines=9)),
         lambda: cli.fails(row, "llama", 2, "http_400"),
         lambda: cli.end(row.order.batch_id),
@@ -184,12 +191,7 @@ def test_watch_polls_an_older_api_that_has_no_events(
 ) -> None:
     row = cli.submitted(tmp_path)
     monkeypatch.setattr("batchwright.starter.client._EVENTS", "/x/older")
-    steps: list[Callable[[], None]] = [lambda: None, lambda: None, lambda: cli.end(row.order.batch_id)]
-
-    def between_looks(seconds: float) -> None:
-        steps.pop(0)()
-
-    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    steps = act_between_polls(monkeypatch, nothing, nothing, lambda: cli.end(row.order.batch_id))
     assert cli.run("watch", row.order.batch_id).exit_code == 0
     assert steps == []
 
@@ -228,21 +230,16 @@ def test_progress_bars_stay_visible_on_a_narrow_terminal_while_models_wait(cli: 
 def test_watch_without_a_terminal_prints_each_tenth_of_the_lines(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
     row = cli.submitted(tmp_path)
     cli.begin(row, ModelCounts(model="llama", lines=100))
-    steps: list[Callable[[], None]] = [
+    act_between_polls(
+        monkeypatch,
         lambda: cli.fails(row, "llama", 9, "http_400"),
         lambda: cli.fails(row, "llama", 12, "http_400"),
         lambda: cli.fails(row, "llama", 19, "http_400"),
         lambda: cli.fails(row, "llama", 35, "http_400"),
         lambda: cli.end(row.order.batch_id),
-    ]
-
-    def between_looks(seconds: float) -> None:
-        steps.pop(0)()
-
-    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    )
     shown = cli.run("watch", row.order.batch_id).stderr.splitlines()
     assert [line.split(",")[0] for line in shown if "in_progress" in line] == [
         "0 of 100 lines",
@@ -254,20 +251,15 @@ def test_watch_without_a_terminal_prints_each_tenth_of_the_lines(
 def test_watch_without_a_terminal_prints_when_a_batch_no_longer_fits_its_window(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
     row = cli.submitted(tmp_path)
     cli.begin(row, ModelCounts(model="llama", lines=1))
     cli.forecast(row, WindowFit.FITS)
-    steps: list[Callable[[], None]] = [
+    act_between_polls(
+        monkeypatch,
         lambda: cli.forecast(row, WindowFit.FITS),
         lambda: cli.forecast(row, WindowFit.LATE),
         lambda: cli.end(row.order.batch_id),
-    ]
-
-    def between_looks(seconds: float) -> None:
-        steps.pop(0)()
-
-    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    )
     shown = cli.run("watch", row.order.batch_id).stderr.splitlines()
     expected = [line.rsplit("; ", 1)[1] for line in shown]
     assert expected == [
@@ -288,18 +280,13 @@ def test_status_and_watch_show_the_forecast_made_before_the_batch_began(cli: Cli
 def test_watch_prints_the_forecast_made_before_the_batch_began_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_events, "MAX_LISTENERS", 0)  # `watch` polls
     row = cli.submitted(tmp_path)
-    steps: list[Callable[[], None]] = [
+    act_between_polls(
+        monkeypatch,
         lambda: cli.forecast_start(row, StartFit.FITS),
         lambda: cli.begin(row, ModelCounts(model="llama", lines=1)),
         lambda: cli.end(row.order.batch_id),
-    ]
-
-    def between_looks(seconds: float) -> None:
-        steps.pop(0)()
-
-    monkeypatch.setattr("batchwright.starter.commands.batches.watch.time.sleep", between_looks)
+    )
     shown = cli.run("watch", row.order.batch_id).stderr
     assert shown.count("forecast at the start: 4 min (90 %: 10 h 5 min), fits the window") == 1
 
