@@ -19,6 +19,7 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 
@@ -199,18 +200,17 @@ class BatchEvents:
         the database is logged only once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
-        failing = False
+        outages = OutageLog(logger, "watched batches cannot be read")
         spent = 0.0
         while True:
             await asyncio.sleep(max(POLL_SECONDS, min(spent * _PAUSE_PER_POLL_TIME, MAX_PAUSE_SECONDS)))
             began, spent = loop.time(), 0.0
             try:
                 await self.poll()
-                failing, spent = False, loop.time() - began
+                outages.succeeded()
+                spent = loop.time() - began
             except DatabaseUnavailable as error:
-                if not failing:
-                    logger.warning("watched batches cannot be read", extra={"error": str(error)})
-                failing = True
+                outages.failed(error)
             except Exception:
                 self._close()
                 raise

@@ -14,6 +14,7 @@ from batchwright.api.services.calls.acceptance import HELD
 from batchwright.api.services.calls.watched_connections import WatchedConnections, stopping_error
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.calls import CallKey
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 MAX_HELD = 1_000
@@ -101,7 +102,8 @@ class HeldCalls:
 
     async def _poll(self) -> None:
         """Query the state of all calls that clients wait for. Repeat this until no client waits."""
-        clock, failing = asyncio.get_running_loop().time, False
+        clock = asyncio.get_running_loop().time
+        outages = OutageLog(logger, "held calls cannot be watched")
         while self._ended:
             began = clock()
             try:
@@ -109,11 +111,9 @@ class HeldCalls:
                     for ended in self._ended.get(key, ()):
                         if not ended.done():
                             ended.set_result(None)
-                failing = False
+                outages.succeeded()
             except DatabaseUnavailable as error:
-                if not failing:
-                    logger.warning("held calls cannot be watched", extra={"error": str(error)})
-                failing = True
+                outages.failed(error)
             await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
 
     def _report_failure(self, poller: asyncio.Task[None]) -> None:

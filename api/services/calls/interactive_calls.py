@@ -33,6 +33,7 @@ from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, 
 from batchwright.rules.results.token_usage import NO_TOKENS, Tokens
 from batchwright.rules.token_costs import AMOUNT_PER_UNIT, UnitPrices
 from batchwright.settings import Settings
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 REPORT_SECONDS = 1.0
@@ -88,16 +89,14 @@ class InteractiveCalls:
 
     async def run(self) -> None:
         """Publish the load and the token usage of this process every second, until the task is cancelled."""
-        failing = False
+        outages = OutageLog(logger, "interactive load cannot be published")
         while True:
             await asyncio.sleep(REPORT_SECONDS)
             try:
                 await self.publish()
-                failing = False
+                outages.succeeded()
             except DatabaseUnavailable as error:
-                if not failing:
-                    logger.warning("interactive load cannot be published", extra={"error": str(error)})
-                failing = True
+                outages.failed(error)
 
     async def publish(self) -> None:
         """Write to the database how many calls are in flight, and what calls have used of limits and budgets.

@@ -30,6 +30,7 @@ from batchwright.rules.backends.registry_changes import effective_models, regist
 from batchwright.rules.dispatch.retry_policy import RetryPolicy
 from batchwright.rules.ids import is_model_name
 from batchwright.settings import Settings, load_registry
+from batchwright.telemetry.outage_log import OutageLog
 
 logger = logging.getLogger(__name__)
 _REFRESH_SECONDS = 5.0
@@ -267,15 +268,13 @@ class BackendRegistry:
             group.create_task(self._repeat(self._refresh_changes, _REFRESH_CHANGES_SECONDS))
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], every: float) -> None:
-        failing = False
+        outages = OutageLog(logger, "the list of served models cannot be read")
         while True:
             try:
                 await work()
-                failing = False
+                outages.succeeded()
             except self._unavailable as error:
-                if not failing:
-                    logger.warning("the list of served models cannot be read", extra={"error": str(error)})
-                failing = True
+                outages.failed(error)
             await asyncio.sleep(every)
 
     async def _refresh_changes(self) -> None:
