@@ -52,20 +52,16 @@ def observed_runtime() -> tuple[Runtime, str]:
     return runtime, address
 
 
-async def connect(settings: Settings, *, runtime: Runtime | None = None, lazy: bool = False) -> Client:
+async def connect(settings: Settings) -> Client:
     """Connect to Temporal, and return a client for the namespace in the settings.
 
     The client does not notice when credential files change. For a client that does, use `open_connection`.
 
-    Args:
-        runtime: the SDK's runtime; None for the default runtime.
-        lazy: True to connect only at the first call.
-
     Raises:
-        TemporalUnavailable: Temporal does not answer. This is not raised if `lazy` is True.
+        TemporalUnavailable: Temporal does not answer.
         SettingsError: a certificate or key file cannot be read or is invalid.
     """
-    client, _ = await open_connection(settings, runtime=runtime, lazy=lazy)
+    client, _ = await open_connection(settings)
     return client
 
 
@@ -75,7 +71,15 @@ async def open_connection(
     """Return a Temporal client and its connection, which can follow changes of the credential files.
 
     The caller must run `TemporalConnection.run`, which reads the files every few seconds. Otherwise changes
-    have no effect. The arguments and exceptions are the same as for `connect`.
+    have no effect.
+
+    Args:
+        runtime: the SDK's runtime; None for the default runtime.
+        lazy: True to connect only at the first call.
+
+    Raises:
+        TemporalUnavailable: Temporal does not answer. This is not raised if `lazy` is True.
+        SettingsError: a certificate or key file cannot be read or is invalid.
     """
     converter = data_converter(settings)
     connection = await TemporalConnection.open(settings, runtime=runtime, lazy=lazy)

@@ -17,7 +17,7 @@ from batchwright.contracts.terms import ActivityState, Endpoint
 from batchwright.rules.ids import new_batch_id
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.ports import free_port
-from batchwright.temporal import DATA_CONVERTER, TemporalUnavailable, connect
+from batchwright.temporal import DATA_CONVERTER, TemporalUnavailable, open_connection
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.e2e.batches import until
 from tests.integration.temporal.clusters import server
@@ -150,7 +150,8 @@ async def test_a_server_that_answers_passes_the_check(gateway: TemporalClientGat
 
 async def test_an_unknown_namespace_fails_the_check(client: Client) -> None:
     settings = load(temporal_address=client.service_client.config.target_host, temporal_namespace="nowhere")
-    elsewhere = TemporalClientGateway(await connect(settings, lazy=True), settings)
+    client_elsewhere, _ = await open_connection(settings, lazy=True)
+    elsewhere = TemporalClientGateway(client_elsewhere, settings)
     with pytest.raises(TemporalUnavailable):
         await elsewhere.check()
     with pytest.raises(TemporalUnavailable):
@@ -159,7 +160,8 @@ async def test_an_unknown_namespace_fails_the_check(client: Client) -> None:
 
 async def test_an_unreachable_server_is_unavailable_and_not_a_missing_run() -> None:
     settings = load(temporal_address=f"127.0.0.1:{free_port()}")
-    nowhere = TemporalClientGateway(await connect(settings, lazy=True), settings)
+    client_of_nothing, _ = await open_connection(settings, lazy=True)
+    nowhere = TemporalClientGateway(client_of_nothing, settings)
     with pytest.raises(TemporalUnavailable):
         await nowhere.check()
     with pytest.raises(TemporalUnavailable):
