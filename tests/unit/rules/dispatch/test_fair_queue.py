@@ -123,3 +123,125 @@ def test_a_batch_whose_key_is_capped_is_skipped_whatever_its_priority_and_rank()
     traffic.begin("capped", priority=5, lines=1.0, key_id="key")
     traffic.begin("open", priority=1, lines=100.0)
     assert {request.batch_id for request in traffic.run(10)} == {"open"}
+
+
+def pop_all(queue: FairQueue[Request]) -> list[Request]:
+    found: list[Request] = []
+    while (request := queue.pop(None, BatchRanks(), 0.0)) is not None:
+        found.append(request)
+    return found
+
+
+def test_the_slice_with_the_lowest_number_goes_first_in_whatever_order_slices_come() -> None:
+    queue = FairQueue[Request]()
+    for number in (4, 2, 7, 1, 5):
+        queue.add(Request("batch", number), 0.0)
+    assert queue.waiting == 5
+    assert [request.number for request in pop_all(queue)] == [1, 2, 4, 5, 7]
+    assert queue.waiting == 0
+
+
+def test_batches_with_several_waiting_slices_take_turns_too() -> None:
+    queue = FairQueue[Request]()
+    for batch in ("a", "b", "c"):
+        for number in (0, 1):
+            queue.add(Request(batch, number), 0.0)
+    assert [request.batch_id for request in pop_all(queue)] == ["a", "b", "c", "a", "b", "c"]
+
+
+def test_a_removed_request_gets_no_permit_and_leaves_those_of_its_batch_in_the_queue() -> None:
+    queue = FairQueue[Request]()
+    first, second, other = Request("a", 0), Request("a", 1), Request("b", 0)
+    for request in (first, second, other):
+        queue.add(request, 0.0)
+    queue.remove(first)
+    assert queue.waiting == 2
+    queue.remove(other)
+    with pytest.raises(KeyError):
+        queue.remove(other)
+    assert pop_all(queue) == [second]
+    assert queue.waiting == 0
+
+
+def test_the_weight_of_a_tenant_is_that_of_a_request_whose_key_is_not_capped() -> None:
+    queue = FairQueue[Request]()
+    queue.add(Request("a", 1, key_id="capped", weight=5.0), 0.0)
+    queue.add(Request("a", 0, key_id="capped", weight=6.0), 0.0)
+    assert queue.next_weight(None) == 6.0
+    assert queue.next_weight(lambda key_id: key_id == "capped") is None
+    queue.add(Request("b", 0, key_id="free", priority=2, weight=7.0), 0.0)
+    queue.add(Request("c", 0, weight=8.0), 0.0)
+    assert queue.next_weight(lambda key_id: key_id == "capped") == 8.0  # requests without a key have no cap
+    assert queue.next_weight(lambda key_id: True) == 8.0
+
+
+class Tenants:
+    """Two tenants that always wait. `permits` requests are in flight at once, each for one second."""
+
+    def __init__(self, permits: int, **weights: float) -> None:
+        self.share, self.now, self.weights = FairShare(), 0.0, weights
+        self._permits = permits
+        for number, (tenant, weight) in enumerate(weights.items()):
+            self.share.start_waiting(tenant, weight, list(weights)[:number], self.now)
+
+    def run(self, seconds: int) -> Counter[str]:
+        """Return the number of requests that each tenant has sent in `seconds`."""
+        sent = Counter[str]()
+        for _ in range(seconds):
+            flying: list[str] = []
+            for _ in range(self._permits):
+                tenant = self.share.next_tenant(self.weights, self.now)
+                self.share.grant(tenant, self.weights[tenant], self.now)
+                flying.append(tenant)
+            self.now += 1.0
+            for tenant in flying:
+                self.share.release(tenant, self.now, is_contended=True)
+            sent.update(flying)
+        return sent
+
+
+@pytest.mark.parametrize("permits", [1, 8])
+def test_a_changed_weight_of_a_tenant_applies_to_its_next_requests_and_adds_no_debt(permits: int) -> None:
+    tenants = Tenants(permits, a=1.0, b=1.0)
+    sent = tenants.run(100)
+    assert sent["a"] == pytest.approx(sent["b"], abs=permits + 1)
+    tenants.weights["a"] = 3.0
+    tenants.share.refresh(tenants.weights, tenants.weights, tenants.now)
+    sent = tenants.run(100)
+    assert sent["a"] / sent.total() == pytest.approx(0.75, abs=0.03)
+
+
+@pytest.mark.parametrize(("weight", "part"), [(10**6, 1000 / 1001), (10**-6, 0.001 / 1.001)])
+def test_a_weight_beyond_the_allowed_range_counts_as_the_nearest_allowed_one(
+    weight: float, part: float
+) -> None:
+    sent = Tenants(1, a=weight, b=1.0).run(4004)
+    assert sent["a"] / sent.total() == pytest.approx(part, abs=0.0005)
+
+
+def test_tenants_that_were_idle_for_some_seconds_are_forgotten_unless_they_wait_or_have_requests() -> None:
+    share = FairShare()
+    for tenant in ("idle", "waits", "flies", "recent"):
+        share.start_waiting(tenant, 1.0, [], 0.0)
+    share.grant("flies", 1.0, 0.0)
+    share.grant("recent", 1.0, 0.0)
+    share.release("recent", 1.5, is_contended=False)
+    share.refresh({}, ["waits"], 6.0)
+    assert share.next_tenant(["waits", "flies", "recent"], 6.0) == "waits"
+    with pytest.raises(KeyError):
+        share.grant("idle", 1.0, 6.0)
+    share.release("flies", 7.0, is_contended=False)
+    share.grant("recent", 1.0, 7.0)
+
+
+def test_a_tenant_with_a_lead_has_no_disadvantage_after_a_pause() -> None:
+    tenants = Tenants(1, a=1.0)
+    tenants.run(100)  # `a` is alone
+    tenants.weights["b"] = 1.0
+    tenants.share.start_waiting("b", 1.0, ["a"], tenants.now)
+    tenants.run(20)
+    tenants.now += 5.1
+    for tenant in ("a", "b"):
+        tenants.share.start_waiting(tenant, 1.0, ["a", "b"], tenants.now)
+    sent = tenants.run(20)
+    assert sent["a"] == pytest.approx(10, abs=1)
