@@ -187,10 +187,10 @@ def postgres_url(_server: str) -> str:
 
 @pytest.fixture
 async def database_url(_server: str, postgres_url: str) -> AsyncGenerator[str, None]:
-    """URL of a new migrated database, for tests that start processes or break connections."""
-    name = f"test_{token_hex(6)}"
+    """URL of a new copy of `postgres_url`, for tests that start processes or break connections."""
+    name, template = f"test_{token_hex(6)}", postgres_url.rpartition("/")[2]
     # To copy files takes half as long as the default, which writes each page to the log of changes.
-    await _execute(_server, f"CREATE DATABASE {name} TEMPLATE {_TEMPLATE} STRATEGY FILE_COPY")
+    await _execute(_server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield _of(_server, name)
     await _execute(_server, f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -1,5 +1,6 @@
 """Query plans of a real PostgreSQL, for queries on tables that may grow large."""
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -8,7 +9,7 @@ import pytest
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
-from batchwright.database.driver import DatabaseConnection
+from batchwright.database.driver import DatabaseConnection, connect
 from batchwright.database.pool import open_connection_pool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_list import BatchListQueries, PostgresBatchList
@@ -83,6 +84,31 @@ SELECT md5(n::text) || '.0', 2, true, now() + interval '1 day' FROM generate_ser
 """
 
 
+@pytest.fixture(scope="module")
+def postgres_url(_server: str, postgres_url: str) -> str:
+    """URL of a database with the batches of MANY, of which the databases of the tests are copies.
+
+    A test of other batches truncates the table first.
+    """
+    name = "batchwright_many_batches"
+    url = f"{_server.rpartition('/')[0]}/{name}"
+
+    async def create() -> None:
+        await execute(_server, f"CREATE DATABASE {name} TEMPLATE {postgres_url.rpartition('/')[2]}")
+        await execute(url, MANY)
+
+    asyncio.run(create())
+    return url
+
+
+async def execute(url: str, sql: str) -> None:
+    connection = await connect(url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
 SCAN = "Seq Scan on (?!forecasts)"  # that table is empty here
 
 
@@ -94,7 +120,6 @@ async def plan(connection: DatabaseConnection, sql: str, *args: object) -> str:
 async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
     database: Database, connection: DatabaseConnection
 ) -> None:
-    await connection.execute(MANY)
     await connection.execute(MANY_SLICES)
     await connection.execute("ANALYZE")
     pages = queries(BatchListQueries, "batch_list")
@@ -118,6 +143,7 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
 async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
     database: Database, connection: DatabaseConnection
 ) -> None:
+    await connection.execute("TRUNCATE batches CASCADE")
     await connection.execute(MANY.replace("'t'", "'t' || n / 1000 % 20"))
     await connection.execute("ANALYZE")
     sql = queries(OperatorBatchQueries, "operator_batches")
@@ -137,7 +163,6 @@ async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
 async def test_an_operators_filter_by_status_reads_only_batches_of_this_status(
     connection: DatabaseConnection,
 ) -> None:
-    await connection.execute(MANY)
     await connection.execute("VACUUM ANALYZE batches")
     sql, since = queries(OperatorBatchQueries, "operator_batches"), FIRST_POSITION[0]
     live = [status for status in BatchStatus if not status.is_terminal]
@@ -150,7 +175,6 @@ async def test_an_operators_filter_by_status_reads_only_batches_of_this_status(
 async def test_retention_does_not_read_the_batches_that_are_not_old_yet(
     connection: DatabaseConnection,
 ) -> None:
-    await connection.execute(MANY)
     await connection.execute(ENDED)
     await connection.execute("VACUUM ANALYZE batches")
     sql = queries(RetentionQueries, "retention").old_batches
@@ -162,7 +186,6 @@ async def test_retention_does_not_read_the_batches_that_are_not_old_yet(
 async def test_a_search_for_a_line_reads_the_list_and_one_row_of_each_examined_batch(
     connection: DatabaseConnection,
 ) -> None:
-    await connection.execute(MANY)
     await connection.execute(MANY_CUSTOM_IDS)
     await connection.execute("ANALYZE")
     since, bounds = FIRST_POSITION[0], (*LAST_POSITION, EXAMINED_AT_ONCE, FIRST_POSITION[0])
@@ -183,7 +206,6 @@ async def test_a_search_for_a_line_reads_the_list_and_one_row_of_each_examined_b
 async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
     database: Database, connection: DatabaseConnection
 ) -> None:
-    await connection.execute(MANY)
     [rare], [common] = model_tags(["rare"]), model_tags(["common"])
     await connection.execute(TAGGED, rare, common)
     await connection.execute("VACUUM ANALYZE batches, batch_tags")
@@ -247,6 +269,7 @@ def rows_read(text: str) -> int:
 async def test_workers_of_capped_tenants_and_keys_are_found_with_one_pass_over_heartbeats_and_live_batches(
     database: Database, connection: DatabaseConnection
 ) -> None:
+    await connection.execute("TRUNCATE batches CASCADE")
     await connection.execute(MANY.replace("'t'", "'t' || n / 1000 % 20").replace("'{}'", OF_KEY))
     await connection.execute(CAPPED)
     for number in range(50):
@@ -266,7 +289,6 @@ async def test_workers_of_capped_tenants_and_keys_are_found_with_one_pass_over_h
 async def test_a_page_of_files_and_the_lookup_of_their_readers_are_index_scans(
     database: Database, connection: DatabaseConnection
 ) -> None:
-    await connection.execute(MANY)
     await connection.execute(MANY_FILES)
     await connection.execute("ANALYZE")
     sql = queries(FileQueries, "files")
@@ -284,7 +306,6 @@ async def test_a_page_of_files_and_the_lookup_of_their_readers_are_index_scans(
 async def test_retention_queries_of_a_tenant_read_no_rows_of_others(
     database: Database, connection: DatabaseConnection
 ) -> None:
-    await connection.execute(MANY)
     await connection.execute(MANY_FILES.replace("'t'", "'t' || n % 20"))
     await connection.execute("VACUUM ANALYZE")
     of_retention = queries(RetentionQueries, "retention")
