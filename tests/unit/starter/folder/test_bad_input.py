@@ -11,11 +11,9 @@ import pytest
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
-from batchwright.starter.folder import prompts
-from batchwright.starter.folder.input_batches import BatchOptions
 from batchwright.starter.folder.input_folder import FolderError, InputFolder
 from tests.unit.starter.cli import LINE
-from tests.unit.starter.folder.inbox import OPTIONS, Inbox, prompt_line
+from tests.unit.starter.folder.inbox import Inbox, prompt_line
 
 _NOBODY = 65534
 
@@ -347,80 +345,3 @@ def test_names_are_shown_without_control_characters(inbox: Inbox) -> None:
     assert {line.split(":")[0] for line in inbox.said} == {"?[31m??"}
     [batch] = inbox.batches
     assert inbox.input_of(batch) == LINE.encode()
-
-
-@pytest.mark.parametrize(
-    ("prompt", "options", "reason"),
-    [
-        ("hi", BatchOptions(OPTIONS.endpoint, "24h", None), "start `batchwright folder` with --model"),
-        (" \n", OPTIONS, "prompt.txt is empty."),
-        ("hi", BatchOptions(OPTIONS.endpoint, "5x", "llama"), "A completion window is"),
-    ],
-    ids=["no model", "empty", "refused"],
-)
-def test_a_prompt_that_cannot_be_sent_is_moved_to_failed(
-    inbox: Inbox, prompt: str, options: BatchOptions, reason: str
-) -> None:
-    inbox.submit("a", prompt_txt=prompt)
-    with inbox.runner(options) as runner:
-        assert runner.round()
-    assert inbox.states() == {"a": "failed"}
-    assert reason in inbox.read("failed/a/error.txt")
-    assert inbox.batches == []
-    assert inbox.cli.api.storage.objects == {}
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (
-            b'{"response": {"status_code": 400, "body": {"error": {"message": "too long"}}}, "error": null}',
-            "The backend answered with status 400: too long\n",
-        ),
-        (
-            b'{"response": {"status_code": 500, "body": "out of memory"}, "error": null}',
-            'The backend answered with status 500: "out of memory"\n',
-        ),
-        (
-            b'{"response": null, "error": {"code": "model_not_found", "message": "No model."}}',
-            "No model. (model_not_found)\n",
-        ),
-        (b"broken", "The request failed; see errors.jsonl.\n"),
-    ],
-    ids=["refused", "out of memory", "no model", "unreadable"],
-)
-def test_a_prompt_without_an_answer_fails_with_the_reason_of_its_line(
-    inbox: Inbox, error: bytes, reason: str
-) -> None:
-    inbox.submit("a", prompt_txt="hi")
-    with inbox.runner() as runner:
-        runner.round()
-        inbox.cli.end(inbox.batches[0].order.batch_id, error=error)
-        runner.round()
-    assert inbox.read("failed/a/error.txt") == reason
-    assert inbox.files("failed/a") == {"prompt.txt", "input.jsonl", "errors.jsonl", "error.txt", "batch.json"}
-
-
-def test_an_answer_without_text_is_kept_beside_the_reason(inbox: Inbox) -> None:
-    inbox.submit("a", prompt_txt="hi")
-    with inbox.runner() as runner:
-        runner.round()
-        call = b'{"response": {"status_code": 200, "body": {"choices": [{"message": {"content": null}}]}}}'
-        inbox.cli.end(inbox.batches[0].order.batch_id, output=call)
-        runner.round()
-    assert "has no text" in inbox.read("failed/a/error.txt")
-    assert "choices" in inbox.read("failed/a/output.jsonl")
-
-
-def test_of_an_output_that_is_too_large_for_an_answer_only_the_beginning_is_read(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prompts, "_MAX_ANSWER_BYTES", 1_000)
-    inbox.submit("a", prompt_txt="hi", input_jsonl=LINE)
-    with inbox.runner() as runner:
-        runner.round()
-        call = b'{"response": {"status_code": 200, "body": {"choices": [{"message": {"content": "ok"}}]}}}'
-        inbox.cli.end(inbox.batches[0].order.batch_id, output=b" " * 1_000 + call)
-        runner.round()
-    assert "has no text" in inbox.read("failed/a/error.txt")
-    assert "choices" in inbox.read("failed/a/output.jsonl")

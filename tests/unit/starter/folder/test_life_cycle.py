@@ -15,7 +15,7 @@ import pytest
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
-from batchwright.contracts.terms import BatchStatus, Endpoint, ValidationError
+from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.rules.ids import request_id
 from batchwright.rules.input.compression import zstd
 from batchwright.rules.results.output_lines import error_line
@@ -24,7 +24,6 @@ from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder import dropped_files, folder_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
-from batchwright.starter.folder.input_batches import BatchOptions
 from batchwright.starter.folder.input_folder import FolderError, InputFolder, State
 from batchwright.temporal.errors import TemporalUnavailable
 from tests.unit.starter.cli import LATER, LINE, run_now
@@ -89,18 +88,6 @@ def test_an_input_that_is_being_written_is_not_read(inbox: Inbox) -> None:
         runner.round()
     [batch] = inbox.batches
     assert b"half a prompt is not read" in inbox.input_of(batch)
-
-
-def test_a_prompt_becomes_a_batch_of_one_line_and_its_answer_a_text(inbox: Inbox) -> None:
-    inbox.submit("1736700000_5_0", prompt_txt='Say "hi" in Türkçe.')
-    with inbox.runner(BatchOptions(Endpoint.EMBEDDINGS, "2h", "llama")) as runner:
-        runner.round()
-        [batch] = inbox.batches
-        assert (batch.order.endpoint, batch.order.completion_window) == ("/v1/chat/completions", "2h")
-        inbox.answer()
-        runner.round()
-    assert inbox.read("output/1736700000_5_0/prompt.txt") == 'Say "hi" in Türkçe.'
-    assert inbox.read("output/1736700000_5_0/result.txt") == 'answer to Say "hi" in Türkçe.'
 
 
 def test_inputs_are_started_by_name_with_numbers_by_their_value(inbox: Inbox) -> None:
