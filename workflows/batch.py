@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.errors import LineCode
     from batchwright.contracts.temporal_payloads.batch import (
         SCHEDULED,
         BatchForecast,
@@ -21,10 +19,6 @@ with workflow.unsafe.imports_passed_through():
     )
     from batchwright.contracts.temporal_payloads.execution import ModelRunResult
     from batchwright.contracts.temporal_payloads.finalization import (
-        EndRequest,
-        FinalizationActivities,
-        FinalizeRequest,
-        FinalizeResult,
         LifecycleActivities,
     )
     from batchwright.contracts.temporal_payloads.ingestion import (
@@ -33,15 +27,14 @@ with workflow.unsafe.imports_passed_through():
         ModelShare,
     )
     from batchwright.contracts.temporal_payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
-    from batchwright.contracts.terms import BatchStatus, ValidationError
+    from batchwright.contracts.terms import BatchStatus
     from batchwright.rules.deadline import Deadline
-    from batchwright.workflows.failures import abandoned, cause_of, gave_up_on_storage, sentence_for_tenant
+    from batchwright.workflows.batch_files import BatchFiles
+    from batchwright.workflows.early_end import EarlyEnd
+    from batchwright.workflows.failures import abandoned
     from batchwright.workflows.model_children import DesiredState, ModelRuns
     from batchwright.workflows.options import (
-        FILES_TIMEOUT,
         STEP_CANCEL_TIMEOUT,
-        end_options,
-        finalization_options,
         ingestion_options,
         output_copy_workflow_options,
         row_options,
@@ -52,17 +45,6 @@ with workflow.unsafe.imports_passed_through():
         ensure_search_attributes,
         set_status_attributes,
     )
-
-T = TypeVar("T")
-
-_MISSING_LINE_CODES = {
-    BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
-    BatchStatus.CANCELLED: LineCode.BATCH_CANCELLED,
-}
-_OVER_CAP = (
-    "The batch reached the cap on its cost, `x_batchwright.max_cost`. The lines that were not sent have the "
-    "error `budget_exceeded`; resume the batch with a higher cap to send them."
-)
 
 
 @workflow.defn
@@ -77,19 +59,14 @@ class BatchWorkflow:
     def __init__(self, order: BatchOrder) -> None:
         self._order = order
         self._status = BatchStatus.VALIDATING
-        self._ending: BatchStatus | None = None  # status of an early end; the first status stays
-        self._missing_line_code: LineCode | None = None  # None: as the final status says
-        self._errors: list[ValidationError] = []
+        self._early_end = EarlyEnd()
         self._cancel_requested = False
         self._paused = False
         self._progress: dict[str, ModelProgress] = {}
         self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by (model, True if fleet-wide)
         self._forecast: BatchForecast | None = None
-        self._failed_by_code: dict[str, int] = {}
         self._all_finished = True
-        self._files_pending = False
-        self._is_finalizing = False
-        self._abandoned = False  # an operator has stopped the writing of the files
+        self._files = BatchFiles(order, self._early_end, self._enter)
         self._runs = ModelRuns(order, desired_state=self._desired_state, on_end=self._on_model_end)
 
     @workflow.signal
@@ -119,7 +96,7 @@ class BatchWorkflow:
         The stored results are kept. The signal has an effect only while the files are being written, or if
         the batch already has its final status and only its files are missing.
         """
-        self._abandoned = self._is_finalizing or self._files_pending
+        self._files.abandon()
 
     @workflow.signal
     def waiting(self, waiting: WaitingReason) -> None:
@@ -151,11 +128,11 @@ class BatchWorkflow:
             status=self._status,
             paused=self._paused,
             cancel_requested=self._cancel_requested,
-            files_pending=self._files_pending,
+            files_pending=self._files.are_pending,
             models=list(self._progress.values()),
             waiting=list(self._waiting.values()),
             forecast=self._forecast if self._status is BatchStatus.IN_PROGRESS else None,
-            failed_by_code=self._failed_by_code,
+            failed_by_code=self._files.failed_by_code,
         )
 
     @workflow.run
@@ -182,17 +159,19 @@ class BatchWorkflow:
             await workflow.sleep(rolling.open_seconds, summary="calls become lines of this batch")
         ingested = await self._ingest() if starts else None
         if ingested is None:
-            result = await self._end_without_files(total=0)
+            result = await self._files.end_without_files(total=0)
         elif ingested.failed:
-            status = self._status if self._files_pending else BatchStatus.FAILED
+            status = self._status if self._files.are_pending else BatchStatus.FAILED
             result = BatchResult(status=status, total=ingested.total)
         else:
             if ingested.deadline_passed:
                 self._end_early(BatchStatus.EXPIRED)
             await self._run_models(ingested)
             deadline.cancel()
-            result = await self._finalize(ingested)
-        self._files_pending = False
+            if not self._all_finished:
+                self._end_early(BatchStatus.EXPIRED)
+            result = await self._files.finalize(ingested)
+        self._files.are_pending = False
         self._enter(result.status)
         if self._order.output_location is not None:
             with contextlib.suppress(WorkflowAlreadyStartedError):  # by a run that an operator has reset
@@ -224,10 +203,12 @@ class BatchWorkflow:
         )
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._ending is not None, timeout=remaining, timeout_summary="scheduled start"
+                lambda: self._early_end.status is not None,
+                timeout=remaining,
+                timeout_summary="scheduled start",
             )
         self.waiting(WaitingReason(model=""))
-        return self._ending is None
+        return self._early_end.status is None
 
     # Ingestion
 
@@ -241,18 +222,20 @@ class BatchWorkflow:
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
         )
-        await workflow.wait_condition(lambda: step.done() or self._ending is not None)
-        if self._ending == BatchStatus.EXPIRED:
-            await self._end_in_time(BatchStatus.EXPIRED, step)
+        await workflow.wait_condition(lambda: step.done() or self._early_end.status is not None)
+        if self._early_end.status == BatchStatus.EXPIRED:
+            await self._files.end_in_time(BatchStatus.EXPIRED, step)
         try:
             ingested = await run_until(
-                step, lambda: self._abandoned or self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT
+                step,
+                lambda: self._files.are_abandoned or self._early_end.status == BatchStatus.CANCELLED,
+                STEP_CANCEL_TIMEOUT,
             )
         except ActivityError as error:
-            self._report_failure("The input could not be prepared", error)
+            self._files.report_failure("The input could not be prepared", error)
             return None
-        if ingested is None and self._abandoned:
-            self._add_error(abandoned(results_kept=False))
+        if ingested is None and self._files.are_abandoned:
+            self._early_end.add_error(abandoned(results_kept=False))
         return ingested
 
     async def _run_models(self, ingested: IngestResult) -> None:
@@ -260,14 +243,14 @@ class BatchWorkflow:
 
         If the batch is already ending, do nothing.
         """
-        if self._ending is not None or not ingested.models:
+        if self._early_end.status is not None or not ingested.models:
             return
         self._progress = {share.model: _progress(share) for share in ingested.models}
         self._enter(BatchStatus.IN_PROGRESS, [share.model for share in ingested.models])
         await self._runs.run_all(ingested)
 
     def _desired_state(self) -> DesiredState:
-        if self._ending is not None:
+        if self._early_end.status is not None:
             return DesiredState.STOPPED
         return DesiredState.PAUSED if self._paused else DesiredState.RUNNING
 
@@ -289,165 +272,18 @@ class BatchWorkflow:
         if result is None:
             self._end_early(BatchStatus.FAILED, f"Model {share.model!r}: {error}")
         elif result.over_cap:
-            self._end_over_cap()
+            self._early_end.request_over_cap()
         elif result.finished:
             self._progress[share.model] = _progress(share, slices_done=share.slices)
         self._all_finished = self._all_finished and result is not None and result.finished
         self._update_details()
 
-    # Finalization
-
-    async def _finalize(self, ingested: IngestResult) -> BatchResult:
-        """Write the output files, set the batch's final status, and return the batch's result.
-
-        A cancel has an effect until the final status is set. If the files cannot be written, or if an
-        operator abandons them, the batch ends without files.
-        """
-        self._is_finalizing = True
-        if not self._all_finished:
-            self._end_early(BatchStatus.EXPIRED)
-        status = self._ending or BatchStatus.COMPLETED
-        if status == BatchStatus.COMPLETED:
-            self._enter(BatchStatus.FINALIZING)
-        try:
-            written = await self._write_files(ingested, status)
-        except ActivityError as error:
-            self._report_failure("The results could not be written", error)
-            return await self._end_without_files(ingested.total, keep_results=True)
-        if written is None:
-            self._add_error(abandoned(results_kept=True))
-            return await self._end_without_files(ingested.total, keep_results=True)
-        self._failed_by_code = written.failed_by_code
-        return BatchResult(
-            status=written.status,
-            total=ingested.total,
-            completed=written.completed,
-            failed=written.failed,
-            usage=written.usage,
-        )
-
-    async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult | None:
-        """Write the files, and return the activity's result.
-
-        Return None if an operator abandons the files.
-        """
-        if status == BatchStatus.COMPLETED:
-            step = self._start_finalization(ingested, status, waits_for_storage=True)
-            written = await run_until(
-                step, lambda: self._abandoned or self._ending == BatchStatus.CANCELLED, STEP_CANCEL_TIMEOUT
-            )
-            if written is not None or self._abandoned:
-                return written
-            status = BatchStatus.CANCELLED
-        return await self._write_files_of_early_end(ingested, status)
-
-    async def _write_files_of_early_end(
-        self, ingested: IngestResult, status: BatchStatus
-    ) -> FinalizeResult | None:
-        """Write the files of a batch that expired, failed or was cancelled. Return the activity's result.
-
-        If writing takes longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final
-        status, and write the files later. Return None if an operator abandons the files.
-        """
-        step = self._start_finalization(ingested, status, waits_for_storage=self._files_pending)
-        if not self._files_pending:
-            await self._end_in_time(status, step)
-        try:
-            return await run_until(step, lambda: self._abandoned, STEP_CANCEL_TIMEOUT)
-        except ActivityError as error:
-            if not gave_up_on_storage(error):
-                raise
-        step = self._start_finalization(ingested, status, waits_for_storage=True)
-        return await run_until(step, lambda: self._abandoned, STEP_CANCEL_TIMEOUT)
-
-    def _start_finalization(
-        self, ingested: IngestResult, status: BatchStatus, *, waits_for_storage: bool
-    ) -> workflow.ActivityHandle[FinalizeResult]:
-        return workflow.start_activity_method(
-            FinalizationActivities.finalize,
-            FinalizeRequest(
-                order=self._order,
-                ingest_prefix=ingested.ingest_prefix,
-                models=ingested.models,
-                total=ingested.total,
-                status=status,
-                missing_line_code=self._code_of_missing_lines(status),
-                errors=self._errors,
-            ),
-            **finalization_options(self._order, status, waits_for_storage=waits_for_storage),
-        )
-
-    async def _end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for an activity, but at most FILES_TIMEOUT.
-
-        If the activity takes longer, or fails because storage is unavailable, set the batch's final status
-        now. The files are written later. If an operator abandons the files, return at once and set no status.
-
-        Args:
-            status: the final status.
-            step: the running ingestion or finalization. It is not cancelled.
-        """
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: step.done() or self._abandoned,
-                timeout=FILES_TIMEOUT,
-                timeout_summary="then the batch ends, its files follow",
-            )
-        if self._abandoned:
-            return
-        if step.done() and (step.cancelled() or not gave_up_on_storage(step.exception())):
-            return
-        row = await workflow.execute_activity_method(
-            LifecycleActivities.end,
-            EndRequest(order=self._order, status=status, errors=self._errors, files_pending=True),
-            **end_options(self._order, status, "its files follow"),
-        )
-        if row == status:
-            self._files_pending = True
-            self._enter(status)
-
-    async def _end_without_files(self, total: int, *, keep_results: bool = False) -> BatchResult:
-        status = self._ending or BatchStatus.FAILED
-        row = await workflow.execute_activity_method(
-            LifecycleActivities.end,
-            EndRequest(order=self._order, status=status, errors=self._errors, keep_results=keep_results),
-            **end_options(self._order, status),
-        )
-        return BatchResult(status=row, total=total)
-
     # Reporting
 
     def _end_early(self, status: BatchStatus, error: str | None = None) -> None:
-        if self._ending is None and not self._status.is_terminal:
-            self._ending = status
-            if error is not None:
-                self._add_error(error)
+        if not self._status.is_terminal:
+            self._early_end.request(status, error)
         self._update_details()
-
-    def _end_over_cap(self) -> None:
-        """End the batch because it has reached the cap on its cost, unless it is already ending."""
-        if self._ending is None:
-            self._missing_line_code = LineCode.BUDGET_EXCEEDED
-            self._add_error(_OVER_CAP, LineCode.BUDGET_EXCEEDED)
-        self._end_early(BatchStatus.EXPIRED)
-
-    def _code_of_missing_lines(self, status: BatchStatus) -> LineCode:
-        code = _MISSING_LINE_CODES.get(status, LineCode.BATCH_FAILED)
-        return (self._missing_line_code or code) if status is BatchStatus.EXPIRED else code
-
-    def _add_error(self, message: str, code: str = "system_error") -> None:
-        self._errors = [*self._errors, ValidationError(code=code, message=message)]
-
-    def _report_failure(self, what: str, error: ActivityError) -> None:
-        """Add an activity's failure to the errors that the tenant sees. The details are only logged.
-
-        The batch fails, unless it already has its final status and only its files are missing. `what` is the
-        start of the sentence for the tenant, such as "The results could not be written".
-        """
-        if not self._files_pending:
-            self._ending = BatchStatus.FAILED
-        workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
-        self._add_error(f"{what}: {sentence_for_tenant(error)}")
 
     def _enter(self, status: BatchStatus, models: Sequence[str] = ()) -> None:
         self._status = status

@@ -1,0 +1,62 @@
+"""Early end of a batch: its status, the errors for the tenant, and the code of lines without a result."""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from batchwright.contracts.errors import LineCode
+    from batchwright.contracts.terms import BatchStatus, ValidationError
+    from batchwright.workflows.failures import cause_of, sentence_for_tenant
+
+_MISSING_LINE_CODES = {
+    BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
+    BatchStatus.CANCELLED: LineCode.BATCH_CANCELLED,
+}
+_OVER_CAP = (
+    "The batch reached the cap on its cost, `x_batchwright.max_cost`. The lines that were not sent have the "
+    "error `budget_exceeded`; resume the batch with a higher cap to send them."
+)
+
+
+class EarlyEnd:
+    """Records why a batch ends early. The first status stays, except that a failed step replaces it.
+
+    Attributes:
+        status: status with which the batch ends early; None if it is not ending early.
+        errors: errors of the batch for the tenant.
+    """
+
+    def __init__(self) -> None:
+        self.status: BatchStatus | None = None
+        self.errors: list[ValidationError] = []
+        self._is_over_cap = False
+
+    def request(self, status: BatchStatus, error: str | None = None) -> None:
+        """End the batch early, unless it is already ending early. `error` is for the tenant."""
+        if self.status is None:
+            self.status = status
+            if error is not None:
+                self.add_error(error)
+
+    def request_over_cap(self) -> None:
+        """End the batch because it has reached the cap on its cost, unless it is already ending early."""
+        if self.status is None:
+            self.status, self._is_over_cap = BatchStatus.EXPIRED, True
+            self.add_error(_OVER_CAP, LineCode.BUDGET_EXCEEDED)
+
+    def add_failure(self, what: str, error: ActivityError) -> None:
+        """Add an activity's failure to the errors that the tenant sees. The details are only logged.
+
+        `what` is the start of the sentence for the tenant, such as "The results could not be written".
+        """
+        workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
+        self.add_error(f"{what}: {sentence_for_tenant(error)}")
+
+    def add_error(self, message: str, code: str = "system_error") -> None:
+        self.errors = [*self.errors, ValidationError(code=code, message=message)]
+
+    def code_of_missing_lines(self, status: BatchStatus) -> LineCode:
+        """Return the error code of lines without a result in a batch that ends with this status."""
+        if status is BatchStatus.EXPIRED and self._is_over_cap:
+            return LineCode.BUDGET_EXCEEDED
+        return _MISSING_LINE_CODES.get(status, LineCode.BATCH_FAILED)
