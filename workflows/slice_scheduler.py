@@ -5,6 +5,7 @@ attempt of the activity.
 """
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
@@ -232,18 +233,10 @@ class SliceScheduler:
         margin = DEADLINE_STOP_MARGIN if self._deadline.passed(now) else STOP_MARGIN
         # Slices know the deadline. If it passed long ago, no worker runs the slices, so the wait is short.
         max_wait = max(timedelta(seconds=grace) + margin, MIN_STOP_WAIT)
-        await self._wait_until_returned(max_wait, "grace of the stopped slices")
-
-    async def _wait_until_returned(self, max_wait: timedelta, summary: str) -> None:
-        was_ending = self._ending
-        try:
+        with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: not self._scheduled or self._ending != was_ending,
-                timeout=max_wait,
-                timeout_summary=summary,
+                lambda: not self._scheduled, timeout=max_wait, timeout_summary="grace of the stopped slices"
             )
-        except TimeoutError:
-            return
 
     def _permanent_failure(self, error: ActivityError) -> ApplicationError:
         data = {"model": self._run.model, "error": cause_of(error)}
@@ -255,11 +248,15 @@ class SliceScheduler:
     async def _continue_as_new(self) -> None:
         """Continue the workflow as new, with the state of this run, after the scheduled slices have returned.
 
-        If a slice has not returned after the time of one turn, cancel it. If the run has to end, or if no
-        slices are left to schedule, return without continuing as new.
+        If the run is paused, or if a slice has not returned after the time of one turn, cancel the slices. If
+        the run has to end, or if no slices are left to schedule, return without continuing as new.
         """
-        turn = timedelta(seconds=self._run.policy.slice_seconds)
-        await self._wait_until_returned(turn, "turn of the last slices of this run")
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(
+                lambda: not self._scheduled or self._ending or self._paused,
+                timeout=timedelta(seconds=self._run.policy.slice_seconds),
+                timeout_summary="turn of the last slices of this run",
+            )
         if not self._ending:
             self._cancel_all()
             await workflow.wait_condition(lambda: not self._scheduled or self._ending)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
@@ -93,6 +93,32 @@ async def test_a_slice_that_outlasts_its_turn_is_carried_over(fixture: WorkflowF
         assert await run.result() == ModelRunResult(finished=True, completed=80)
     again = [request.generation for request in fixture.execution.requests if request.number == 0]
     assert again == [0, 1]
+
+
+async def test_a_pause_does_not_wait_for_the_turns_before_continue_as_new(fixture: WorkflowFixture) -> None:
+    stopped = asyncio.Event()
+
+    async def stops(request: SliceRequest) -> SliceResult:
+        result = await until_cancelled(request)
+        stopped.set()
+        return result
+
+    fixture.execution.behaviours[0] = stops
+    short = policy(continue_as_new_events=20, outstanding_slices=2, slice_seconds=3600)
+    async with fixture.workers():
+        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
+        while not await has_timer(run):  # the run waits for its slices before it continues as new
+            pass
+        await run.signal(ModelRunWorkflow.pause)
+        await stopped.wait()
+        fixture.execution.behaviours[0] = finishes
+        await run.signal(ModelRunWorkflow.resume)
+        assert await run.result() == ModelRunResult(finished=True, completed=120)
+
+
+async def has_timer(run: "WorkflowHandle[ModelRunWorkflow, ModelRunResult]") -> bool:
+    history = await run.fetch_history()
+    return any(event.event_type == EventType.EVENT_TYPE_TIMER_STARTED for event in history.events)
 
 
 async def test_slices_have_the_headers_of_their_batch_even_after_continue_as_new(
