@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Never
 
 import typer
+from typer._click import Context
 from typer.core import TyperGroup
 
 from batchwright.process_exit import collect_rarely, run_and_exit
@@ -88,7 +89,7 @@ class Commands(TyperGroup):
     Typer itself would exit with 2, which here means that a batch is not finished.
     """
 
-    def invoke(self, ctx: typer.Context) -> object:
+    def invoke(self, ctx: Context) -> object:
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
