@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchwright.rules.ids import is_tenant
 from batchwright.settings.error_messages import HIDDEN_VALUE
 
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/?#@\s]+")
 _HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 

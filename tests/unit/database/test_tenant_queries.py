@@ -69,6 +69,7 @@ SYSTEM = {
     "webhook_deliveries.remove_old": "the sweep, over all tenants",
     "webhook_deliveries.remove_endpoints": "the sweep, over all tenants",
     "waiting_reasons.get": "a worker reads the reasons that it has reported itself",
+    "waiting_reasons.of_batches": "a page of a list of batches, each batch with its tenant",
     "waiting_reasons.delete_expired": "what has run out, by age",
 }
 # Of the fleet or of operators: no tenant's name is in them, for nothing of a tenant's is.

@@ -230,7 +230,7 @@ def test_list_finds_the_batches_of_a_line_and_continues_a_search_without_a_batch
     ("options", "words"),
     [
         (("--status", "done"), "'completed'"),
-        (("--created-after", "yesterday"), "%Y-%m-%d"),
+        (("--created-after", "yesterday"), "YYYY-MM-DD"),
         (("--metadata", "run"), "--metadata 'run' is not key=value"),
     ],
 )

@@ -92,13 +92,19 @@ async def test_lines_that_another_backend_refused_do_not_exceed_the_share_of_the
     fleet.refusing["two"] = status(429)
     limits = fleet.execution.context.permits.backends
     limits.set_shares({ONE: 2})
-    seen: list[int] = []
+    in_flight, seen = set[httpx.Request](), list[int]()
     answer = fleet.execution.answer
 
     async def note(asked: httpx.Request) -> httpx.Response:
-        seen.append(limits.in_flight(ONE))
+        if asked.url.host != "one":
+            return await answer(asked)
+        in_flight.add(asked)
+        seen.append(len(in_flight))
         await asyncio.sleep(0)
-        return await answer(asked)
+        try:
+            return await answer(asked)
+        finally:
+            in_flight.remove(asked)
 
     fleet.execution.answer = note
     await fleet.plan()
