@@ -17,7 +17,7 @@ from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.limits.permits import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.rules.dispatch.retry_policy import SUCCESS

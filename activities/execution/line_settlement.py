@@ -15,7 +15,7 @@ from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.contracts.errors import LINE_MESSAGES, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.inference.circuits.circuit_reports import report_success
-from batchwright.inference.limits.permits import Permit
+from batchwright.inference.limits.concurrency_limiter import Permit
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import Exchange

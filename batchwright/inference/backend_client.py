@@ -1,7 +1,9 @@
 """HTTP client of one backend. It sends each request once and reads the response as an outcome."""
 
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import GatewayConfig
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models, read_slots
-from batchwright.inference.request_outcome import Outcome, from_exception, from_status, parse_response
+from batchwright.inference.request_outcome import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (
     BackendRequest,
     BackendResponse,
@@ -24,7 +26,10 @@ from batchwright.inference.transport.base import (
     Transport,
 )
 from batchwright.inference.transport.decoding import decode_content
+from batchwright.rules.backends.response_checks import find_problem
 from batchwright.rules.dispatch import retry_policy
+from batchwright.rules.dispatch.retry_policy import Budget
+from batchwright.rules.results.token_usage import tokens_of_plain_success
 from batchwright.settings import Settings
 from batchwright.settings.registry_file import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
@@ -40,6 +45,8 @@ _COMMON_HEADERS: list[Header] = [
 ]
 # Exceptions that `Transport.exchange` and decoding a response raise.
 _EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
+_LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
+_MAX_ID_BYTES = 256  # limit for the backend's request id, which every output line contains
 _ResponseParser = Callable[[int, dict[bytes, bytes], bytes, bytes], Outcome]
 
 
@@ -390,3 +397,54 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_b
     else:
         added.pop(dispatch_header, None)
     return [(name.encode(), value.encode()) for name, value in added.items()]
+
+
+def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:
+    """Convert a response to an outcome. If the body is not a valid result, the outcome is an error.
+
+    `request` is the body of the request.
+    """
+    usage = tokens_of_plain_success(body) if status == 200 else None
+    if usage is not None:
+        return Outcome(retry_policy.SUCCESS, status, body, _request_id(headers), usage=usage)
+    outcome = from_status(status, headers, body, request)
+    if outcome.verdict is not retry_policy.SUCCESS or (problem := find_problem(status, body)) is None:
+        return outcome
+    if not problem.status:
+        return invalid_response(problem.message, problem.detail)
+    return from_status(problem.status, headers, body, request, problem.message)
+
+
+def from_status(
+    status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
+) -> Outcome:
+    """Convert a response to an outcome by its status only. The body is not checked for a valid result.
+
+    Args:
+        body: body of the response.
+        request: body of the request.
+        message: the error message if the outcome is an error; empty for the default message.
+    """
+    if status < 100:
+        return invalid_response(f"The backend answered with {status:03}, which is not an HTTP status.")
+    verdict = retry_policy.classify_response(status, headers, body, request)
+    if verdict.budget is Budget.SETTLED:
+        return Outcome(verdict, status, body, _request_id(headers))
+    cause = ""
+    if 300 <= status < 400:
+        message = f"The backend redirects ({status}), which is not followed."
+        # Only the scheme and host of the target, because the rest may contain a secret.
+        target = _LOCATION.match(headers.get(b"location", b"").decode("latin-1"))
+        cause = f"to {target[1]}" if target else ""
+    if verdict is retry_policy.UPSTREAM_UNREACHABLE:
+        message = f"The backend answered {status}: it cannot reach its own upstream."
+    message = message or f"The backend answered {status}."
+    wait = retry_policy.retry_after_of(headers, datetime.now(UTC))
+    return Outcome(
+        verdict, status, body, _request_id(headers), message=message, retry_after=wait, cause=cause
+    )
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    found = headers.get(b"x-request-id") or headers.get(b"request-id")  # the second name is Anthropic's
+    return "" if found is None else found[:_MAX_ID_BYTES].decode(errors="replace")

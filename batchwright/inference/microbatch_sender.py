@@ -15,8 +15,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.backend_client import RequestSender
-from batchwright.inference.request_outcome import Outcome, parse_response
+from batchwright.inference.backend_client import RequestSender, parse_response
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.chat_microbatch import ChatAdapter
 from batchwright.rules.backends.microbatch import (

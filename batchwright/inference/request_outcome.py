@@ -1,22 +1,18 @@
 """Outcome of one request: a classified response, or the reason why the request failed."""
 
 import re
-from datetime import UTC, datetime
 
 import httpx
 from msgspec import Struct
 
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.transport.base import ResponseTooLarge
-from batchwright.rules.backends.response_checks import find_problem
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import Budget, Classification
 from batchwright.rules.results.dead_letters import error_summary
-from batchwright.rules.results.token_usage import Tokens, tokens_of_plain_success
+from batchwright.rules.results.token_usage import Tokens
 
 _MAX_QUOTED = 200
-_MAX_ID_BYTES = 256  # limit for the backend's request id, which every output line contains
-_LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
 _ADDRESS = re.compile(
     r"[a-zA-Z]{2,9}://[^\s\"']+"
     r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?"
@@ -135,54 +131,3 @@ def _from_transport_error(error: httpx.TransportError) -> Outcome:
     return Outcome(
         retry_policy.RESPONSE_INTERRUPTED, message=message, response_started=started, cause=str(error)
     )
-
-
-def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:
-    """Convert a response to an outcome. If the body is not a valid result, the outcome is an error.
-
-    `request` is the body of the request.
-    """
-    usage = tokens_of_plain_success(body) if status == 200 else None
-    if usage is not None:
-        return Outcome(retry_policy.SUCCESS, status, body, _request_id(headers), usage=usage)
-    outcome = from_status(status, headers, body, request)
-    if outcome.verdict is not retry_policy.SUCCESS or (problem := find_problem(status, body)) is None:
-        return outcome
-    if not problem.status:
-        return invalid_response(problem.message, problem.detail)
-    return from_status(problem.status, headers, body, request, problem.message)
-
-
-def from_status(
-    status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"", message: str = ""
-) -> Outcome:
-    """Convert a response to an outcome by its status only. The body is not checked for a valid result.
-
-    Args:
-        body: body of the response.
-        request: body of the request.
-        message: the error message if the outcome is an error; empty for the default message.
-    """
-    if status < 100:
-        return invalid_response(f"The backend answered with {status:03}, which is not an HTTP status.")
-    verdict = retry_policy.classify_response(status, headers, body, request)
-    if verdict.budget is Budget.SETTLED:
-        return Outcome(verdict, status, body, _request_id(headers))
-    cause = ""
-    if 300 <= status < 400:
-        message = f"The backend redirects ({status}), which is not followed."
-        # Only the scheme and host of the target, because the rest may contain a secret.
-        target = _LOCATION.match(headers.get(b"location", b"").decode("latin-1"))
-        cause = f"to {target[1]}" if target else ""
-    if verdict is retry_policy.UPSTREAM_UNREACHABLE:
-        message = f"The backend answered {status}: it cannot reach its own upstream."
-    message = message or f"The backend answered {status}."
-    wait = retry_policy.retry_after_of(headers, datetime.now(UTC))
-    return Outcome(
-        verdict, status, body, _request_id(headers), message=message, retry_after=wait, cause=cause
-    )
-
-
-def _request_id(headers: dict[bytes, bytes]) -> str:
-    found = headers.get(b"x-request-id") or headers.get(b"request-id")  # the second name is Anthropic's
-    return "" if found is None else found[:_MAX_ID_BYTES].decode(errors="replace")

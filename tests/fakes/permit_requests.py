@@ -1,7 +1,6 @@
 """Test helpers for permits. A request must hold a permit while it is in flight, and permits are limited."""
 
-from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.permits import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 
 
 class PermitWaiter:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
-from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.permits import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.tenant_and_model_limits import Limit, TenantAndModelLimits, TenantShares
 from batchwright.telemetry.metrics import Metrics
 

@@ -6,8 +6,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, RetryState
 
 from batchwright.activities.services.slice_deferrals import waiting_reason
 from batchwright.contracts.errors import Failure, LineCode
+from batchwright.inference.backend_client import from_status
 from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
-from batchwright.inference.request_outcome import from_exception, from_status, quotable_error
+from batchwright.inference.request_outcome import from_exception, quotable_error
 from batchwright.workflows.failures import gave_up_on_storage, sentence_for_tenant
 
 SECRET = "connect to 10.1.2.3:8000 failed, see /srv/keys/backend.pem"

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
+from batchwright.inference.backend_client import parse_response
 from batchwright.inference.circuits.circuit_reports import (
     report_failure,
     report_probe_success,
     report_success,
 )
 from batchwright.inference.probes import PROBED_ENDPOINTS, ProbeResult
-from batchwright.inference.request_outcome import Outcome, parse_response
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.inference.transport.base import StreamedResponse
 from batchwright.inference.upstream import Upstream

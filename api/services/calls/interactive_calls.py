@@ -24,8 +24,9 @@ from batchwright.api.services.calls.interactive_load import InteractiveLoad
 from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable
+from batchwright.inference.backend_client import from_status
 from batchwright.inference.hooks import HookCall, PreCallHooks
-from batchwright.inference.request_outcome import Outcome, from_status
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model, with_priority

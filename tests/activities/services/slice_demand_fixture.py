@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from batchwright.activities.services.held_slices import HeldSlice
 from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
-from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.inference.limits.permits import Permit, PermitRequest
 from batchwright.inference.limits.tenant_and_model_limits import BatchWeights, TenantAndModelLimits
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.telemetry.metrics import Metrics

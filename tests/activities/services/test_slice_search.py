@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batchwright.inference.limits.permits import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from tests.activities.services.slice_demand_fixture import MODEL, PERMITS, Worker
 
 

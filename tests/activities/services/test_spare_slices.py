@@ -1,7 +1,7 @@
 """Slices that yield their place to a tenant or batch that has none."""
 
 from batchwright.activities.services.slice_demand import MAX_SLICES
-from batchwright.inference.limits.permits import PermitRequest
+from batchwright.inference.limits.concurrency_limiter import PermitRequest
 from batchwright.inference.limits.tenant_and_model_limits import Limit
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from tests.activities.services.slice_demand_fixture import MODEL, Worker

@@ -16,9 +16,8 @@ import pytest
 from batchwright.activities.services.held_slices import HeldSlice
 from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
-from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.inference.limits.permits import Permit, PermitRequest
 from batchwright.telemetry.metrics import Metrics
 
 MODEL, PERMITS, LINES = "alpha", 16, 64

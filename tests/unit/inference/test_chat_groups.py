@@ -12,9 +12,8 @@ import pytest
 
 from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.contracts.terms import Endpoint
-from batchwright.inference.backend_client import RequestSender
+from batchwright.inference.backend_client import RequestSender, parse_response
 from batchwright.inference.microbatch_sender import MicrobatchSender
-from batchwright.inference.request_outcome import parse_response
 from batchwright.inference.sender_choice import MicrobatchSenders, load_chat_executors
 from batchwright.inference.transport.base import TargetUrl
 from batchwright.rules.backends.chat_microbatch import ChatAdapter, ChatResult

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from batchwright.inference.limits.permits import PermitRequest
+from batchwright.inference.limits.concurrency_limiter import PermitRequest
 from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from tests.fakes.permit_traffic import PermitTraffic

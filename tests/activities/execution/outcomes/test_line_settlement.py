@@ -11,7 +11,7 @@ from batchwright.activities.execution.line_settlement import InFlightRequest, Li
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt, SliceLine
 from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
 from batchwright.contracts.errors import LineCode
-from batchwright.inference.limits.permits import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome, from_exception
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, classify

@@ -13,8 +13,9 @@ from batchwright.activities.execution.slice_state.lease import HeartbeatReply
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.terms import Endpoint
+from batchwright.inference.backend_client import parse_response
 from batchwright.inference.microbatch_sender import MicrobatchPolicy, MicrobatchSender
-from batchwright.inference.request_outcome import Outcome, parse_response
+from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.sender_choice import MicrobatchSenders
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.rules.backends.microbatch import EmbeddingsAdapter

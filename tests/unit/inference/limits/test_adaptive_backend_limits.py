@@ -9,8 +9,7 @@ from batchwright.inference.limits.adaptive_backend_limits import (
     BackendLimits,
     load_signal,
 )
-from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.permits import Permit
+from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit
 from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import classify

@@ -7,8 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
-from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.permits import Permit, PermitRequest
+from batchwright.inference.limits.concurrency_limiter import (
+    ConcurrencyLimiter,
+    Permit,
+    PermitRequest,
+)
 from batchwright.inference.limits.tenant_and_model_limits import (
     BatchWeights,
     TenantAndModelLimits,
