@@ -1,8 +1,8 @@
 """Start and end of a process.
 
-A process ends without the finalization of the Python interpreter, because finalization can take up to a
-second. It can also abort the process (SIGABRT) after the work is done, if threads of the Temporal SDK still
-run.
+A process ends without the finalization of the Python interpreter, for two reasons. Finalization can take up
+to a second. And if threads of the Temporal SDK still run, it can abort the process (SIGABRT) although the
+work is done.
 """
 
 import gc

@@ -8,7 +8,7 @@ from batchwright.contracts.temporal_payloads.batch import StartFit, StartForecas
 from batchwright.contracts.terms import AdmissionPolicy, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastsTable
-from batchwright.rules.forecast.end_of_new_batch import start_time
+from batchwright.rules.forecast.end_of_new_batch import forecast_new_batch
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.input.validation_errors import window_too_short
 from batchwright.telemetry.metrics import Metrics
@@ -67,7 +67,7 @@ async def _forecast_start(
         for model, count in lines.items()
     ]
     queue = [each.unsettled for each in await table.work(now, lines.keys())]
-    expected = start_time(work, queue, speeds)
+    expected = forecast_new_batch(work, queue, speeds)
     if expected is None:
         return None
     fit = expected.fit((order.deadline - now).total_seconds())

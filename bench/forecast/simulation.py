@@ -11,7 +11,7 @@ from typing import NamedTuple
 from batchwright.contracts.temporal_payloads.batch import StartFit
 from batchwright.rules.dispatch.fair_queue import FairShare
 from batchwright.rules.forecast.end_of_live_batches import Forecaster
-from batchwright.rules.forecast.end_of_new_batch import StartTime, start_time
+from batchwright.rules.forecast.end_of_new_batch import NewBatchForecast, forecast_new_batch
 from batchwright.rules.forecast.model_queue import ModelSpeed, RemainingTime
 from batchwright.rules.forecast.work_ahead import FOR_OTHERS, UnsettledWork
 from batchwright.rules.worker_stats import UpstreamTraffic
@@ -44,7 +44,7 @@ class JudgedForecast(NamedTuple):
 class JudgedStart(NamedTuple):
     """A forecast that was made when a batch began, and the batch's window and actual duration in seconds."""
 
-    expected: StartTime
+    expected: NewBatchForecast
     window: float
     actual: float
 
@@ -73,7 +73,7 @@ class _Live:
     unsent: int
     left: int  # number of lines that are not settled
     ended_at: float = 0.0
-    expected: StartTime | None = None
+    expected: NewBatchForecast | None = None
     forecasts: dict[float, tuple[float, RemainingTime]] = field(
         default_factory=dict[float, tuple[float, RemainingTime]]
     )
@@ -124,7 +124,7 @@ class Simulation:
     def _begin(self, live: _Live) -> None:
         others = list(self._work())
         self._live[live.name] = live
-        live.expected = start_time([_unsettled(live)], others, self._speeds)
+        live.expected = forecast_new_batch([_unsettled(live)], others, self._speeds)
         tenant = live.batch.tenant
         others = [name for name, batches in self._waiting.items() if batches]
         if tenant not in others:

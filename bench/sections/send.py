@@ -20,7 +20,8 @@ _SECONDS = 95.0
 def measure(options: SectionOptions) -> list[Figure]:
     """Compare one worker with the bare loop, and two workers with the ideal rate.
 
-    The bare loop consists only of asyncio and Batchwright's HTTP transport.
+    The bare loop consists only of asyncio and Batchwright's HTTP transport. The ideal rate is that of a
+    process that loses no time between two requests.
     """
     count = options.size(20_000, 2_000)
     path, *halves = (options.folder / f"send{name}.jsonl" for name in ("", "-first", "-second"))

@@ -26,8 +26,8 @@ class _BackendUnderTest:
     """One backend to check.
 
     Attributes:
-        config: settings of the backend. A GatewayConfig is a backend for all models. Some gateways even
-            accept models that they do not list.
+        config: settings of the backend. A GatewayConfig is a backend for all models, perhaps also for models
+            that it does not list.
         models: names of the models that the backend should serve according to the registry.
     """
 

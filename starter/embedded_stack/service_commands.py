@@ -164,9 +164,10 @@ def environment(
 
 
 def own_backends(settings: Settings) -> tuple[str, ...]:
-    """Return the configured backends; none if they are only the simulator of an earlier stack.
+    """Return the configured backends, but not the simulator of an earlier stack.
 
-    A shell that has loaded `dev.env` still has the address of that simulator, which ends with its stack.
+    A shell that has loaded `dev.env` of an earlier stack still has the address of that stack's simulator,
+    which has ended with the stack.
     """
     earlier = os.environ.get(SIMULATOR_VARIABLE)
     return () if settings.backends == [earlier] else tuple(settings.backends)

@@ -1,4 +1,6 @@
-"""Turns complete files that users drop into the folder into inputs. Each input runs as a batch."""
+"""Takes the files that users drop into the folder, when they are completely written, and makes an input of
+each of them. Each input runs as a batch.
+"""
 
 import os
 import time

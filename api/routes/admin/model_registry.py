@@ -268,8 +268,8 @@ class ModelRegistryRoutes:
         raise _model_not_found(name)
 
     def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
-        """Check that the new configuration of a model conflicts with no setting and no model that a backend
-        lists.
+        """Check that the new configuration of a model does not conflict with a setting, or with the name of a
+        model that a backend lists.
 
         Raises:
             ApiError: there is a conflict, for example because an alias of the model is the name of a listed

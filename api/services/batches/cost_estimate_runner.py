@@ -19,7 +19,7 @@ from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.api_objects.estimates import EstimatedTime, EstimateObject
 from batchwright.contracts.errors import LineCode
-from batchwright.rules.forecast.end_of_new_batch import start_time
+from batchwright.rules.forecast.end_of_new_batch import forecast_new_batch
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.input_validator import InputValidator
@@ -126,7 +126,7 @@ class EstimateRunner:
             for model, left in lines.items()
         ]
         queue = [each.unsettled for each in await table.work(now, lines.keys())]
-        expected = start_time(batch, queue, speeds)
+        expected = forecast_new_batch(batch, queue, speeds)
         if expected is None:
             return None
         return EstimatedTime(

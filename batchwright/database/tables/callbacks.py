@@ -22,7 +22,9 @@ class ReceivedCallback(NamedTuple):
 
 
 class ReceivedCallbacks(NamedTuple):
-    """Callbacks of one query. `has_more` is True if others were left out because of their size."""
+    """Callbacks of one query. `has_more` is True if more have arrived, but all together are too large for
+    one query.
+    """
 
     callbacks: list[ReceivedCallback]
     has_more: bool

@@ -33,8 +33,9 @@ class UploadsTable(Protocol):
             at: current time, which decides if the upload has expired.
             most_bytes: limit of the total size of the upload's parts, in bytes.
             most_parts: limit of the number of parts.
-            storage_limit: the tenant's quota of stored bytes; 0 for no limit. The announced bytes of the
-                upload are counted already. So the quota can only refuse parts that exceed them.
+            storage_limit: the tenant's quota of stored bytes; 0 for no limit. The size that was announced
+                for the upload is counted already, so the quota can refuse a part only if all parts together
+                are larger than that.
 
         Raises:
             UnknownUpload: the tenant has no such upload.

@@ -349,7 +349,8 @@ class CircuitBreaker:
         """Return True if there are enough failures in a row to open the circuit.
 
         If all failed lines belong to one tenant, a line of another tenant may show that the backend works.
-        While such a line was just sent or is waiting, the result is False, but only for some seconds.
+        If such a line waits, or was sent in the last seconds, return False and let it show this. After some
+        seconds of failures, do not wait for it any longer.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

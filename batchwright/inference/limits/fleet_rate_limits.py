@@ -138,8 +138,8 @@ class FleetRates(EffectiveRates):
         If this raises an exception, the earlier rates stay in effect.
 
         Raises:
-            unavailable: the database is unreachable. The class of the exception is an argument of the
-                constructor.
+            Exception: the database is unreachable. The class of this exception is the argument
+                `unavailable` of the constructor.
             RatesConflict: the rates of single models use up the whole rate over all models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}

@@ -73,8 +73,8 @@ class _Progress:
 class _ModelRate:
     """How fast lines of one model settle while lines are waiting, and how long the model's requests take.
 
-    The unit of the rate is average lines per second. If a line is more work than the average, it counts as
-    more than one line.
+    The rate is in lines per second, where a line with twice the work of an average line counts as two
+    lines.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ _NEW_LINES = LineWork(certainty=2.5)
 _LEAST_LINES = LineWork(per_line=0.25)
 
 
-class StartTime(NamedTuple):
+class NewBatchForecast(NamedTuple):
     """When a batch that begins now will be done, and how many lines of other batches are sent before it.
 
     Attributes:
@@ -41,9 +41,9 @@ class StartTime(NamedTuple):
         return StartFit.FITS if self.p90 <= seconds_left else StartFit.AT_RISK
 
 
-def start_time(
+def forecast_new_batch(
     batch: Sequence[UnsettledWork], queue: Sequence[UnsettledWork], speeds: Mapping[str, ModelSpeed]
-) -> StartTime | None:
+) -> NewBatchForecast | None:
     """Forecast when a batch that begins now will be done.
 
     Return None if it has no lines, or if the speed of one of its models is not known.
@@ -55,13 +55,13 @@ def start_time(
     """
     if not batch or any(work.model not in speeds for work in batch):
         return None
-    models: list[StartTime] = []
+    models: list[NewBatchForecast] = []
     for work in batch:
         others = [each for each in queue if each.model == work.model and each.key != work.key]
         speed, queue_with = speeds[work.model], [*others, work]
         remaining = QueueForecast(speed, queue_with, {work.key: _NEW_LINES}).remaining(work)
         soonest = QueueForecast(speed, queue_with, {work.key: _LEAST_LINES}).soonest(work)
-        models.append(StartTime(remaining.p50, remaining.p90, soonest, remaining.lines_ahead))
+        models.append(NewBatchForecast(remaining.p50, remaining.p90, soonest, remaining.lines_ahead))
     slowest = max(models, key=lambda each: each.p50)
     return slowest._replace(
         p90=max(each.p90 for each in models), soonest=max(each.soonest for each in models)

@@ -67,7 +67,7 @@ class LineTemplates:
     """
 
     def __init__(self, field: str) -> None:
-        """Start without templates. One object checks the lines of one endpoint.
+        """Make an object that checks the lines of one endpoint, and has stored no templates yet.
 
         `field` is the field of a request's body that holds the prompt, such as `messages`.
         """

@@ -174,6 +174,6 @@ class TrialSchedule:
 def slow_factor(slower: float) -> float:
     """Return the factor by which the limit is lowered if responses take `slower` times as long as usual.
 
-    If the backend is crowded, this is the fraction of the requests in flight that do not queue in it.
+    In a crowded backend, requests wait in a queue, and this is the fraction of the requests that do not.
     """
     return min(max(1 / slower, _MIN_DECREASE_FACTOR), DECREASE_FACTOR)

@@ -247,8 +247,8 @@ def tokens_before(head: bytes) -> tuple[int, ...]:
     """Return the four token counts of a record: input, cached, output, reasoning.
 
     Args:
-        head: the last `TOKENS_BYTES` before the record's payload in its segment (stored object with many
-            results).
+        head: the `TOKENS_BYTES` bytes directly before the record's payload in its segment (stored object
+            with many results).
     """
     return _TOKENS.unpack_from(head)
 

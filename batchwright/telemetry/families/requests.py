@@ -1,4 +1,6 @@
-"""Metrics of requests to backends. Inference workers count them, and the API counts callbacks."""
+"""Metrics of requests to backends, counted by inference workers, and of callbacks from backends, counted by
+the API.
+"""
 
 from batchwright.telemetry.families.factory import REQUEST_SECONDS, REQUEST_TOKENS, SECONDS, MetricFactory
 

@@ -44,7 +44,7 @@ def configuration(chosen: Settings) -> Configuration:
     """Return all settings with the source of each one, and a fingerprint of the settings. Secrets are hidden.
 
     Raises:
-        SettingsError: a payload key cannot be read.
+        SettingsError: a key that encrypts payloads of Temporal cannot be read.
     """
     values = _values(chosen)
     shown: list[EffectiveSetting] = []

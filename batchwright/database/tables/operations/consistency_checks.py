@@ -31,7 +31,10 @@ class ConsistencyChecksTable(Protocol):
         ...
 
     async def latest(self) -> Mapping[str, RecordedConsistencyCheck]:
-        """Return the result of the latest consistency check, by kind of difference."""
+        """Return the result of the latest consistency check.
+
+        The keys are the kinds of difference that the check looks for, such as batches without a workflow.
+        """
         ...
 
 

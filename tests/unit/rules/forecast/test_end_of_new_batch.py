@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.contracts.temporal_payloads.batch import StartFit
-from batchwright.rules.forecast.end_of_new_batch import StartTime, start_time
+from batchwright.rules.forecast.end_of_new_batch import NewBatchForecast, forecast_new_batch
 from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 
@@ -16,8 +16,8 @@ def work(id: str, left: int, *, tenant: str = "t", model: str = "m", priority: i
     return UnsettledWork(tenant, id, model, 0, left, 0.0, priority=priority)
 
 
-def expected(new: UnsettledWork, *queue: UnsettledWork, variation: float = 0.0) -> StartTime:
-    found = start_time([new], queue, {"m": speed(variation=variation)})
+def expected(new: UnsettledWork, *queue: UnsettledWork, variation: float = 0.0) -> NewBatchForecast:
+    found = forecast_new_batch([new], queue, {"m": speed(variation=variation)})
     assert found is not None
     return found
 
@@ -51,14 +51,14 @@ def test_lines_of_other_models_do_not_count() -> None:
 
 def test_the_slowest_model_decides() -> None:
     batch = [work("new", 1000), work("new", 1000, model="slow")]
-    found = start_time(batch, [], {"m": speed(), "slow": speed(2.0)})
-    assert found == start_time(batch[1:], [], {"slow": speed(2.0)})
+    found = forecast_new_batch(batch, [], {"m": speed(), "slow": speed(2.0)})
+    assert found == forecast_new_batch(batch[1:], [], {"slow": speed(2.0)})
 
 
 def test_without_the_speed_of_one_model_there_is_no_forecast() -> None:
     batch = [work("new", 1000), work("new", 10, model="unknown")]
-    assert start_time(batch, [], {"m": speed()}) is None
-    assert start_time([], [], {"m": speed()}) is None
+    assert forecast_new_batch(batch, [], {"m": speed()}) is None
+    assert forecast_new_batch([], [], {"m": speed()}) is None
 
 
 def test_the_more_answers_differ_the_less_is_certain() -> None:
@@ -77,4 +77,4 @@ def test_the_more_answers_differ_the_less_is_certain() -> None:
     ],
 )
 def test_the_window_is_compared_with_p90_and_with_the_soonest_end(seconds_left: float, fit: StartFit) -> None:
-    assert StartTime(p50=100, p90=200, soonest=50, lines_ahead=0).fit(seconds_left) is fit
+    assert NewBatchForecast(p50=100, p90=200, soonest=50, lines_ahead=0).fit(seconds_left) is fit
