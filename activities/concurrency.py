@@ -20,7 +20,7 @@ async def run_both(
         async with asyncio.TaskGroup() as tasks:
             one, two = tasks.create_task(first), tasks.create_task(second)
     except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+        raise group.exceptions[0] from group.exceptions[0].__cause__
     return one.result(), two.result()
 
 
@@ -45,5 +45,5 @@ async def map_concurrently(
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(one(item)) for item in items]
     except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
+        raise group.exceptions[0] from group.exceptions[0].__cause__
     return [task.result() for task in running]

@@ -119,12 +119,16 @@ class DeferralMetrics:
         self._metrics.deferrals.labels(model, cause).inc()
         self._metrics.deferred_items.labels(model, cause).inc(lines)
         self._metrics.deferral_seconds.labels(model, cause).observe(seconds)
+        self._forget_ended()
         self._deferred[batch_id, model] = (cause, self._clock() + seconds + _DEFERRAL_MARGIN_SECONDS)
 
     def clear(self, batch_id: str, model: str) -> None:
         self._deferred.pop((batch_id, model), None)
 
     def _count(self, cause: str) -> int:
+        self._forget_ended()
+        return sum(one == cause for one, _ in self._deferred.values())
+
+    def _forget_ended(self) -> None:
         now = self._clock()
         self._deferred = {key: entry for key, entry in self._deferred.items() if entry[1] > now}
-        return sum(one == cause for one, _ in self._deferred.values())

@@ -1,5 +1,6 @@
 """Metrics about ended batches and deferred slices."""
 
+import weakref
 from datetime import datetime
 
 import pytest
@@ -145,3 +146,16 @@ def test_a_slice_that_continues_on_another_worker_is_forgotten_a_minute_after_it
     assert counts.of("batches_waiting", reason="no_backend") == 1
     clock.now = 91.0
     assert counts.of("batches_waiting", reason="no_backend") == 0
+
+
+def test_deferrals_that_ended_are_forgotten_even_if_nobody_reads_the_metrics() -> None:
+    class BatchId(str):
+        __slots__ = ("__weakref__",)
+
+    counts, clock, first = Counts(), Clock(), BatchId("batch_1")
+    deferrals, forgotten = DeferralMetrics(counts.metrics, clock), weakref.ref(first)
+    deferrals.record(first, "a", "retry", 5.0)
+    del first
+    clock.now = 100.0
+    deferrals.record("batch_2", "a", "retry", 5.0)
+    assert forgotten() is None

@@ -42,6 +42,21 @@ async def test_a_failure_ends_the_other_before_it_is_raised_as_it_is() -> None:
     assert steps.done == ["cleaned up"]
 
 
+async def test_a_failure_keeps_its_cause() -> None:
+    cause = OSError("disk")
+
+    async def fails() -> None:
+        raise ValueError("broken") from cause
+
+    for call in (
+        run_both(fails(), asyncio.sleep(0)),
+        map_concurrently(lambda _: fails(), [1], at_once=1),
+    ):
+        with pytest.raises(ValueError, match="broken") as caught:
+            await call
+        assert caught.value.__cause__ is cause
+
+
 async def test_a_cancel_ends_both() -> None:
     steps, first, second = Steps(), asyncio.Event(), asyncio.Event()
     both = asyncio.create_task(run_both(steps.waits(first), steps.waits(second)))
