@@ -113,9 +113,7 @@ class BatchControl:
             ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
-        row = await self.row(tenant, batch_id)
-        check_live(row, "pause")
-        await self._count_change(row)
+        row = await self._count_change(tenant, batch_id, "pause")
         await self._temporal.pause(batch_id)
         await self._waiting.report_paused(row)
         return batch_object(row, paused=True)
@@ -127,9 +125,7 @@ class BatchControl:
             ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
-        row = await self.row(tenant, batch_id)
-        check_live(row, "resume")
-        await self._count_change(row)
+        row = await self._count_change(tenant, batch_id, "resume")
         await self._temporal.resume(batch_id)
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
@@ -148,17 +144,21 @@ class BatchControl:
             raise batch_not_found(batch_id)
         return await self._batches.upsert(order)
 
-    async def _count_change(self, row: BatchRow) -> None:
-        """Count a pause or resume before it is sent to the batch's workflow.
+    async def _count_change(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
+        """Count a pause or resume before it is sent to the batch's workflow, and return the batch's row.
 
         Also count one that changes nothing, because it is a signal, too. The stored reason `paused` cannot
         show which ones change nothing: after a crash, it may differ from the state of the workflow.
 
         Raises:
-            ApiError: no more are allowed now (429).
+            ApiError: the batch has ended or is being cancelled (409), or no more changes are allowed now
+                (429).
         """
+        row = await self.row(tenant, batch_id)
+        check_live(row, verb)
         order, now = row.order, self._clock()
-        if not await self._batches.count_change(order.tenant, order.batch_id, allowed_changes(order, now)):
+        if not await self._batches.count_change(tenant, batch_id, allowed_changes(order, now)):
+            check_live(await self.row(tenant, batch_id), verb)  # it may have ended meanwhile
             seconds = seconds_to_next_change(order, now)
             message = (
                 f"The batch was paused and resumed too often: {FREE_CHANGES} changes are allowed, and one "
@@ -166,6 +166,7 @@ class BatchControl:
                 f"Send this one again in {seconds} s. You can cancel the batch at any time."
             )
             raise rate_limited(message, FREE_CHANGES, seconds=seconds)
+        return row
 
     async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:
         """Change the maximum cost of a batch in progress. None removes the limit.

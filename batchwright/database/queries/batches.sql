@@ -50,7 +50,8 @@ WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at
 RETURNING id
 
 -- name: count_change
-UPDATE batches SET pause_changes = pause_changes + 1 WHERE tenant = $1 AND id = $2 AND pause_changes < $3
+UPDATE batches SET pause_changes = pause_changes + 1
+WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing') AND pause_changes < $3
 RETURNING id
 
 -- name: record_output_copy

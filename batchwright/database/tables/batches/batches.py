@@ -80,7 +80,7 @@ class BatchesTable(Protocol):
     async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
         """Count a pause or a resume of a batch, and return True.
 
-        Return False without a change if `most` of them were counted before.
+        Return False without a change if `most` of them were counted before, or if the batch has ended.
         """
         ...
 

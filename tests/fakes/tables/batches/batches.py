@@ -69,7 +69,8 @@ class MemoryBatches(BatchesTable):
 
     async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
         counts, place = self._rows.enter().pause_changes, (tenant, batch_id)
-        if place not in self._rows.batches or counts[place] >= most:
+        row = self._rows.batches.get(place)
+        if row is None or row.status not in LIVE_STATES or counts[place] >= most:
             return False
         counts[place] += 1
         return True

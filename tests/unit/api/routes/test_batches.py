@@ -33,6 +33,7 @@ from batchwright.rules.pause_limit import FREE_CHANGES
 from batchwright.rules.worker_stats import polled_queue_stats, unpolled_reason
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.tables.batches.batches import MemoryBatches
 
 ENDS = [status for status in BatchStatus if status.is_terminal]
 NOW = datetime.now(UTC)
@@ -284,6 +285,23 @@ async def test_a_batch_that_was_paused_too_often_can_be_cancelled(api: ApiFixtur
     answers = [await pause(api, batch_id) for _ in range(FREE_CHANGES + 1)]
     assert answers[-1].status_code == 429
     assert (await api.openai.batches.cancel(batch_id)).status == "cancelling"
+
+
+async def test_a_batch_that_ends_while_a_pause_is_checked_was_not_paused_too_often(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = await begun(api, "llama")
+    count = MemoryBatches.count_change
+
+    async def count_after_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
+        outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=10, failed=0, usage=Usage())
+        await table.finish(tenant, batch_id, outcome, NOW)
+        return await count(table, tenant, batch_id, most)
+
+    monkeypatch.setattr(MemoryBatches, "count_change", count_after_the_end)
+    answer = await pause(api, batch_id)
+    assert (answer.status_code, "with status 'completed'" in answer.text) == (409, True)
+    assert api.temporal.signals == []
 
 
 async def test_a_pause_that_is_not_allowed_on_an_ended_batch_is_not_counted(api: ApiFixture) -> None:

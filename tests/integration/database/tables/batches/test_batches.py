@@ -72,6 +72,13 @@ async def test_changes_of_an_unknown_batch_are_not_counted(any_database: Databas
     assert not await any_database.batches.count_change("u", "batch_1", 2)
 
 
+async def test_changes_of_an_ended_batch_are_not_counted(any_database: Database) -> None:
+    batches = any_database.batches
+    await batches.upsert(an_order())
+    assert await batches.fail_validation("t", "batch_1", errors=ERRORS, total=4, at=after(5))
+    assert not await batches.count_change("t", "batch_1", 2)
+
+
 async def test_beginning_sets_total_models_and_time(any_database: Database) -> None:
     row = await a_running_batch(any_database)
     assert row == BatchRow(
