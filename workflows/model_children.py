@@ -33,7 +33,7 @@ _SIGNALS = {
 
 _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
-_MAX_DOUBLINGS = 24  # half a year: longer than any batch
+_EVENTS_OF_CHANGE = 6  # most events that a pause or resume of one model adds to the history of the batch
 
 
 class ModelRuns:
@@ -43,8 +43,9 @@ class ModelRuns:
     change is being sent, the new change is sent afterwards, so no change is lost.
 
     Each pause or resume adds three to six events for each model to the history of the batch's workflow, and
-    Temporal ends a workflow with more than 51,200 events. If the history is long, the time between two
-    changes therefore grows, and only the latest state is sent. A stop is always sent at once.
+    Temporal ends a workflow with more than 51,200 events. If the history is long, the changes that still fit
+    are therefore spread over the rest of the completion window, and only the latest state is sent. A stop is
+    always sent at once.
 
     Args:
         order: the batch.
@@ -141,12 +142,14 @@ class ModelRuns:
     def _interval(self) -> timedelta:
         """Return the least time between two pauses or resumes.
 
-        It is 0 until the history has `spaced_changes_events` events. Then it is one second, and it doubles
-        each time that the history has grown by another tenth of this number.
+        It is 0 until a quarter of the events for changes is used up. Then it spreads the changes for which
+        events are left over the rest of the completion window.
         """
-        first = self._order.policy.spaced_changes_events
-        doublings = (workflow.info().get_current_history_length() - first) // (first // 10)
-        return timedelta(seconds=2 ** min(doublings, _MAX_DOUBLINGS)) if doublings >= 0 else timedelta(0)
+        used, most = workflow.info().get_current_history_length(), self._order.policy.max_change_events
+        if used < most / 4:
+            return timedelta(0)
+        window = max(self._order.deadline - workflow.now(), timedelta(0))
+        return window * (len(self._open) * _EVENTS_OF_CHANGE) / max(most - used, 1)
 
     def _out_of_date(self) -> list[str]:
         state = self._desired_state()

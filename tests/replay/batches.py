@@ -139,7 +139,7 @@ async def cancelled_while_paused(workflows: WorkflowFixture) -> None:
 async def resumed_after_an_interval(workflows: WorkflowFixture) -> None:
     """Resume a batch with a long history soon after a pause: its model run is resumed later."""
     workflows.execution.behaviours["m"] = until_cancelled
-    policy: BatchPolicy = POLICY.model_copy(update={"spaced_changes_events": 20})
+    policy: BatchPolicy = POLICY.model_copy(update={"max_change_events": 60})
     batch = await workflows.start(await workflows.order(policy=policy))
     await workflows.execution.wait_for_requests(2)
     await batch.signal(BatchWorkflow.pause)

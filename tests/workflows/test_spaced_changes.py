@@ -13,8 +13,8 @@ from tests.workflows.fixture import POLICY, BatchHandle, WorkflowFixture, state_
 from tests.workflows.stub_activities import finishes, until_cancelled
 
 pytestmark = pytest.mark.integration
-# The interval is 2 seconds to the power of a tenth of the history's length: hours soon after the start.
-LONG_INTERVALS: BatchPolicy = POLICY.model_copy(update={"spaced_changes_events": 20})
+# The interval is a day divided by the few changes that still fit: hours soon after the start.
+LONG_INTERVALS: BatchPolicy = POLICY.model_copy(update={"max_change_events": 60})
 
 
 async def signals_of_run(fixture: WorkflowFixture) -> list[str]:

@@ -62,7 +62,7 @@ async def test_hundreds_of_pauses_and_resumes_leave_the_history_of_a_batch_short
     models = [f"m{number}" for number in range(40)]
     fixture = WorkflowFixture(server)
     fixture.ingestion.result = ingested(*(share(model, 1) for model in models))
-    policy = POLICY.model_copy(update={"spaced_changes_events": 1_000})
+    policy = POLICY.model_copy(update={"max_change_events": 4_000})
     async with fixture.workers([]):  # the slices stay queued
         batch = await fixture.start(await fixture.order(policy=policy))
         while (await state_of(batch)).status != BatchStatus.IN_PROGRESS:
