@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchwright.rules.ids import is_tenant
 from batchwright.settings.error_messages import HIDDEN_VALUE
 
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/?#@\s]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[a-z0-9_.:\[\]-]+")
 _HOST_NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 
 
@@ -43,14 +43,14 @@ def http_urls(urls: list[str]) -> list[str]:
 
 def web_origins(texts: list[str]) -> list[str]:
     """Check origins of web pages, and return them as browsers send them: in lower case, without a slash at
-    the end. `*` stands for all origins.
+    the end. `*` stands for all origins, and `null` for pages without an origin, such as files.
 
     Raises:
         ValueError: a text is not an origin. The message contains the text.
     """
     origins = [text.lower().removesuffix("/") for text in texts]
     for text, origin in zip(texts, origins, strict=True):
-        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+        if origin not in ("*", "null") and _ORIGIN.fullmatch(origin) is None:
             raise ValueError(f"{text!r} is not an origin such as https://app.example.com")
     return origins
 

@@ -4,7 +4,7 @@ result.
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TypeVar
 
@@ -165,7 +165,9 @@ class BatchReruns:
         order = await table.find(tenant, origin)
         if order is None:
             parameters = self._builder.parameters(row, fields, key_id)
-            async with self._limiter.slot(tenant, row.order.batch_id) as waited:
+            copies = origin.kind is RerunKind.RETRY  # a resumed batch has the same input file
+            slot = self._limiter.slot(tenant, row.order.batch_id) if copies else nullcontext(False)
+            async with slot as waited:
                 order = await table.find(tenant, origin) if waited else None
                 if order is None:
                     order = await self._claimed_order(row, origin, parameters, build)

@@ -79,6 +79,8 @@ WRONG = {
         '["https://app.example.com/home"]',
     ): "'https://app.example.com/home' is not an origin "
     "such as https://app.example.com (it is ['https://app.example.com/home'])",
+    ("API_CORS_ORIGINS", '["https://*.example.com"]'): "'https://*.example.com' is not an origin such as "
+    "https://app.example.com (it is ['https://*.example.com'])",
     ("API_HOSTS", '["batches.example.com:8000"]'): "'batches.example.com:8000' is not a host name such as "
     "batches.example.com (it is ['batches.example.com:8000'])",
     ("API_HOSTS", '["*.example.com"]'): "'*.example.com' is not a host name such as batches.example.com "
@@ -109,7 +111,7 @@ def test_a_database_url_may_name_several_hosts() -> None:
 
 
 def test_an_origin_is_stored_as_browsers_send_it() -> None:
-    given = ["*", "https://App.example.com/", "http://[::1]:8080", "chrome-extension://abc"]
+    given = ["*", "null", "https://App.example.com/", "http://[::1]:8080", "chrome-extension://abc"]
     assert load(api_cors_origins=given).api_cors_origins == [
-        *("*", "https://app.example.com", "http://[::1]:8080", "chrome-extension://abc")
+        *("*", "null", "https://app.example.com", "http://[::1]:8080", "chrome-extension://abc")
     ]
