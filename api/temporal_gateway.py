@@ -154,6 +154,8 @@ class TemporalClientGateway(TemporalGateway):
                     decode = self._client.data_converter.decode
                     [order] = await decode(started.input.payloads, [BatchOrder])
                     return order
+        except PayloadDecryptionError as error:
+            logger.error("a batch's order cannot be read", extra={"batch_id": batch_id, "error": str(error)})
         except RunMissing:
             return None
         return None

@@ -10,9 +10,6 @@ from batchwright.api.schemas.json_body import read_json_object, read_optional_ob
 from batchwright.contracts.api_objects.audit_log import AuditTargetType
 from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.tables.operations.audit_log import AuditTarget
-from batchwright.rules.ids import (
-    is_batch_id,
-)
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from batchwright.rules.tenants.api_keys import new_key_id
 
@@ -20,14 +17,9 @@ from batchwright.rules.tenants.api_keys import new_key_id
 class OperatorBatchTarget(BatchTarget):
     """A batch of any tenant, as a target in the audit log."""
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        super().__init__(deps)
-        self._owners = deps.database.operator_batches
-
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["batch_id"]
-        owner = await self._owners.owner(id) if is_batch_id(id) else None
-        return target_of_tenant(self.type, id, owner or "")
+        return target_of_tenant(self.type, id, await self.rows.owner(id) or "")
 
 
 class DeadLetterTarget:

@@ -11,6 +11,7 @@ from fastapi import Request
 from pydantic import JsonValue
 
 from batchwright.api.auth.caller import tenant_of
+from batchwright.api.batch_rows import BatchRows
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.contracts.api_objects.audit_log import AuditTargetType
 from batchwright.database.records import BatchRow
@@ -18,7 +19,6 @@ from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.ids import (
     batch_id_of,
-    is_batch_id,
     is_call_id,
     is_file_id,
     is_schedule_id,
@@ -93,7 +93,7 @@ class BatchTarget:
     type = AuditTargetType.BATCH
 
     def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._batches = deps.settings, deps.database.batches
+        self._settings, self.rows = deps.settings, BatchRows(deps)
 
     async def find(self, request: Request) -> AuditTarget:
         return target_of_tenant(
@@ -101,7 +101,7 @@ class BatchTarget:
         )
 
     async def read(self, target: AuditTarget) -> State | None:
-        row = await self._batches.get(target.tenant, target.id) if is_batch_id(target.id) else None
+        row = await self.rows.find(target.tenant, target.id)
         return row and _batch_state(row)
 
 

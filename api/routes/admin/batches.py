@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from batchwright.api.audit_log.operator_targets import OperatorBatchTarget
 from batchwright.api.audit_log.recorder import AuditLog
 from batchwright.api.auth.caller import operator_of
+from batchwright.api.batch_rows import BatchRows
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value, one_of
 from batchwright.api.openapi import (
@@ -71,7 +72,7 @@ class PriorityUpdate(BaseModel):
 class OperatorBatchRoutes:
     def __init__(self, deps: ApiDependencies, search: LineSearch) -> None:
         self._clock = deps.clock
-        self._batches = deps.database.operator_batches
+        self._batches, self._rows = deps.database.operator_batches, BatchRows(deps)
         self._control, self._slices = BatchControl(deps), BatchSlices(deps)
         self._search = search
         self._audit_log = AuditLog(deps)
@@ -232,7 +233,7 @@ class OperatorBatchRoutes:
         return [operator_batch(batch, row.order.tenant) for batch, row in zip(batches, rows, strict=True)]
 
     async def _owner(self, batch_id: str) -> str:
-        tenant = await self._batches.owner(batch_id) if is_batch_id(batch_id) else None
+        tenant = await self._rows.owner(batch_id)
         if tenant is None:
             raise batch_not_found(batch_id)
         return tenant

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from batchwright.api.audit_log.recorder import AuditLog, exists, is_live
 from batchwright.api.audit_log.targets import MessageBatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
+from batchwright.api.batch_rows import BatchRows
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.middleware.head_method import is_head
@@ -112,7 +113,7 @@ async def _check_version(
 class MessageBatchRoutes:
     def __init__(self, deps: ApiDependencies, downloads: Downloads) -> None:
         self._deps, self._settings, self._downloads = deps, deps.settings, downloads
-        self._batches, self._files = deps.database.batches, deps.database.files
+        self._rows, self._files = BatchRows(deps), deps.database.files
         self._batch_list = deps.database.batch_list
         self._creator, self._control = BatchCreator(deps), BatchControl(deps)
         self._deletion, self._audit_log = BatchDeletion(deps), AuditLog(deps)
@@ -311,7 +312,7 @@ class MessageBatchRoutes:
             ApiError: the tenant has no such batch (404).
         """
         tenant, batch_id = tenant_of(request, self._settings), _batch_id(id)
-        row = await self._batches.get(tenant, batch_id)
+        row = await self._rows.find(tenant, batch_id)
         if row is None or row.order.endpoint is not Endpoint.MESSAGES:
             raise _not_found(id)
         return row

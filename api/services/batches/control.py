@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 
+from batchwright.api.batch_rows import BatchRows
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import batch_not_found, conflict, invalid_value, rate_limited
 from batchwright.api.schemas.openai_objects import batch_object, cost_of
@@ -34,13 +35,14 @@ class BatchControl:
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._clock, self._temporal = deps.clock, deps.temporal
-        self._batches = deps.database.batches
+        self._batches, self._rows = deps.database.batches, BatchRows(deps)
         self._waiting = BatchWaitingReasons(deps)
 
     async def row(self, tenant: str, batch_id: str) -> BatchRow:
-        if not is_batch_id(batch_id):
+        row = await self._rows.find(tenant, batch_id)
+        if row is None:
             raise batch_not_found(batch_id)
-        return await self._batches.get(tenant, batch_id) or await self._inserted_row(tenant, batch_id)
+        return row
 
     async def get(self, tenant: str, batch_id: str) -> BatchObject:
         """Return the batch object. For a live batch, the object includes why it waits, and a forecast of its
@@ -52,7 +54,7 @@ class BatchControl:
         found, polled = await asyncio.gather(read, self._waiting.polled_queues(), return_exceptions=True)
         if isinstance(found, BaseException):
             raise found
-        row, reported = found or (await self._inserted_row(tenant, batch_id), [])
+        row, reported = found or (await self.row(tenant, batch_id), [])
         if row.status.is_terminal:
             return batch_object(row)
         if isinstance(polled, BaseException):
@@ -129,20 +131,6 @@ class BatchControl:
         await self._temporal.resume(batch_id)
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
-
-    async def _inserted_row(self, tenant: str, batch_id: str) -> BatchRow:
-        """Insert the row of a batch whose workflow runs, and return it.
-
-        A batch has no row if the database did not respond while the batch was created. Its workflow inserts
-        the row too, but only when a worker runs.
-
-        Raises:
-            ApiError: the tenant has no such batch (404).
-        """
-        order = await self._temporal.running_order(batch_id)
-        if order is None or order.tenant != tenant:
-            raise batch_not_found(batch_id)
-        return await self._batches.upsert(order)
 
     async def _count_change(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
         """Count a pause or resume before it is sent to the batch's workflow, and return the batch's row.

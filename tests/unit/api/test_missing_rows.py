@@ -1,6 +1,7 @@
 """Batches whose row is missing, because the database did not respond while they were created."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
 
 import pytest
 
@@ -23,15 +24,21 @@ async def api() -> AsyncGenerator[ApiFixture]:
 async def created(api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> BatchObject:
     """Create a batch whose workflow runs, but has not inserted the row of the batch."""
 
+    with rows_not_inserted(monkeypatch):
+        batch = await api.create()
+    api.temporal.open.add(batch.id)
+    assert not api.database.rows.batches
+    return batch
+
+
+@contextmanager
+def rows_not_inserted(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     async def unavailable(table: MemoryBatches, order: BatchOrder) -> BatchRow:
         raise DatabaseUnavailable("the connection broke")
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryBatches, "upsert", unavailable)
-        batch = await api.create()
-    api.temporal.open.add(batch.id)
-    assert not api.database.rows.batches
-    return batch
+        yield
 
 
 async def test_a_batch_without_a_row_is_found(api: ApiFixture, created: BatchObject) -> None:
@@ -44,6 +51,31 @@ async def test_a_batch_without_a_row_can_be_cancelled(api: ApiFixture, created: 
     cancelled = read(await api.http.post(f"/v1/batches/{created.id}/cancel"), BatchObject)
     assert cancelled.status == "cancelling"
     assert api.temporal.signals == [(created.id, "cancel")]
+
+
+async def test_a_cancel_of_a_batch_without_a_row_is_in_the_audit_log(
+    created: BatchObject, api: ApiFixture
+) -> None:
+    await api.http.post(f"/v1/batches/{created.id}/cancel")
+    [recorded] = api.database.rows.audit_log.values()
+    assert (recorded.entry.target.id, recorded.entry.target.tenant) == (created.id, "default")
+
+
+async def test_a_message_batch_without_a_row_is_found(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = api.anthropic.messages.batches
+    message = {"model": "llama", "max_tokens": 9, "messages": [{"role": "user", "content": "Hello"}]}
+    with rows_not_inserted(monkeypatch):
+        created = await batches.create(requests=[{"custom_id": "a", "params": message}])  # pyright: ignore[reportArgumentType] - a plain dict
+    api.temporal.open.add(created.id.removeprefix("msg"))
+    assert (await batches.retrieve(created.id)).processing_status == "in_progress"
+    assert (await batches.cancel(created.id)).processing_status == "canceling"
+
+
+async def test_operators_find_a_batch_without_a_row(created: BatchObject, api: ApiFixture) -> None:
+    found = await api.http.get(f"/admin/batches/{created.id}")
+    assert (found.status_code, found.json()["tenant"]) == (200, "default")
 
 
 async def test_a_batch_without_a_row_is_not_found_by_another_tenant(

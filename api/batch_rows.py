@@ -1,0 +1,34 @@
+"""Finds the row of a batch, and inserts it if it is missing while the batch's workflow runs.
+
+A batch has no row if the database did not respond while the batch was created. Its workflow inserts the row,
+too, but only when a worker runs.
+"""
+
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.database.records import BatchRow
+from batchwright.rules.ids import is_batch_id
+
+
+class BatchRows:
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._batches, self._deletions = deps.database.batches, deps.database.batch_deletions
+        self._operator_batches, self._temporal = deps.database.operator_batches, deps.temporal
+
+    async def find(self, tenant: str, batch_id: str) -> BatchRow | None:
+        """Return the row of a batch; None if the tenant has no such batch."""
+        if not is_batch_id(batch_id):
+            return None
+        row = await self._batches.get(tenant, batch_id)
+        if row is not None or await self._deletions.is_deleted(tenant, batch_id):
+            return row
+        order = await self._temporal.running_order(batch_id)
+        return await self._batches.upsert(order) if order is not None and order.tenant == tenant else None
+
+    async def owner(self, batch_id: str) -> str | None:
+        """Return the tenant of a batch, for operators; None if there is no such batch."""
+        if not is_batch_id(batch_id):
+            return None
+        tenant = await self._operator_batches.owner(batch_id)
+        if tenant is None and (order := await self._temporal.running_order(batch_id)) is not None:
+            return (await self._batches.upsert(order)).order.tenant
+        return tenant
