@@ -33,7 +33,7 @@ _SIGNALS = {
 
 _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
-_EVENTS_OF_CHANGE = 6  # most events that a pause or resume of one model adds to the history of the batch
+_EVENTS_OF_PAUSE = 12  # most events that a pause of one model and its resume add to the history of the batch
 
 
 class ModelRuns:
@@ -43,9 +43,9 @@ class ModelRuns:
     change is being sent, the new change is sent afterwards, so no change is lost.
 
     Each pause or resume adds three to six events for each model to the history of the batch's workflow, and
-    Temporal ends a workflow with more than 51,200 events. If the history is long, the changes that still fit
-    are therefore spread over the rest of the completion window, and only the latest state is sent. A stop is
-    always sent at once.
+    Temporal ends a workflow with more than 51,200 events. If the history is long, the pauses that still fit
+    are therefore spread over the rest of the completion window. A pause that has to wait is not sent if the
+    batch is resumed meanwhile. A resume or a stop is always sent at once.
 
     Args:
         order: the batch.
@@ -67,7 +67,7 @@ class ModelRuns:
         self._on_end = on_end
         self._open: dict[str, _OpenRun] = {}
         self._last_sent: dict[str, DesiredState] = {}
-        self._last_change_at: datetime | None = None  # when a pause or resume was last sent
+        self._last_pause_at: datetime | None = None
 
     async def run_all(self, ingested: IngestResult) -> None:
         """Run each model in its own child workflow. Return when all of them have ended."""
@@ -75,10 +75,11 @@ class ModelRuns:
         all_runs = asyncio.gather(*runs)
         while not all_runs.done():
             await workflow.wait_condition(lambda: all_runs.done() or bool(self._out_of_date()))
-            await self._wait_for_interval()
+            await self._wait_to_pause()
             if out_of_date := self._out_of_date():
+                if self._desired_state() is DesiredState.PAUSED:
+                    self._last_pause_at = workflow.now()
                 await asyncio.gather(*(self._send_state(model, self._open[model]) for model in out_of_date))
-                self._last_change_at = workflow.now()
         all_runs.result()
 
     async def _run(self, share: ModelShare, prefix: str) -> None:
@@ -121,35 +122,34 @@ class ModelRuns:
         workflow.logger.info("model run started", extra={**data, "slices": share.slices})
         return await child
 
-    async def _wait_for_interval(self) -> None:
-        """Wait until the next pause or resume may be sent.
+    async def _wait_to_pause(self) -> None:
+        """If the model runs have to pause, wait until the next pause may be sent.
 
-        Return at once if the model runs have to stop, or if the desired state becomes the state that was sent
-        last.
+        Return at once if they have to run or to stop, also if this becomes so during the wait.
         """
-        if self._last_change_at is None:
+        if self._last_pause_at is None or self._desired_state() is not DesiredState.PAUSED:
             return
-        remaining = self._last_change_at + self._interval() - workflow.now()
+        remaining = self._last_pause_at + self._pause_interval() - workflow.now()
         if remaining <= timedelta(0):
             return
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._desired_state() is DesiredState.STOPPED or not self._out_of_date(),
+                lambda: self._desired_state() is not DesiredState.PAUSED or not self._open,
                 timeout=remaining,
-                timeout_summary="time between two pauses or resumes",
+                timeout_summary="time between two pauses",
             )
 
-    def _interval(self) -> timedelta:
-        """Return the least time between two pauses or resumes.
+    def _pause_interval(self) -> timedelta:
+        """Return the least time between two pauses.
 
-        It is 0 until a quarter of the events for changes is used up. Then it spreads the changes for which
-        events are left over the rest of the completion window.
+        It is 0 until a quarter of the events for pauses and resumes is used up. Then it spreads the pauses
+        for which events are left over the rest of the completion window.
         """
         used, most = workflow.info().get_current_history_length(), self._order.policy.max_change_events
         if used < most / 4:
             return timedelta(0)
         window = max(self._order.deadline - workflow.now(), timedelta(0))
-        return window * (len(self._open) * _EVENTS_OF_CHANGE) / max(most - used, 1)
+        return window * (len(self._open) * _EVENTS_OF_PAUSE) / max(most - used, 1)
 
     def _out_of_date(self) -> list[str]:
         state = self._desired_state()

@@ -136,17 +136,19 @@ async def cancelled_while_paused(workflows: WorkflowFixture) -> None:
     await cancelled(batch)
 
 
-async def resumed_after_an_interval(workflows: WorkflowFixture) -> None:
-    """Resume a batch with a long history soon after a pause: its model run is resumed later."""
+async def cancelled_while_a_pause_waits(workflows: WorkflowFixture) -> None:
+    """Pause a batch with a long history twice. Cancel it before its model run learns of the second pause."""
     workflows.execution.behaviours["m"] = until_cancelled
-    policy: BatchPolicy = POLICY.model_copy(update={"max_change_events": 60})
+    policy: BatchPolicy = POLICY.model_copy(update={"max_change_events": 120})
     batch = await workflows.start(await workflows.order(policy=policy))
     await workflows.execution.wait_for_requests(2)
     await batch.signal(BatchWorkflow.pause)
     await workflows.execution.ended(2)
-    workflows.execution.behaviours["m"] = finishes
     await batch.signal(BatchWorkflow.resume)
-    await batch.result()
+    await workflows.execution.wait_for_requests(4)
+    await batch.signal(BatchWorkflow.pause)
+    await state_of(batch)  # a workflow task of its own
+    await cancelled(batch)
 
 
 # Signals, and continue-as-new
@@ -230,7 +232,7 @@ WAYS: dict[Scenario, tuple[str, ...]] = {
     paused_while_validating: (BATCH, "m"),
     expired_while_paused: (BATCH, "m"),
     cancelled_while_paused: (BATCH, "m"),
-    resumed_after_an_interval: (BATCH,),
+    cancelled_while_a_pause_waits: (BATCH,),
     waiting_reason_and_progress_reported: (BATCH,),
     progress_reported_by_a_model_run: (BATCH, "m"),
     continued_as_new_with_a_cancelled_slice: ("m",),

@@ -1,4 +1,4 @@
-"""Many pauses and resumes of one batch: the time between those that its model runs receive grows."""
+"""Many pauses and resumes of one batch: the pauses that its model runs receive are spread over the window."""
 
 from datetime import datetime, timedelta
 
@@ -10,11 +10,12 @@ from batchwright.contracts.temporal_payloads.batch import BatchPolicy
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, BatchHandle, WorkflowFixture, state_of
-from tests.workflows.stub_activities import finishes, until_cancelled
+from tests.workflows.stub_activities import until_cancelled
 
 pytestmark = pytest.mark.integration
-# The interval is a day divided by the few changes that still fit: hours soon after the start.
-LONG_INTERVALS: BatchPolicy = POLICY.model_copy(update={"max_change_events": 60})
+# The interval is the window divided by the few pauses that still fit.
+FEW_PAUSES: BatchPolicy = POLICY.model_copy(update={"max_change_events": 120})
+ONE_PAUSE: BatchPolicy = POLICY.model_copy(update={"max_change_events": 20})
 
 
 async def signals_of_run(fixture: WorkflowFixture) -> list[str]:
@@ -34,52 +35,70 @@ async def seconds_to_end(batch: "WorkflowHandle[BatchWorkflow, object]", since: 
     return (closed - since).total_seconds()
 
 
-async def paused_for_long(fixture: WorkflowFixture, window: timedelta = timedelta(days=1)) -> BatchHandle:
-    """Start a batch, pause it, and resume it. The model run will receive the resumption much later."""
+async def paused_twice(
+    fixture: WorkflowFixture, window: timedelta = timedelta(days=1), policy: BatchPolicy = FEW_PAUSES
+) -> BatchHandle:
+    """Start a batch, pause it, resume it, and pause it again. The model run will learn of this much later."""
     fixture.execution.behaviours["m"] = until_cancelled
-    batch = await fixture.start(await fixture.order(window, LONG_INTERVALS))
+    batch = await fixture.start(await fixture.order(window, policy))
     await fixture.execution.wait_for_requests(2)
     await batch.signal(BatchWorkflow.pause)
     await fixture.execution.ended(2)
     await batch.signal(BatchWorkflow.resume)
-    assert not (await state_of(batch)).paused
+    await fixture.execution.wait_for_requests(4)
+    await batch.signal(BatchWorkflow.pause)
+    assert (await state_of(batch)).paused
     return batch
 
 
-async def test_the_first_pause_reaches_a_model_at_once_even_after_many_events(
+async def test_the_first_pause_and_its_resume_reach_a_model_at_once_even_after_many_events(
     fixture: WorkflowFixture,
 ) -> None:
     async with fixture.workers():
-        batch = await paused_for_long(fixture)
-        assert await signals_of_run(fixture) == ["pause"]
+        batch = await paused_twice(fixture)
+        assert await signals_of_run(fixture) == ["pause", "resume"]
         await batch.signal(BatchWorkflow.cancel)
         await batch.result()
 
 
-async def test_after_many_events_only_the_latest_state_reaches_a_model(fixture: WorkflowFixture) -> None:
+async def test_a_pause_that_is_resumed_before_its_time_never_reaches_a_model(
+    fixture: WorkflowFixture,
+) -> None:
     async with fixture.workers():
-        batch = await paused_for_long(fixture)
+        batch = await paused_twice(fixture)
         for _ in range(3):
-            await batch.signal(BatchWorkflow.pause)
             await batch.signal(BatchWorkflow.resume)
-        fixture.execution.behaviours["m"] = finishes
-        assert (await batch.result()).status == BatchStatus.COMPLETED
-    assert await signals_of_run(fixture) == ["pause", "resume"]
+            await batch.signal(BatchWorkflow.pause)
+        await batch.signal(BatchWorkflow.resume)
+        assert not (await state_of(batch)).paused
+        await batch.signal(BatchWorkflow.cancel)
+        await batch.result()
+    assert await signals_of_run(fixture) == ["pause", "resume", "stop"]
 
 
-async def test_a_cancel_does_not_wait_for_the_next_change(fixture: WorkflowFixture) -> None:
+async def test_a_pause_that_waits_reaches_a_model_in_its_time(fixture: WorkflowFixture) -> None:
     async with fixture.workers():
-        batch = await paused_for_long(fixture)
+        batch = await paused_twice(fixture, window=timedelta(minutes=2))  # the interval is some 20 s
+        while await signals_of_run(fixture) != ["pause", "resume", "pause"]:
+            pass
+        await batch.signal(BatchWorkflow.cancel)
+        await batch.result()
+
+
+async def test_a_cancel_does_not_wait_for_the_next_pause(fixture: WorkflowFixture) -> None:
+    async with fixture.workers():
+        batch = await paused_twice(fixture)
         cancelled_at = await fixture.environment.get_current_time()
         await batch.signal(BatchWorkflow.cancel)
         assert (await batch.result()).status == BatchStatus.CANCELLED
         assert await seconds_to_end(batch, cancelled_at) < 60
-        assert await signals_of_run(fixture) == ["pause", "stop"]
+        assert await signals_of_run(fixture) == ["pause", "resume", "stop"]
 
 
-async def test_the_completion_window_does_not_wait_for_the_next_change(fixture: WorkflowFixture) -> None:
+async def test_the_completion_window_does_not_wait_for_the_next_pause(fixture: WorkflowFixture) -> None:
     async with fixture.workers():
         started_at = await fixture.environment.get_current_time()
-        batch = await paused_for_long(fixture, window=timedelta(seconds=30))
+        batch = await paused_twice(fixture, timedelta(seconds=30), ONE_PAUSE)
         assert (await batch.result()).status == BatchStatus.EXPIRED
         assert await seconds_to_end(batch, started_at) < 60
+    assert await signals_of_run(fixture) == ["pause", "resume", "stop"]

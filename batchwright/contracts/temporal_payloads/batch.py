@@ -47,8 +47,8 @@ class BatchPolicy(Message):
     rolling: RollingBatch | None = None  # set if the lines of the batch are single calls
     # Number of history events after which a model run continues as new; `0`: when the server suggests it.
     continue_as_new_events: int = 0
-    # From a quarter of this number of history events on, the time between two pauses or resumes of the model
-    # runs grows, so that they end at this number. It is less than the 51,200 events that Temporal allows.
+    # From a quarter of this number of history events on, pauses of the model runs are spread over the rest of
+    # the window, so that they end at this number. It is less than the 51,200 events that Temporal allows.
     max_change_events: int = 40_000
 
     @property
