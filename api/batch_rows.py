@@ -15,8 +15,8 @@ class BatchRows:
         self._operator_batches, self._temporal = deps.database.operator_batches, deps.temporal
 
     async def find(self, tenant: str, batch_id: str) -> BatchRow | None:
-        """Return the row of a batch; None if the tenant has no such batch."""
-        if not is_batch_id(batch_id):
+        """Return the row of a batch; None if the tenant has no such batch, or if `tenant` is empty."""
+        if not tenant or not is_batch_id(batch_id):
             return None
         row = await self._batches.get(tenant, batch_id)
         if row is not None or await self._deletions.is_deleted(tenant, batch_id):

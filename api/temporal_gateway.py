@@ -156,6 +156,7 @@ class TemporalClientGateway(TemporalGateway):
                     return order
         except PayloadDecryptionError as error:
             logger.error("a batch's order cannot be read", extra={"batch_id": batch_id, "error": str(error)})
+            raise TemporalUnavailable("The order of the batch cannot be decrypted.") from error
         except RunMissing:
             return None
         return None

@@ -12,6 +12,7 @@ from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from batchwright.rules.tenants.api_keys import new_key_id
+from batchwright.temporal import TemporalUnavailable
 
 
 class OperatorBatchTarget(BatchTarget):
@@ -19,7 +20,11 @@ class OperatorBatchTarget(BatchTarget):
 
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["batch_id"]
-        return target_of_tenant(self.type, id, await self.rows.owner(id) or "")
+        try:
+            owner = await self.rows.owner(id)
+        except TemporalUnavailable:  # the request is recorded, and gets a 503
+            owner = None
+        return target_of_tenant(self.type, id, owner or "")
 
 
 class DeadLetterTarget:

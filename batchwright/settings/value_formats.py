@@ -43,14 +43,14 @@ def http_urls(urls: list[str]) -> list[str]:
 
 def web_origins(texts: list[str]) -> list[str]:
     """Check origins of web pages, and return them as browsers send them: in lower case, without a slash at
-    the end. `*` stands for all origins, and `null` for pages without an origin, such as files.
+    the end. `*` stands for all origins.
 
     Raises:
         ValueError: a text is not an origin. The message contains the text.
     """
     origins = [text.lower().removesuffix("/") for text in texts]
     for text, origin in zip(texts, origins, strict=True):
-        if origin not in ("*", "null") and _ORIGIN.fullmatch(origin) is None:
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
             raise ValueError(f"{text!r} is not an origin such as https://app.example.com")
     return origins
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from batchwright.api.batch_rows import BatchRows
 from batchwright.api.dependencies import ApiDependencies
@@ -116,7 +116,7 @@ class BatchControl:
                 (429).
         """
         row = await self._count_change(tenant, batch_id, "pause")
-        await self._temporal.pause(batch_id)
+        await self._signal_live(self._temporal.pause, row, "pause")
         await self._waiting.report_paused(row)
         return batch_object(row, paused=True)
 
@@ -128,7 +128,7 @@ class BatchControl:
                 (429).
         """
         row = await self._count_change(tenant, batch_id, "resume")
-        await self._temporal.resume(batch_id)
+        await self._signal_live(self._temporal.resume, row, "resume")
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
 
@@ -155,6 +155,18 @@ class BatchControl:
             )
             raise rate_limited(message, FREE_CHANGES, seconds=seconds)
         return row
+
+    async def _signal_live(self, signal: Callable[[str], Awaitable[None]], row: BatchRow, verb: str) -> None:
+        """Send a signal to the workflow of a batch that was live when its row was read.
+
+        Raises:
+            ApiError: the batch has ended since (409).
+        """
+        try:
+            await signal(row.order.batch_id)
+        except RunMissing:
+            check_live(await self.row(row.order.tenant, row.order.batch_id), verb)
+            raise
 
     async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:
         """Change the maximum cost of a batch in progress. None removes the limit.

@@ -54,7 +54,7 @@ class BatchReruns:
         self._creator = BatchCreator(deps)
         self._builder = RerunBuilder(deps)
         self._limiter = ExpensiveTaskLimiter(
-            _AT_ONCE, _WAIT_SECONDS, work="batches are being retried or resumed"
+            _AT_ONCE, _WAIT_SECONDS, work="inputs of batches are being copied"
         )
 
     async def retry(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,6 +13,8 @@ from batchwright.database.records import BatchRow
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.tables.batches.batches import MemoryBatches
+
+NOW = datetime.now(UTC)
 
 
 @pytest.fixture
@@ -99,3 +102,31 @@ async def test_a_batch_that_may_exist_is_no_404_while_temporal_does_not_respond(
     api.temporal.failing = TemporalUnavailable("no response")
     answer = await api.http.get(f"/v1/batches/{created.id}")
     assert (answer.status_code, error_of(answer).type) == (503, "server_error")
+
+
+async def test_a_cancel_by_an_operator_is_recorded_although_temporal_does_not_respond(
+    api: ApiFixture, created: BatchObject
+) -> None:
+    api.temporal.failing = TemporalUnavailable("no response")
+    answer = await api.http.post(f"/admin/batches/{created.id}/cancel")
+    [recorded] = api.database.rows.audit_log.values()
+    assert (answer.status_code, recorded.entry.target.id) == (503, created.id)
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+async def test_a_batch_that_ends_before_it_is_signalled_gives_no_server_error(
+    api: ApiFixture, verb: str
+) -> None:
+    batch = await api.create()
+    count = MemoryBatches.count_change
+
+    async def count_before_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
+        counted = await count(table, tenant, batch_id, most)
+        await table.fail_validation(tenant, batch_id, errors=[], total=1, at=NOW)
+        del api.temporal.orders[batch_id]
+        return counted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryBatches, "count_change", count_before_the_end)
+        answer = await api.http.post(f"/v1/batches/{batch.id}/x/{verb}")
+    assert (answer.status_code, f"Cannot {verb} a batch with status 'failed'" in answer.text) == (409, True)

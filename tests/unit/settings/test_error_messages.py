@@ -111,7 +111,7 @@ def test_a_database_url_may_name_several_hosts() -> None:
 
 
 def test_an_origin_is_stored_as_browsers_send_it() -> None:
-    given = ["*", "null", "https://App.example.com/", "http://[::1]:8080", "chrome-extension://abc"]
+    given = ["*", "https://App.example.com/", "http://[::1]:8080", "chrome-extension://abc"]
     assert load(api_cors_origins=given).api_cors_origins == [
-        *("*", "null", "https://app.example.com", "http://[::1]:8080", "chrome-extension://abc")
+        *("*", "https://app.example.com", "http://[::1]:8080", "chrome-extension://abc")
     ]
