@@ -85,6 +85,11 @@ class Topic:
             for listener in self.listeners:
                 listener.wake()
 
+    def close(self) -> None:
+        """End the streams of all listeners. Their clients may connect again."""
+        for listener in self.listeners:
+            listener.close()
+
 
 class Listener:
     """One event stream of one client. If the client reads slowly, it skips events and gets the latest one
@@ -218,7 +223,8 @@ class BatchEvents:
     async def poll(self) -> None:
         """Read each batch that has listeners. If a batch has changed, send an event to its listeners.
 
-        If a batch was deleted, its streams end.
+        If a batch was deleted, or if its event cannot be made, its streams end, and those of other batches
+        continue.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -232,19 +238,22 @@ class BatchEvents:
         for key, topic in topics.items():
             snapshot = snapshots.get(key)
             if snapshot is None:  # the batch was deleted
-                for listener in topic.listeners:
-                    listener.close()
+                topic.close()
                 continue
             source = snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE
             if source != topic.source:
-                event = encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled))
-                topic.publish(event, source)
+                try:
+                    event = encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled))
+                except Exception:
+                    logger.exception("the event of a batch cannot be made", extra={"batch_id": key.batch_id})
+                    topic.close()
+                else:
+                    topic.publish(event, source)
 
     def _close(self) -> None:
         """End all streams now. Their clients then connect again."""
         for topic in self._topics.values():
-            for listener in topic.listeners:
-                listener.close()
+            topic.close()
 
     async def _polled_queues(self) -> PolledQueues:
         now = asyncio.get_running_loop().time()

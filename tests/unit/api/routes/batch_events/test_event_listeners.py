@@ -168,22 +168,25 @@ async def test_streams_end_if_a_poll_raises_an_unexpected_error(api: ApiFixture)
         await poller
 
 
-async def test_an_event_that_could_not_be_made_is_made_by_the_next_poll(
+async def test_an_event_that_cannot_be_made_ends_only_the_streams_of_its_batch(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = await begun(api)
+    odd, sound = await begun(api), await begun(api)
+    encode = batch_events.encode_event
 
-    def fail(batch: BatchObject) -> batch_events.Event:
-        raise ValueError("odd")
+    def fail_for_one(batch: BatchObject) -> batch_events.Event:
+        if batch.id == odd.id:
+            raise ValueError("odd")
+        return encode(batch)
 
-    async with listen(api, batch) as client:
+    async with listen(api, odd) as ended, listen(api, sound) as client:
+        await ended.next()
         await client.next()
-        with monkeypatch.context() as failing:
-            failing.setattr(batch_events, "encode_event", fail)
-            with pytest.raises(ValueError, match="odd"):
-                await settle(api, batch, 5)
-        await api.events.poll()
+        monkeypatch.setattr(batch_events, "encode_event", fail_for_one)
+        await settle(api, odd, 4)
+        await settle(api, sound, 5)
         assert batch_in(await client.next()).request_counts.completed == 5
+        assert await ended.rest() == []
 
 
 @pytest.mark.parametrize(
