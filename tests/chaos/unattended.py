@@ -24,7 +24,8 @@ def run_for(
 ) -> bool:
     """Run chaos by consecutive seeds, and add a record of each run to the ledger and to the page.
 
-    A run that is interrupted leaves no record. The data and logs of a run that broke a promise are kept.
+    A run that is interrupted leaves no record. The data and logs of a run that broke a promise, or that
+    sent a settled line again, are kept.
 
     Args:
         seconds: duration of the disturbances of one run.
@@ -55,8 +56,8 @@ def run_for(
         report_progress(
             f"seed {seed}: {report.disturbed.total()} disturbances, {len(report.broken)} broken promises"
         )
-        if report.broken:
-            kept = False
+        kept = kept and not report.broken
+        if report.broken or report.repeated:
             report_progress("\n".join([*report.broken, f"data and logs are kept in {data}"]))
         else:
             shutil.rmtree(data, ignore_errors=True)
