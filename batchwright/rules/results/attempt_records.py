@@ -9,7 +9,7 @@ import msgspec
 
 
 class AttemptOrder(NamedTuple):
-    """What a record about a line's attempts says of their progress. A newer record never has a lower order.
+    """Progress of a line's attempts in one stored record. Of two records, the newer one is never less.
 
     Attributes:
         attempts: number of failed attempts.

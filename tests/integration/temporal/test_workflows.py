@@ -58,7 +58,7 @@ async def test_a_long_batch_continues_as_new_on_a_real_server(server: WorkflowEn
 async def test_hundreds_of_pauses_and_resumes_leave_the_history_of_a_batch_short(
     server: WorkflowEnvironment,
 ) -> None:
-    """Without growing intervals, each change adds more than a hundred events: at least two for each model."""
+    """Without time between pauses, each change adds over a hundred events: at least two for each model."""
     models = [f"m{number}" for number in range(40)]
     fixture = WorkflowFixture(server)
     fixture.ingestion.result = ingested(*(share(model, 1) for model in models))
