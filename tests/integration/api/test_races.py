@@ -167,16 +167,16 @@ async def test_uploads_announced_at_the_same_instant_are_no_more_bytes_either(
 async def test_parts_at_the_same_instant_are_no_more_bytes_than_a_tenant_may_store(
     database: Database,
 ) -> None:
-    api, size = Api(database, max_stored_bytes=100), 20
+    api = Api(database, max_stored_bytes=140)
     async with api.http:
         paths = list[str]()
-        for _ in range(4):  # the quota has room for three more parts than were announced
+        for _ in range(8):  # each part adds 20 bytes to the announced 10: the quota has room for three parts
             upload = await api.http.post("/v1/uploads", json={**UPLOAD, "bytes": 10})
             paths.append(f"/v1/uploads/{upload.json()['id']}/parts")
-        file = {"data": ("part", b"x" * (10 + size))}
-        answers = await asyncio.gather(*(api.http.post(path, files=file) for path in paths * 2))
+        file = {"data": ("part", b"x" * 30)}
+        answers = await asyncio.gather(*(api.http.post(path, files=file) for path in paths))
     assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 5
-    assert await database.quotas.stored("default") == 100
+    assert await database.quotas.stored("default") == 140
     assert len(api.storage.objects) == 3
 
 
