@@ -31,14 +31,11 @@ class _Measured(NamedTuple):
     lines: int
     grown_mib: float
     seconds: float
+    cpu_seconds: float
 
     @property
     def bytes_per_line(self) -> float:
         return self.grown_mib * _MIB / self.lines
-
-    @property
-    def us_per_line(self) -> float:
-        return self.seconds / self.lines * 1e6
 
 
 def run(
@@ -56,17 +53,19 @@ def run(
                 print(_row(one, found), flush=True)
     machine = describe(None)
     print(f"\n{now()}, commit {commit()}, {machine.cores} cores ({machine.processor})")
-    print("\n| | lines | memory above an idle worker | a line | time a line | of the smaller batch |")
-    print("|---|---:|---:|---:|---:|---:|")
+    print("\n| | lines | memory above an idle worker | a line | time a line | of the smaller batch ", end="")
+    print("| CPU time a line | of the smaller batch |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     print("\n".join(_row(one, found) for one in found))
 
 
 def _row(one: _Measured, found: list[_Measured]) -> str:
     smaller = next(other for other in found if other.step == one.step)
-    return (
-        f"| {one.step} | {one.lines:,} | {number(one.grown_mib)} MiB | {number(one.bytes_per_line)} B "
-        f"| {number(one.us_per_line)} us | {number(one.us_per_line / smaller.us_per_line)} |"
-    )
+    row = f"| {one.step} | {one.lines:,} | {number(one.grown_mib)} MiB | {number(one.bytes_per_line)} B |"
+    for total, of_smaller in ((one.seconds, smaller.seconds), (one.cpu_seconds, smaller.cpu_seconds)):
+        each = total / one.lines
+        row += f" {number(each * 1e6)} us | {number(each / (of_smaller / smaller.lines))} |"
+    return row
 
 
 def _measure(folder: Path, count: int, line_bytes: int) -> list[_Measured]:
@@ -81,8 +80,8 @@ def _measure(folder: Path, count: int, line_bytes: int) -> list[_Measured]:
     subprocess.run(command, check=True)
     finalized = in_a_process("bench.activities.finalization", Finalized, "finalize", second)
     return [
-        _Measured("ingestion", count, ingested.grown_mib, ingested.seconds),
-        _Measured("finalization", count, finalized.grown_mib, finalized.seconds),
+        _Measured("ingestion", count, ingested.grown_mib, ingested.seconds, ingested.cpu_seconds),
+        _Measured("finalization", count, finalized.grown_mib, finalized.seconds, finalized.cpu_seconds),
     ]
 
 
