@@ -15,6 +15,7 @@ _RANKS = {"validating": 0, "in_progress": 1, "finalizing": 2, "cancelling": 3}
 _LAST = 4
 _TIMES = ("created_at", "in_progress_at", "finalizing_at")
 _CANCEL_TIMES = ("created_at", "cancelling_at")
+_CRASHED = "worker_crashed"
 _ENDS = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
@@ -37,6 +38,7 @@ class Verdict:
     Attributes:
         lost: number of lines that are in neither the output file nor the error file.
         doubled: number of lines that are in the files more than once.
+        crashed: number of lines that failed because workers ended while the line was in flight.
         broken: a sentence for each failed check.
         requests: ids of the requests with a final response of a backend.
     """
@@ -46,6 +48,7 @@ class Verdict:
     lines: int = 0
     lost: int = 0
     doubled: int = 0
+    crashed: int = 0
     broken: list[str] = field(default_factory=list[str])
     requests: list[str] = field(default_factory=list[str])
 
@@ -108,11 +111,14 @@ def _check_conservation(
 
 def _check_fates(verdict: Verdict, output: list[ResultLine], errors: list[ResultLine]) -> None:
     became = {line.custom_id: _fate(line) for line in (*output, *errors)}
-    never = {f"batch_{verdict.status}"} if verdict.status in ("cancelled", "expired") else set[str]()
+    verdict.crashed = sum(fate == _CRASHED for fate in became.values())
+    excused = {_CRASHED}
+    if verdict.status in ("cancelled", "expired"):
+        excused.add(f"batch_{verdict.status}")
     wrong = Counter(
         f"{fate} -> {became.get(custom_id)}"
         for custom_id, fate in verdict.seen.submission.fates.items()
-        if became.get(custom_id) not in {fate, *never}
+        if became.get(custom_id) not in {fate, *excused}
     )
     if wrong:
         verdict.broken.append(f"lines became something else: {dict(wrong)}")

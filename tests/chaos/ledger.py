@@ -48,6 +48,8 @@ class RunRecord(BaseModel):
         disturbances: number by kind.
         batches: number by final status.
         sent_again: requests that were sent although the result of their line was already stored.
+        crashed_lines: lines that failed as `worker_crashed`. Records of commits before this was counted name
+            them in `broken`.
         load: processes that ran or waited for a core on average, in the last five minutes of the run.
         broken: a sentence for each broken promise. If the run itself failed, it says so.
     """
@@ -67,6 +69,7 @@ class RunRecord(BaseModel):
     doubled: int
     sent_again: int
     answered_again: int
+    crashed_lines: int = 0
     recoveries: list[RecoveryRecord]
     events: EventRecord
     calls: CallRecord

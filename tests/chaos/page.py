@@ -35,6 +35,10 @@ and callback.
 |---|---:|---:|---|
 {sums}
 
+A line fails as `worker_crashed` if workers end three times while it is in flight, in the end alone
+([why](../explanation/engine.md#why-a-turn-stops)). A worker that is killed on purpose looks the same. The
+first runs counted such lines as broken promises.
+
 ## Recovery
 
 Seconds from the end of disturbances that came together. A killed worker is noticed after the heartbeat
@@ -129,6 +133,7 @@ def _sums(records: Sequence[RunRecord]) -> list[_Row]:
         count("lines doubled", sum(record.doubled for record in records)),
         count("settled lines sent again", sum(record.sent_again for record in records)),
         _Row("requests in flight answered again", sum(record.answered_again for record in records)),
+        _Row("lines failed as `worker_crashed`", sum(record.crashed_lines for record in records)),
         _Row("webhook events", sum(each.expected for each in events)),
         count("events lost", sum(each.lost for each in events)),
         count("events with two ids", sum(each.doubled for each in events)),

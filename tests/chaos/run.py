@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from openai.types import Batch
 
+from batchwright.activities.execution.slice_state.quarantine import MAX_LINE_CRASHES
 from tests.chaos.calls import CallCounts, CallWitness, witnessed_calls
 from tests.chaos.check import Verdict, judge
 from tests.chaos.disturb import Disturber, Recovery, settle_in
@@ -63,6 +64,7 @@ class Report:
             time.
         where: kind of object storage.
         faulty_responses: number of requests that did not end with status 200 at the backend.
+        crashed_lines: number of lines that failed because workers ended while the line was in flight.
         answered_again: responses beyond the first one of each line.
         repeated: requests that were sent although the result of their line was already stored.
         may_repeat: maximum number of repeated responses that the disturbances excuse.
@@ -78,6 +80,7 @@ class Report:
     kills: int = 0
     recoveries: list[Recovery] = field(default_factory=list[Recovery])
     verdicts: list[Verdict] = field(default_factory=list[Verdict])
+    crashed_lines: int = 0
     answered_again: int = 0
     repeated: int = 0  # after they had settled
     may_repeat: int = 0
@@ -216,6 +219,7 @@ class Run:
                 f"{len(again)} lines were sent again after they had settled: {again[:5]}"
             )
         requests = [request for verdict in self.report.verdicts for request in verdict.requests]
+        check_crashed_lines(self.report)
         unknown = [request for request in requests if request not in ledger]
         if unknown:
             self.report.broken.append(f"{len(unknown)} answered lines were never sent: {unknown[:5]}")
@@ -231,6 +235,19 @@ class Run:
 
     def _say(self, seen: Seen, sentence: str) -> None:
         self.report.broken.append(f"{seen.batch_id} ({len(seen.submission.lines)} lines) {sentence}")
+
+
+def check_crashed_lines(report: Report) -> None:
+    """Count the lines that failed as `worker_crashed`, and check that enough workers ended for that.
+
+    Workers that were killed or frozen on purpose look as if the line had crashed them.
+    """
+    report.crashed_lines = sum(verdict.crashed for verdict in report.verdicts)
+    ended = report.kills + report.disturbed[Kind.FREEZE_WORKER]
+    if report.crashed_lines * MAX_LINE_CRASHES > ended:
+        report.broken.append(
+            f"{report.crashed_lines} lines failed as worker_crashed, but only {ended} workers ended"
+        )
 
 
 async def _listed(user: User) -> AsyncGenerator[Batch]:

@@ -84,6 +84,7 @@ def record_of(report: Report, began_at: datetime, commit: str) -> ledger.RunReco
         lost=sum(verdict.lost for verdict in report.verdicts),
         doubled=sum(verdict.doubled for verdict in report.verdicts),
         sent_again=report.repeated,
+        crashed_lines=report.crashed_lines,
         answered_again=report.answered_again,
         recoveries=[
             ledger.RecoveryRecord(list(kinds), round(answer, 1), round(batches, 1))

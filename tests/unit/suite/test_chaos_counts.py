@@ -1,6 +1,7 @@
 """The counters of the chaos runs count: each loss, each duplicate and each repetition is seen."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
@@ -11,6 +12,8 @@ from tests.chaos.calls import Call, CallWitness
 from tests.chaos.check import Verdict, judge
 from tests.chaos.events import EventWitness
 from tests.chaos.load import Seen, Submission
+from tests.chaos.run import Report, check_crashed_lines
+from tests.chaos.schedule import Kind
 from tests.chaos.user import User
 from tests.chaos.witness import Entry, Ledger, Witness
 from tests.fakes.storage import MemoryStorage
@@ -26,13 +29,14 @@ USAGE = {
 
 
 class FilesOnly(User):
-    """A user who gets the output file with these lines, and an empty error file."""
+    """A user who gets an output file and an error file with these lines."""
 
-    def __init__(self, custom_ids: Iterable[str]) -> None:
-        self._text = "".join(_result(custom_id) for custom_id in custom_ids)
+    def __init__(self, answered: Iterable[str], crashed: Iterable[str]) -> None:
+        errors = "".join(_error(custom_id) for custom_id in crashed)
+        self._texts = {"file-1": "".join(_result(custom_id) for custom_id in answered), "file-2": errors}
 
     async def content(self, file_id: str | None) -> str:
-        return self._text if file_id else ""
+        return self._texts.get(file_id or "", "")
 
 
 def _result(custom_id: str) -> str:
@@ -41,9 +45,14 @@ def _result(custom_id: str) -> str:
     return f'{{"id": "req_{custom_id}", "custom_id": "{custom_id}", "response": {response}, "error": null}}\n'
 
 
-async def verdict_on(custom_ids: Iterable[str]) -> Verdict:
+def _error(custom_id: str) -> str:
+    error = '{"code": "worker_crashed", "message": "Workers crashed."}'
+    return f'{{"id": "req_{custom_id}", "custom_id": "{custom_id}", "response": null, "error": {error}}}\n'
+
+
+async def verdict_on(custom_ids: Iterable[str], crashed: str = "") -> Verdict:
     ids = list(custom_ids)
-    counts = {"total": len(LINES), "completed": len(ids), "failed": 0}
+    counts = {"total": len(LINES), "completed": len(ids), "failed": len(crashed)}
     batch = Batch.model_validate(
         {
             "id": "batch_1",
@@ -54,12 +63,13 @@ async def verdict_on(custom_ids: Iterable[str]) -> Verdict:
             "created_at": 1,
             "status": "completed",
             "output_file_id": "file-1",
+            "error_file_id": "file-2",
             "request_counts": counts,
             "usage": USAGE | {"total_tokens": len(ids)},
         }
     )
     submission = Submission([], dict.fromkeys(LINES, "answered"), "completed")
-    return await judge(FilesOnly(ids), Seen(submission, "batch_1", ["completed"]), batch)
+    return await judge(FilesOnly(ids, crashed), Seen(submission, "batch_1", ["completed"]), batch)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +82,17 @@ async def test_a_line_that_is_missing_or_twice_in_the_files_is_counted(
     verdict = await verdict_on(custom_ids)
     assert (verdict.lines, verdict.lost, verdict.doubled) == (3, lost, doubled)
     assert bool(verdict.broken) == bool(lost or doubled)
+
+
+async def test_a_line_that_failed_as_worker_crashed_is_excused_by_three_ended_workers() -> None:
+    verdict = await verdict_on("ac", crashed="b")
+    assert (verdict.lost, verdict.crashed, verdict.broken) == (0, 1, [])
+    report = Report(1, 60.0, "disk", verdicts=[verdict], kills=2)
+    check_crashed_lines(report)
+    assert report.broken == ["1 lines failed as worker_crashed, but only 2 workers ended"]
+    report = Report(1, 60.0, "disk", verdicts=[verdict], kills=2, disturbed=Counter({Kind.FREEZE_WORKER: 1}))
+    check_crashed_lines(report)
+    assert (report.crashed_lines, report.broken) == (1, [])
 
 
 class Sent(Witness):
