@@ -11,7 +11,7 @@ import httpx
 from msgspec.structs import replace
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
-from batchwright.contracts.model_registry.registry_config import GatewayConfig
+from batchwright.inference.backend_headers import BackendHeaders
 from batchwright.inference.discovery import ListingFailed, ModelListing, list_models, read_slots
 from batchwright.inference.request_outcome import Outcome, from_exception, invalid_response
 from batchwright.inference.transport.base import (
@@ -20,7 +20,6 @@ from batchwright.inference.transport.base import (
     Exchange,
     Header,
     ResponseTooLarge,
-    SharedHeaders,
     StreamedResponse,
     TargetUrl,
     Transport,
@@ -31,18 +30,11 @@ from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import Budget
 from batchwright.rules.results.token_usage import tokens_of_plain_success
 from batchwright.settings import Settings
-from batchwright.settings.registry_file import SecretUnreadable, api_key
 from batchwright.telemetry import tracing
 
 if TYPE_CHECKING:
     from batchwright.telemetry.spans import Spans
 
-_DISPATCHER = "dispatcher"  # header value for backends with `send_dispatch_header`
-_COMMON_HEADERS: list[Header] = [
-    (b"content-type", b"application/json"),
-    (b"accept", b"application/json"),
-    (b"accept-encoding", b"identity"),
-]
 # Exceptions that `Transport.exchange` and decoding a response raise.
 _EXCHANGE_ERRORS = (httpx.TransportError, httpx.DecodingError, TimeoutError, ResponseTooLarge)
 _LOCATION = re.compile(r"(https?://[A-Za-z0-9.:\[\]_-]+)(?:/|$)")
@@ -87,7 +79,6 @@ class InferenceClient:
                 also prefers the probes.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
-        self._backend = backend
         self.serves_direct_first = backend is not None and backend.send_dispatch_header
         # Without the adaptive limit, lines do not wait for a free slot, so they need a backoff.
         self._recognizes_busy = self.serves_direct_first and settings.adaptive_limits
@@ -97,15 +88,8 @@ class InferenceClient:
         self._first_byte = (backend and backend.first_byte_timeout) or 0.0
         self._idle = (backend and backend.idle_timeout) or 0.0
         self.of_batches = of_batches
-        added = _registry_headers(settings, backend, of_batches=of_batches)
-        self._common_headers = [*_COMMON_HEADERS, *added]
-        self._interactive_headers = _registry_headers(settings, backend, of_batches=False)
-        self._initial_problem, self.problem = problem, problem
-        # A backend in the registry gets only the key that its entry names, never the default key.
-        listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
-        self._key = settings.backend_api_key if listed else ""
-        self.key_changes = 0  # number of times that a new API key was read
-        self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
+        self._headers = BackendHeaders(settings, backend, of_batches=of_batches)
+        self._initial_problem, self.problem = problem, ""
         self.reload_key()
 
     def set_transport(self, transport: Transport) -> None:
@@ -115,7 +99,7 @@ class InferenceClient:
         the key cannot be read.
         """
         self._transport = transport
-        self._initial_problem = self.problem = ""
+        self._initial_problem = ""
         self.reload_key()
 
     def reload_key(self) -> None:
@@ -123,29 +107,17 @@ class InferenceClient:
 
         If no key was ever read, the client becomes unusable.
         """
-        backend = self._backend
-        if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
-            return
-        try:
-            key = api_key(backend, self._secrets_dir)
-        except SecretUnreadable as error:
-            if not self._key:
-                self.problem = self._initial_problem or str(error)
-            return
-        self.problem = self._initial_problem
-        if key != self._key:
-            self._key = key
-            self.key_changes += 1
-            self._shared_headers = SharedHeaders([*self._common_headers, *self._key_headers])
+        key_problem = self._headers.reload_key()
+        self.problem = self._initial_problem or key_problem
 
     @property
-    def _key_headers(self) -> list[Header]:
-        """The header with the backend's API key; empty if the client has no key."""
-        if not self._key:
-            return []
-        name = "authorization" if self._backend is None else self._backend.api_key_header
-        value = f"Bearer {self._key}" if name == "authorization" else self._key
-        return [(name.encode(), value.encode())]
+    def has_key(self) -> bool:
+        return self._headers.has_key
+
+    @property
+    def key_changes(self) -> int:
+        """Number of times that a new API key was read."""
+        return self._headers.key_changes
 
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
@@ -207,13 +179,9 @@ class InferenceClient:
         if self.problem:
             raise httpx.ConnectError(self.problem)
         headers = [
-            (b"content-type", b"application/json"),
-            (b"accept", b"application/json, text/event-stream"),
-            (b"accept-encoding", b"identity"),
             (b"x-request-id", request_id.encode()),
-            *self._interactive_headers,
-            *self._key_headers,
-            *self._without_registry_headers(extra),
+            *self._headers.interactive,
+            *self._headers.without_own(extra),
         ]
         request = BackendRequest(b"POST", target, headers, body, self._first_byte, self._idle)
         return self._transport.stream(request, most_bytes=self._max_bytes, seconds=self._timeout)
@@ -237,10 +205,10 @@ class InferenceClient:
         """
         if self.problem:
             return self._unusable_outcome()
-        headers = [(b"x-request-id", request_id.encode()), *self._without_registry_headers(extra)]
+        headers = [(b"x-request-id", request_id.encode()), *self._headers.without_own(extra)]
         body = b"{}" if method == b"POST" else b""
         request = BackendRequest(
-            method, target, headers, body, self._first_byte, self._idle, self._shared_headers
+            method, target, headers, body, self._first_byte, self._idle, self._headers.shared
         )
         return await self._exchange(request, from_status)
 
@@ -266,9 +234,9 @@ class InferenceClient:
     ) -> BackendRequest:
         headers = [(b"x-request-id", request_id.encode()), (b"idempotency-key", key.encode())]
         if extra:
-            headers += self._without_registry_headers(extra)
+            headers += self._headers.without_own(extra)
         return BackendRequest(
-            b"POST", target, headers, body, self._first_byte, self._idle, self._shared_headers
+            b"POST", target, headers, body, self._first_byte, self._idle, self._headers.shared
         )
 
     async def _exchange_traced(
@@ -280,11 +248,6 @@ class InferenceClient:
             outcome = await self._exchange(request, read)
             span.record_outcome(outcome.status, outcome.verdict.category, outcome.operator_message)
         return outcome
-
-    def _without_registry_headers(self, extra: Sequence[Header]) -> list[Header]:
-        """Return `extra` without the headers that the client sets itself."""
-        own = {name for name, _ in self._shared_headers.headers}
-        return [header for header in extra if header[0] not in own]
 
     async def _fail_unusable(self) -> Outcome:
         return self._unusable_outcome()
@@ -336,16 +299,12 @@ class InferenceClient:
         """Convert an exception of the transport to the outcome of the request."""
         return from_exception(error, seconds=self._timeout, most_bytes=self._max_bytes)
 
-    @property
-    def has_key(self) -> bool:
-        return bool(self._key)
-
     async def listing(self, url: str) -> ModelListing:
         """Request the model list of the backend at `url`. Raise ListingFailed if this fails."""
         return await list_models(
             self._transport,
             url,
-            self._shared_headers.headers,
+            self._headers.shared.headers,
             most_bytes=self._max_bytes,
             most_models=self._max_models,
         )
@@ -356,7 +315,7 @@ class InferenceClient:
         A slot processes one request at a time. llama.cpp reports its slots.
         """
         return await read_slots(
-            self._transport, url, self._shared_headers.headers, most_bytes=self._max_bytes
+            self._transport, url, self._headers.shared.headers, most_bytes=self._max_bytes
         )
 
     async def models(self, url: str) -> list[str]:
@@ -376,27 +335,6 @@ class InferenceClient:
 
     async def aclose(self) -> None:
         await self._transport.aclose()
-
-
-def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> list[Header]:
-    """Return the headers that the registry sets for the backend, with names in lower case.
-
-    Args:
-        of_batches: True for requests of batches. The result then includes the backend's `batch_headers` and,
-            if the backend has `send_dispatch_header`, the header that the setting `dispatch_header` names.
-            False for interactive calls, which get none of these headers.
-    """
-    if backend is None:
-        return []
-    added = {name.lower(): value for name, value in backend.headers.items()}
-    dispatch_header = settings.dispatch_header.lower()
-    if of_batches:
-        added |= {name.lower(): value for name, value in backend.batch_headers.items()}
-        if backend.send_dispatch_header:
-            added[dispatch_header] = _DISPATCHER
-    else:
-        added.pop(dispatch_header, None)
-    return [(name.encode(), value.encode()) for name, value in added.items()]
 
 
 def parse_response(status: int, headers: dict[bytes, bytes], body: bytes, request: bytes = b"") -> Outcome:

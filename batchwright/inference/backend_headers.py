@@ -1,0 +1,109 @@
+"""Headers of the requests to one backend: fixed ones, those that the registry sets, and the API key."""
+
+from collections.abc import Sequence
+
+from batchwright.contracts.model_registry.backend_config import BackendConfig
+from batchwright.contracts.model_registry.registry_config import GatewayConfig
+from batchwright.inference.transport.base import Header, SharedHeaders
+from batchwright.settings import Settings
+from batchwright.settings.registry_file import SecretUnreadable, api_key
+
+_DISPATCHER = "dispatcher"  # header value for backends with `send_dispatch_header`
+_BATCH_HEADERS: list[Header] = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json"),
+    (b"accept-encoding", b"identity"),
+]
+_INTERACTIVE_HEADERS: list[Header] = [
+    (b"content-type", b"application/json"),
+    (b"accept", b"application/json, text/event-stream"),
+    (b"accept-encoding", b"identity"),
+]
+
+
+class BackendHeaders:
+    """Headers that all requests to one backend have in common. They change when a new API key is read.
+
+    Attributes:
+        shared: headers of every request except interactive ones.
+        key_changes: number of times that a new API key was read.
+    """
+
+    def __init__(self, settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> None:
+        """Create the headers without reading the API key of the registry. Call `reload_key` to read it.
+
+        Args:
+            backend: the backend's configuration in the registry; None to use only the settings of the
+                process.
+            of_batches: False if `shared` should mark no request as one of batches.
+        """
+        self._backend, self._secrets_dir = backend, settings.secrets_dir
+        self._common = [*_BATCH_HEADERS, *_registry_headers(settings, backend, of_batches=of_batches)]
+        self._interactive = [*_INTERACTIVE_HEADERS, *_registry_headers(settings, backend, of_batches=False)]
+        # A backend in the registry gets only the key that its entry names, never the default key.
+        listed = backend is None or (isinstance(backend, GatewayConfig) and settings.registry is None)
+        self._key = settings.backend_api_key if listed else ""
+        self.key_changes = 0
+        self.shared = SharedHeaders([*self._common, *self._key_headers])
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self._key)
+
+    @property
+    def interactive(self) -> list[Header]:
+        """Headers of an interactive request."""
+        return [*self._interactive, *self._key_headers]
+
+    def without_own(self, extra: Sequence[Header]) -> list[Header]:
+        """Return `extra` without the headers that `shared` contains."""
+        own = {name for name, _ in self.shared.headers}
+        return [header for header in extra if header[0] not in own]
+
+    def reload_key(self) -> str:
+        """Read the API key again. If this fails, keep the old key.
+
+        Return the reason if there is no key because none could ever be read; otherwise return an empty text.
+        """
+        backend = self._backend
+        if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
+            return ""
+        try:
+            key = api_key(backend, self._secrets_dir)
+        except SecretUnreadable as error:
+            return "" if self._key else str(error)
+        if key != self._key:
+            self._key = key
+            self.key_changes += 1
+            self.shared = SharedHeaders([*self._common, *self._key_headers])
+        return ""
+
+    @property
+    def _key_headers(self) -> list[Header]:
+        """The header with the backend's API key; empty if there is no key."""
+        if not self._key:
+            return []
+        name = "authorization" if self._backend is None else self._backend.api_key_header
+        value = f"Bearer {self._key}" if name == "authorization" else self._key
+        return [(name.encode(), value.encode())]
+
+
+def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> list[Header]:
+    """Return the headers that the registry sets for the backend, with names in lower case.
+
+    Args:
+        of_batches: True for requests of batches. The result then includes the backend's `batch_headers` and,
+            if the backend has `send_dispatch_header`, the header that the setting `dispatch_header` names.
+            False for interactive calls, which get none of these headers.
+    """
+    if backend is None:
+        return []
+    added = {name.lower(): value for name, value in backend.headers.items()}
+    dispatch_header = settings.dispatch_header.lower()
+    if of_batches:
+        added |= {name.lower(): value for name, value in backend.batch_headers.items()}
+        if backend.send_dispatch_header:
+            added[dispatch_header] = _DISPATCHER
+    else:
+        added.pop(dispatch_header, None)
+    return [(name.encode(), value.encode()) for name, value in added.items()]
