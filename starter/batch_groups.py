@@ -17,18 +17,10 @@ from batchwright.rules.input.oversized_input import (
     part_number,
     whole_input_ids,
 )
+from batchwright.starter.batch_output import batch_table, count_text, status_markup
 from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
-from batchwright.starter.output import (
-    ExitCode,
-    batch_table,
-    count_text,
-    exit_code,
-    print_json,
-    property_table,
-    status_markup,
-    stdout,
-)
+from batchwright.starter.output import ExitCode, exit_code, print_json, property_table, stdout
 
 _PAGE = 100  # batches in a list
 

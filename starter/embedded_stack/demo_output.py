@@ -7,8 +7,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.starter.batch_output import waiting_text
 from batchwright.starter.embedded_stack.demo_batch import DemoResult, first_line
-from batchwright.starter.output import program_name, waiting_text
+from batchwright.starter.output import program_name
 
 _SHOWN_CHARACTERS = 300
 _LASTING_SECONDS = 5.0

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from batchwright.starter.batch_output import count_text, waiting_text
 from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder.dropped_files import NAME_TAKEN, DroppedFiles
 from batchwright.starter.folder.input_batches import DENIED, BatchOptions, InputBatches
 from batchwright.starter.folder.input_directory import FileName, InputDirectory, InputFailed, printable
 from batchwright.starter.folder.input_folder import InputFolder, State
-from batchwright.starter.output import count_text, waiting_text
 
 _ROUND_SECONDS = 1.0
 _CALLS_PER_ROUND = 20  # maximum inputs to start, and maximum batches to poll

@@ -11,6 +11,7 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.rules.input.compression import compression_of
 from batchwright.starter.batch_groups import whole_input_batches
+from batchwright.starter.batch_output import error_text
 from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder.input_directory import (
@@ -22,7 +23,6 @@ from batchwright.starter.folder.input_directory import (
 )
 from batchwright.starter.folder.prompts import answer, write_request
 from batchwright.starter.input_format import START_BYTES, start_problem
-from batchwright.starter.output import error_text
 
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)  # the caller's key is wrong, not the input
 METADATA_KEY = "folder_input"

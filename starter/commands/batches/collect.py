@@ -10,11 +10,12 @@ import typer
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.rules.results.line_results import LineResult
 from batchwright.starter.batch_groups import batches_of
+from batchwright.starter.batch_output import error_text
 from batchwright.starter.client import Client
 from batchwright.starter.commands.batches.render import IdColumn, TableFile
 from batchwright.starter.commands.batches.results import require_files
 from batchwright.starter.options import BatchesOrGroups, Tenant, Url, api_client
-from batchwright.starter.output import ExitCode, error_text, stderr, stop
+from batchwright.starter.output import ExitCode, stderr, stop
 from batchwright.starter.tables.custom_ids import CustomIds
 from batchwright.starter.tables.errors import RowError, TableError
 from batchwright.starter.tables.reading import Table, open_table

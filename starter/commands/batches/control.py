@@ -20,6 +20,7 @@ from batchwright.starter.batch_groups import (
     is_group,
     print_batches,
 )
+from batchwright.starter.batch_output import batch_list_table, batch_table
 from batchwright.starter.client import Client
 from batchwright.starter.commands.batches.watch import follow_all
 from batchwright.starter.options import (
@@ -33,15 +34,7 @@ from batchwright.starter.options import (
     api_client,
     key_value_pairs,
 )
-from batchwright.starter.output import (
-    ExitCode,
-    batch_list_table,
-    batch_table,
-    print_json,
-    stderr,
-    stdout,
-    stop,
-)
+from batchwright.starter.output import ExitCode, print_json, stderr, stdout, stop
 
 _TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 Window = Annotated[

@@ -19,6 +19,7 @@ from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIO
 from batchwright.rules.input.oversized_input import group_id
 from batchwright.rules.stored_objects.object_locations import SCHEME
 from batchwright.starter.batch_groups import batches_exit_code, print_batches
+from batchwright.starter.batch_output import batch_table, estimate_table
 from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches.submit_group import (
@@ -44,16 +45,7 @@ from batchwright.starter.options import (
     settings_or_stop,
     start_value,
 )
-from batchwright.starter.output import (
-    ExitCode,
-    batch_table,
-    estimate_table,
-    exit_code,
-    print_json,
-    stderr,
-    stdout,
-    stop,
-)
+from batchwright.starter.output import ExitCode, exit_code, print_json, stderr, stdout, stop
 
 _SHOWN_FROM_BYTES = 5 * 1024 * 1024
 Metadata = Annotated[

@@ -18,9 +18,10 @@ from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.rules.stored_objects.object_locations import SCHEME, parse_object
 from batchwright.settings import Settings, load_registry
+from batchwright.starter.batch_output import estimate_table
 from batchwright.starter.input_format import format_problem
 from batchwright.starter.options import settings_or_stop
-from batchwright.starter.output import ExitCode, estimate_table, stderr, stdout, stop
+from batchwright.starter.output import ExitCode, stderr, stdout, stop
 from batchwright.storage.base import StorageError
 from batchwright.storage.referenced_input import InputObjects, InputRefused, ReferencedInput, StoredBytes
 from batchwright.storage.spill.spilled_bytes import SpillSpace

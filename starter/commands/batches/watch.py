@@ -13,24 +13,20 @@ from rich.table import Column
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.batch_groups import batches_exit_code, batches_of, print_batches
-from batchwright.starter.client import Client
-from batchwright.starter.client_errors import ClientError
-from batchwright.starter.options import BatchOrGroup, Interval, Json, Tenant, Url, api_client
-from batchwright.starter.output import (
-    ExitCode,
+from batchwright.starter.batch_output import (
     cost_text,
     count_text,
     done_in_text,
-    escaped,
     failure_text,
     forecast_text,
-    property_table,
     start_forecast_text,
     status_markup,
-    stderr,
-    stop,
     waiting_text,
 )
+from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
+from batchwright.starter.options import BatchOrGroup, Interval, Json, Tenant, Url, api_client
+from batchwright.starter.output import ExitCode, escaped, property_table, stderr, stop
 
 _OUTAGE_SECONDS = 60.0
 _NAME_WIDTH = 30

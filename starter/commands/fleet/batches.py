@@ -12,21 +12,19 @@ from batchwright.contracts.api_objects.operator import (
     TenantBatchCounts,
 )
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
+from batchwright.starter.batch_output import batch_table, status_markup, waits_cells
 from batchwright.starter.commands.fleet import holds
 from batchwright.starter.commands.fleet.audit_log import audit_log
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import BatchId, Json, Tenant, Url
 from batchwright.starter.output import (
-    batch_table,
     column_table,
     escaped,
     local_timestamp,
     print_json,
     short_timestamp,
-    status_markup,
     stderr,
     stdout,
-    waits_cells,
 )
 
 admin = typer.Typer(

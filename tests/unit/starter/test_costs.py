@@ -13,7 +13,7 @@ from batchwright.contracts.terms import Usage
 from batchwright.database.records import SliceProgress
 from batchwright.rules.stored_objects.object_locations import ObjectLocation
 from batchwright.settings import Settings
-from batchwright.starter.output import money_text
+from batchwright.starter.batch_output import money_text
 from tests.fakes.small_memory import small_memory
 from tests.unit.starter.cli import LATER, Cli, run_now, served
 

@@ -12,8 +12,9 @@ from batchwright.contracts.api_objects.openai import ForecastObject
 from batchwright.contracts.temporal_payloads.batch import WindowFit
 from batchwright.rules.terminal_text import terminal_json
 from batchwright.starter.__main__ import app
+from batchwright.starter.batch_output import forecast_text
 from batchwright.starter.commands.batches.results import terminal_lines
-from batchwright.starter.output import column_table, forecast_text, short_timestamp, stdout
+from batchwright.starter.output import column_table, short_timestamp, stdout
 
 
 def test_a_piped_table_is_neither_wrapped_nor_padded(monkeypatch: pytest.MonkeyPatch) -> None:
