@@ -20,9 +20,8 @@ class CancelEffect(Enum):
 
 
 def visible_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:
-    """Return the status that clients see.
-
-    This is the stored status, except for a live batch with a cancel request, which is `cancelling`.
+    """Return the status that clients see: `cancelling` for a live batch with a cancel request, otherwise
+    `stored`.
     """
     return BatchStatus.CANCELLING if cancel_requested and stored in LIVE_STATES else stored
 

@@ -60,7 +60,10 @@ def parse_start_time(value: int | str) -> datetime:
 
 
 def is_window(text: str) -> bool:
-    """Return True if `text` has the form of a completion window. An API may allow only some of them."""
+    """Return True if `text` has the form of a completion window, such as `90m`.
+
+    The API may still refuse the window, for example because it is too long.
+    """
     return _WINDOW.fullmatch(text) is not None
 
 

@@ -3,8 +3,8 @@
 JSON can contain NUL characters and lone surrogates (halves of a UTF-16 pair). PostgreSQL can store neither of
 them, and msgspec rejects lone surrogates.
 
-The patterns for members use only possessive repetitions, because backtracking would need a hundred times the
-memory of a string.
+The regular expressions for members use only possessive repetitions, which never backtrack. Backtracking would
+need a hundred times the memory of a string.
 """
 
 import json
@@ -41,7 +41,7 @@ _RAW = msgspec.json.Decoder(msgspec.Raw)
 
 
 class NestedTooDeeply(RecursionError):
-    """A JSON text nests arrays and objects more levels deep than is allowed."""
+    """Raised if a JSON text nests arrays and objects more levels deep than is allowed."""
 
 
 def storable(text: str) -> str:
@@ -189,7 +189,7 @@ def check_nesting(text: bytes, most: int = MAX_NESTING) -> None:
 
 
 def _outside_strings(text: bytes) -> bytes:
-    """Return the bytes of a text without escapes that are not in strings.
+    """Return the bytes of a JSON text that are not in strings. The text must contain no escapes.
 
     The text is read in slices, because millions of short strings would need much memory together.
     """

@@ -19,7 +19,7 @@ def allowed_changes(order: BatchOrder, at: datetime) -> int:
 
 
 def seconds_to_next_change(order: BatchOrder, at: datetime) -> int:
-    """Return the seconds, rounded up, after which `allowed_changes` is one greater than at the time `at`."""
+    """Return the seconds, rounded up, after which one more pause or resume is allowed than at time `at`."""
     interval = change_interval(order)
     return math.ceil((interval - (at - order.created_at) % interval).total_seconds())
 

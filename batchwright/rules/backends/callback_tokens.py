@@ -62,9 +62,10 @@ def verify_token(token: str, secret: str) -> CallbackToken | None:
 
 
 def may_contain_token(path: str) -> bool:
-    """Return True if a path is the path of a callback, or contains what looks like a callback's token.
+    """Return True if a path may contain a callback token, which must not appear in logs.
 
-    The path may be percent-encoded several times. After `_MAX_DECODINGS`, any path may contain one.
+    Percent-encoding is removed up to `_MAX_DECODINGS` times. If the path is then still encoded, the result is
+    True.
     """
     for _ in range(_MAX_DECODINGS):
         if CALLBACK_PATH in path or _TOKEN_LIKE.search(path):

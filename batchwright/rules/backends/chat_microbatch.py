@@ -95,7 +95,7 @@ class ChatAdapter:
 
 @contextmanager
 def _isolated() -> Generator[None]:
-    """Context manager around calls of the operator's code. It turns every exception into MicrobatchFailed."""
+    """Context manager that turns every exception in its block, the operator's code, into MicrobatchFailed."""
     try:
         yield
     except BaseException as error:

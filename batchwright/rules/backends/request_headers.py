@@ -148,9 +148,10 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return words that say what Batchwright itself uses a header for.
+    """Return words that say what Batchwright itself sends in a header, such as "the trace context of its
+    request".
 
-    Return an empty string if Batchwright does not use the header.
+    Return an empty string if Batchwright does not send the header.
 
     Args:
         name: name of the header.

@@ -81,11 +81,14 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return (field, message) of the first credential that a change at run time must not use.
+    """Return (field, message) of the first credential that a backend configured at run time must not use.
 
-    At run time, a backend may use a stored API key (`api_key_name`) or a certificate file only if the
-    registry file uses it, too. It may never use a key file or an environment variable with an API key: only
-    the registry file may name these. Return None if all credentials of the backend are allowed.
+    Return None if all its credentials are allowed:
+
+    - It may use a stored API key (`api_key_name`) or a certificate file only if the registry file uses it,
+      too.
+    - It may never use a key file or an environment variable with a key. Only the registry file may name
+      these.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):

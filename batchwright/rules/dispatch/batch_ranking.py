@@ -21,7 +21,7 @@ _MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; lengths
 
 
 def priority_weight(priority: int) -> float:
-    """Return the weight of a priority relative to the default priority.
+    """Return the weight with which a priority shares its tenant's permits: 1 for the default priority.
 
     Each priority has twice the weight of the next lower priority.
     """
@@ -29,11 +29,11 @@ def priority_weight(priority: int) -> float:
 
 
 def fairness_key_of(key: str, priority: int, group: str = "") -> str:
-    """Return the fairness key under which Temporal queues the tasks of a batch.
+    """Return the fairness key by which Temporal shares workers between the tasks of batches.
 
-    Temporal starts tasks with the same key in the order in which they were scheduled. Between keys, it
-    divides the workers by weight, which is the tenant's weight. Batches with different priorities or size
-    classes get different keys, so that they never wait for each other's tasks.
+    Temporal starts tasks with the same key in the order in which they were scheduled. It divides the workers
+    between the keys, in proportion to the weights of their tenants. So a batch does not wait for tasks of a
+    batch that has another priority or size class.
 
     Args:
         key: fairness key of the tenant.
@@ -90,12 +90,12 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id. The batch with the lowest rank is sent first.
 
-    An unknown id has a rank too, because a new batch is not ranked until the next update. This rank is higher
-    than the ranks of batches at risk of missing their deadline, and lower than all other ranks.
+    A new batch gets its rank only at the next update. Until then, it comes directly after the batches at risk
+    of missing their deadline, and before all others.
 
     Attributes:
-        first: the batches with the lowest rank of their tenant and priority, each as (tenant, batch id). The
-            list has no batch of a tenant that has only one batch of the model.
+        first: (tenant, batch id) of the first batch of each tenant and priority. Tenants with only one batch
+            of the model are left out, because there is nothing to order.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """
@@ -116,9 +116,9 @@ class BatchSchedule:
     2. All other batches, the batch with the fewest lines left first. So small batches do not wait for large
        ones.
 
-    A batch is at risk if its estimated end is in the last quarter of its window. The estimate assumes that
-    the batch alone gets the lines per second that all batches of its priority get now. If the estimated end
-    is after the window, the batch can no longer end in time. It is then not at risk.
+    The end of a batch is estimated as if it alone got the lines per second that all batches of its priority
+    get now. If this end is in the last quarter of the batch's window, the batch is at risk. If it is after
+    the window, the batch would be late anyway, and does not count as at risk.
     """
 
     def __init__(self) -> None:
@@ -142,8 +142,9 @@ class BatchSchedule:
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. They may be missing in `batches`. If another batch is missing
-                for the first time, its remaining lines count as settled (they have a result).
+            paused: ids of the paused batches, which may be missing in `batches`. Any other batch that is no
+                longer in `batches` counts as done: its remaining lines are taken as settled (they have a
+                result).
         """
         self._measure(batches, now, paused)
         self._updated_at = now
@@ -165,9 +166,9 @@ class BatchSchedule:
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
         """Add the lines that settled (got a result) since the last update to the rates of the priorities.
 
-        If a batch is missing in `batches`, its last lines count as settled. This does not apply if the batch
-        is paused or its deadline has passed. The number of such lines is limited, because the batch may
-        instead have been cancelled.
+        If a batch is no longer in `batches`, its remaining lines count as settled, unless it is paused or its
+        deadline has passed. The number of such lines is limited, because the batch may instead have been
+        cancelled.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}

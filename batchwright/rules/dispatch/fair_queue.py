@@ -1,7 +1,7 @@
 """Select the waiting request that gets the next permit (the right to have one request in flight) of a model.
 
-`FairShare` selects the tenant, and the priority of a tenant, by the time that their requests are in flight.
-`FairQueue` orders the batches of one tenant and their slices (parts).
+`FairShare` selects the tenant, and the priority of a tenant, by weight and by the requests that they have in
+flight. `FairQueue` orders the batches of one tenant and their slices (parts).
 """
 
 import hashlib
@@ -48,10 +48,11 @@ class _TenantUsage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set `share` after the tenant's weight has changed, and scale the tenant's lead over `present`.
+        """Set `share` after the tenant's weight has changed, and scale `clock`, so that the tenant keeps its
+        lead.
 
-        `present` is the clock of the tenant that got the last permit. The lead is the difference between the
-        two clocks. The scaled lead still stands for the same number of requests in flight.
+        The lead is the difference between `clock` and `present`, the clock of the tenant that got the last
+        permit. It still stands for the same number of requests in flight.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -66,16 +67,15 @@ class FairShare:
     durations of the requests do not matter, and nothing has to be estimated.
 
     Whole numbers of requests rarely match the weights exactly, and there may be more tenants than permits.
-    Therefore each tenant also has a clock. For each request in flight, the clock advances by 1 / weight
-    seconds per second. The lead of a tenant is the difference between its clock and the clock of the tenant
-    that got the last permit. A lead of 5 s counts as one more request in flight. A longer lead counts as
-    more, but always as less than two. A negative lead counts in the same way as fewer requests.
+    Therefore each tenant also has a clock, which advances by 1 / weight seconds per second for each request
+    in flight. The lead of a tenant is the difference between its clock and the clock of the tenant that got
+    the last permit. With the weight 1, a lead of 5 s counts as one more request in flight, and a longer lead
+    as more, but always as less than two. A negative lead counts in the same way as fewer requests.
 
-    When a tenant begins to wait, a minimum is computed: the lowest clock among the waiting tenants and the
-    tenant that got the last permit. If the tenant's clock is lower, it is raised to the minimum. So a tenant
-    gets no advantage for the time when it sent less than its share. If the tenant has sent nothing for some
-    seconds, a higher clock is lowered to the minimum, too. So a tenant that has sent more than its share has
-    no disadvantage after a pause.
+    When a tenant begins to wait, its clock is raised to the lowest clock of two groups: the waiting tenants,
+    and the tenant that got the last permit. So it gets no advantage for the time when it sent less than its
+    share. If the tenant has sent nothing for some seconds, a higher clock is lowered to the same value. So it
+    has no disadvantage for what it sent before this pause.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class FairShare:
         self._last = _TenantUsage(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
 
     def start_waiting(self, tenant: str, default_weight: float, waiting: Collection[str], now: float) -> None:
-        """Set the clock of a tenant that begins to wait.
+        """Record that a tenant begins to wait for a permit, and set its clock.
 
         Args:
             tenant: the tenant.
@@ -146,8 +146,8 @@ class FairShare:
         """Record that a request of the tenant is no longer in flight.
 
         Args:
-            is_contended: False if no tenant waits for the permit. In this case, the tenant has taken nothing
-                from others, and a tenant that begins to wait later gets no advantage over this tenant.
+            is_contended: False if no tenant waits for the permit. The tenant has then taken nothing from
+                others, so its lead is forgotten: leads are measured from its clock from now on.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -186,9 +186,8 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        must_yield: returns True if another waiting slice of the batch should get the next permit. If it
-            returns True for all slices, the first slice gets the permit. None means that the slice never
-            yields.
+        must_yield: returns True if the next permit should go to another waiting slice of the batch. If all
+            slices yield, the first one gets the permit. None if the slice never yields.
     """
 
     batch_id: str
@@ -267,17 +266,19 @@ class FairQueue(Generic[Request]):
     """Queue of one tenant's requests for permits of one model. A permit lets a slice (part of a batch) send
     one line.
 
-    Priorities share the permits by weight and time in flight, as tenants do in `FairShare`. Within a
-    priority, the batch with the lowest rank (the first one in the order of `BatchSchedule`) goes first. But
-    one in five permits goes to the batch that has waited longest, so no batch waits forever. Within a batch,
-    the slice with the lowest number goes first, unless it must yield. The slices of a worker therefore end at
-    different times: while the results of one slice are stored, another slice keeps sending.
+    The next request is chosen in three steps:
+
+    1. Priority: by weight and time in flight, as `FairShare` chooses a tenant.
+    2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
+       has waited longest, so that no batch waits forever.
+    3. Slice: the one with the lowest number, unless it must yield. So the slices of a worker end at different
+       times, and one keeps sending while the results of another are stored.
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None until requests with different priorities have
-            come. If `shares` is not None when `pop` returns a request, call `shares.release(str(priority))`
-            when the permit of this request is given back.
+        shares: divides the permits between priorities; None while all requests so far had the same priority.
+            If it is not None when `pop` returns a request, call `shares.release(str(priority))` when the
+            permit of this request is given back.
     """
 
     def __init__(self) -> None:
@@ -336,9 +337,9 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight, which is read from a waiting request that may be sent.
+        """Return the tenant's weight, taken from a waiting request whose API key is below its cap.
 
-        A request may be sent if its API key has not reached its cap. Return None if there is no such request.
+        Return None if there is no such request.
         """
         for priority in self._priorities.values():
             for slices in priority.batches.values():
@@ -356,10 +357,11 @@ class FairQueue(Generic[Request]):
 
 
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
-    """Return a new Temporal fairness key for a tenant whose batch with the id `stopped` has ended early.
+    """Return a new fairness key for a tenant's tasks in Temporal, to use after the batch `stopped` has ended
+    early.
 
-    A batch is sent in slices (parts). Temporal counts the cancelled slices in a task queue as use of their
-    fairness key, as if they had run. So with the old key, the tenant's next batches would have to wait.
+    Temporal counts the cancelled tasks of this batch as use of their key, as if they had run. With the old
+    key, the tenant's next batches would therefore have to wait.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -16,10 +16,7 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """Cost of a request's outcome for its line.
-
-    The line ends, uses one of its attempts, or only has to wait.
-    """
+    """Effect of a request's outcome on its line: the line ends, uses one of its attempts, or only waits."""
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
     ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
@@ -49,9 +46,7 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """Meaning of a request's outcome for its line: whether the line ends, uses an attempt or only waits, and
-    the kind of failure.
-    """
+    """Effect of a request's outcome on its line (`budget`), and the kind of failure (`category`)."""
 
     budget: Budget
     category: Category
@@ -140,11 +135,10 @@ _MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is se
 
 
 def classify(status: int) -> Classification:
-    """Classify a response by its HTTP status alone, as `Classification` describes. The body is not
-    considered.
+    """Return the effect of an HTTP status on the line, and the kind of failure. The body is not considered.
 
-    Redirects are not followed. A redirect comes from a machine in front of the backend. So it counts as an
-    unavailable backend, and not as an error of the line.
+    A redirect is not followed. It comes from a machine in front of the backend, so it counts as an
+    unavailable backend and not as an error of the line.
     """
     return STATUS_CLASSES.get(status) or _STATUS_FAMILIES.get(status // 100, _UNKNOWN)
 
@@ -152,11 +146,11 @@ def classify(status: int) -> Classification:
 def classify_response(
     status: int, headers: Mapping[bytes, bytes], body: bytes, request: bytes = b""
 ) -> Classification:
-    """Classify a complete response by its status, headers and body, as `Classification` describes.
+    """Return the effect of a complete response on the line, and the kind of failure.
 
-    The beginning of a gateway's error message may name the cause, for example that no backend is healthy. A
-    phrase that also occurs in `request` is ignored, because many errors quote the request. The header
-    `x-should-retry` is used only for failures that may be the line's fault.
+    Some gateways name the cause at the beginning of their error message, for example that no backend is
+    healthy. A phrase that also occurs in `request` is ignored, because many errors quote the request. The
+    header `x-should-retry` is used only for failures that may be the line's fault.
 
     Args:
         body: body of the response.

@@ -31,10 +31,10 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 
 
 class _Progress:
-    """Progress of one model of a batch: how many lines have settled, and how many were expected to settle.
+    """Learns how much work one line of a batch is for one model.
 
-    A line is settled when it has a stored result. The expected number is computed from the part of the
-    model's capacity that the batch had.
+    It compares how many lines have settled (got a stored result) with how many were expected to settle. The
+    expected number is computed from the part of the model's capacity that the batch had.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
@@ -90,8 +90,8 @@ class _ModelRate:
         return sum(each.left for each in self.waiting) > self.pending
 
     def restart(self) -> None:
-        """Give past measurements less weight, because future lines may take longer or shorter than past
-        lines.
+        """Begin a new measurement after an idle period. Past measurements get less weight, because the new
+        lines may take longer or shorter.
         """
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
@@ -102,9 +102,9 @@ class _ModelRate:
 
         Args:
             done: work of the lines that got a result, as a number of average lines.
-            started: by how much the number of requests in flight has grown since the last measurement. A part
-                of the work of these requests counts as done. If durations vary much, this part is small,
-                because short requests end first.
+            started: by how much the number of requests in flight has grown since the last measurement. These
+                requests are partly done, so a part of their work is added. If durations vary much, this part
+                is small, because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -242,11 +242,11 @@ class Forecaster:
     def _expected_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], done: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines of each batch should have got a result since the last call of `observe`.
+        """Divide the work that was done since the last call of `observe` between the batches by their shares.
 
-        The work that was done is divided between the priorities of the tenants by their shares. Within a
-        priority, the work is divided in proportion to the lines of each batch that really got a result. The
-        order of the batches is not used, because it may have changed meanwhile.
+        Return for each batch how many lines it would have settled if its lines were average. Each priority of
+        a tenant gets the work of its share. Within a priority, the work is divided in proportion to the lines
+        that really got a result. The order of the batches is not used, because it may have changed meanwhile.
 
         Args:
             done: work of all lines of the model that got a result since then. A line of average work counts

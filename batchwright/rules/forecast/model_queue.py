@@ -105,9 +105,9 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return the seconds until one batch of the queue is done, in the best case.
+        """Return a number of seconds within which a batch of the queue is very unlikely to be done.
 
-        In the best case, the batch goes before all other batches of its priority. Even in this case, the
+        It assumes the best case: the batch goes before all other batches of its priority. Even then, the
         batch takes longer than the result with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
@@ -120,18 +120,17 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return the seconds from the sending of a batch's last line until all requests of the batch have
-        ended.
+        """Return how many seconds the requests of a batch still take after its last line was sent.
 
-        The requests end within this time with the given probability. When the last line is sent, the batch is
-        the first of its priority. Therefore all requests in flight of this priority may belong to the batch.
+        They all end within this time with the given probability. When the last line is sent, the batch is the
+        first of its priority, so all requests in flight of this priority may belong to it.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect when the sending of a batch's last line is forecast, such as
-        0.2 for 20 %.
+        """Return the relative error to expect in the forecast of when a batch's last line is sent: 0.2 for 20
+        %.
 
         Args:
             work: the lines of the batch.

@@ -92,10 +92,10 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return the time within which a request in flight ends with the given probability.
+    """Return within what time a request in flight ends with the given probability.
 
-    The result is the time from now, divided by the mean duration of a request. `variation` is
-    `RequestDurations.variation`.
+    The unit of the result is the mean duration of a request. `variation` is the variance of the durations,
+    divided by the square of their mean.
     """
     if variation <= 0:
         return probability

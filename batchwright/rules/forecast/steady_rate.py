@@ -10,10 +10,11 @@ _BUSY_PART = 0.5
 
 
 class SteadyRate:
-    """Measures how fast a model settles lines, for forecasts of batches that begin later.
+    """Measures how fast a model settles lines when only the model itself is the limit. Forecasts of new
+    batches use it.
 
-    After three kinds of periods, the measurement starts again, because they show nothing about later batches:
-    no backend was available, only tenants with caps had lines left, or most lines waited for a retry.
+    The measurement starts again after a period in which something else was the limit: no backend was
+    available, only tenants with caps had lines left, or most lines waited for a retry.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ def remaining_seconds(*, remaining: int, settled: int, elapsed: float, speed: fl
     """Return the estimated seconds until all remaining lines of a batch have a result.
 
     The estimate uses the recent speed or the average speed, whichever is higher. If no line has a result yet,
-    the estimate is the time since the batch began. Such a batch therefore counts as late when half of its
+    the batch is expected to need as long as it has already run. So it counts as late when half of its
     completion window has passed.
 
     Args:

@@ -1,6 +1,7 @@
-"""Compute how much work all owners together have done when one owner's work is done.
+"""Compute how much work of all owners is done by the time when one owner's work is done.
 
-An owner is a tenant, a priority or a batch. Owners share the capacity by weight.
+An owner is a tenant, a priority or a batch. Owners share the capacity by weight. Example: when the first of
+two owners with equal weights has done its 10 lines, both together have done 20.
 """
 
 from bisect import bisect_right
@@ -26,8 +27,8 @@ class Share(NamedTuple):
 class SharedCapacity:
     """A capacity that several owners share by weight until their work is done.
 
-    An owner is a tenant, a priority or a batch. When one owner's work is done, the other owners share its
-    part, so that no capacity is idle.
+    An owner is a tenant, a priority or a batch. When one owner has no work left, the others share its part of
+    the capacity, so no capacity is idle.
     """
 
     def __init__(self, shares: Sequence[Share]) -> None:
@@ -37,9 +38,9 @@ class SharedCapacity:
         self._weights = [0.0, *accumulate(share.weight for share in by_end)]
 
     def work_done_when(self, work: float, weight: float) -> float:
-        """Return how much work all owners together have done at the moment when one owner has done `work`.
+        """Return how much work all owners have done when one owner has done `work`, which is included.
 
-        The result includes the work of this owner.
+        Example: for the first of two owners with equal weights, the result is twice `work`.
 
         Args:
             work: work of one of the owners that share the capacity.
@@ -126,9 +127,10 @@ class WorkUntil:
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work all tenants have done when the batch's priority has done `in_priority`.
+        """Return how much work of all tenants is done when the batch's priority of its tenant has done
+        `in_priority`.
 
-        A priority belongs to one tenant. The result includes the work of this priority.
+        The result includes `in_priority`.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)

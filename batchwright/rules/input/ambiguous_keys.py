@@ -61,13 +61,14 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """Fast check for ambiguous keys, for lines that differ only in their prompt.
 
-    If a line passes the full check, the text before and after its prompt is stored as a template. A later
-    line with the same text around its prompt needs no full check. Only the text before `"body"` may differ,
-    because it contains the line's id. The number of quotes in this text must be the same.
+    If a line passes the full check, the text from its `"body"` to its prompt and the text after its prompt
+    are stored as a template. A later line with the same two texts needs no full check. The text before
+    `"body"` may differ, because it contains the line's id. Its quotes are counted, to make sure that it
+    contains no other key.
     """
 
     def __init__(self, field: str) -> None:
-        """Make an object that checks the lines of one endpoint, and has stored no templates yet.
+        """Create a check for the lines of one endpoint. It has no templates yet.
 
         `field` is the field of a request's body that holds the prompt, such as `messages`.
         """
@@ -119,8 +120,8 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quote characters a line has before its body.
+    """Return how many quote characters a line has before its body if no unknown key comes before the body.
 
-    The result is correct only if `custom_id`, `method` and `url` all come before the body.
+    It is assumed that `custom_id`, `method` and `url` all come before the body.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

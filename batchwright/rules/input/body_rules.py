@@ -79,8 +79,8 @@ def kind_of(value: RawValue) -> str:
 def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
     """Return all faults of a body for this endpoint; empty if the body is valid.
 
-    This checks the fields `model` and `stream`, and the field that the endpoint requires. For a message, it
-    also checks that `max_tokens` is not 0. The backend checks all other fields.
+    The fields `model` and `stream`, and the field that the endpoint requires, are checked. For a message,
+    `max_tokens` must not be 0. The backend checks all other fields.
     """
     rule = _RULES[endpoint]
     found = (

@@ -14,8 +14,8 @@ _HASH = struct.Struct(">qI")
 class LineIds:
     """Finds `custom_id`s that occur more than once in an input.
 
-    The first million ids are in a table in memory. For all other ids, only hashes are stored, and they are
-    compared at the end. If `new_bytes` makes files, these hashes take no memory.
+    The first million ids are in a table in memory. Hashes of all further ids are written to storage from
+    `new_bytes`, and compared at the end. If this storage is on disk, they take no memory.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:

@@ -1,4 +1,4 @@
-"""Rules that accept or refuse a line of a batch's input. `body_rules` has those of the body by endpoint.
+"""Rules that accept or refuse a line of a batch's input. The rules for the body are in `body_rules`.
 
 `input_validator` applies them to all lines of an input.
 """
@@ -43,7 +43,14 @@ _MAX_REPORTED_KEYS = 10  # maximum number of ambiguous keys reported per line
 
 
 class InputLimits(NamedTuple):
-    """The operator's limits for the input of one batch."""
+    """The operator's limits for the input of one batch.
+
+    Attributes:
+        max_embedding_inputs: maximum number of texts or token arrays in all embeddings requests of the batch.
+        one_model: True if all lines must have the same model.
+        bodies_fail_alone: True if a line with an invalid body fails alone; False if it makes the whole batch
+            fail.
+    """
 
     max_lines: int = 50_000
     max_line_bytes: int = 10 * 1024 * 1024
@@ -64,11 +71,10 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 
 
 class RejectedRequest(Struct, frozen=True, gc=False):
-    """A line with an invalid body. Only this line fails, and the batch continues.
+    """A line with an invalid body that fails alone, while the batch continues.
 
-    It exists only if the limits of the batch allow this. In other batches, an invalid body is an error of the
-    whole batch. `model` is None if the body names no model. `describe_body_problems` returns why the body is
-    not valid.
+    It exists only if `bodies_fail_alone` is set in the limits. `model` is None if the body names no model.
+    `describe_body_problems` returns why the body is not valid.
     """
 
     custom_id: str

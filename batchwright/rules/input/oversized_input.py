@@ -135,12 +135,12 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of the batches whose results cover all lines of a part of the input, in the given order.
+    """Return the ids of the batches of a group that have results for all lines of their part, in the given
+    order.
 
-    `batches` are the batches of a group: one for each part of a large input, and batches that rerun one of
-    them. A batch that resumes an earlier one has the results of all its lines, so it is included. A batch
-    that retries failed lines runs only these lines, so it is left out. A batch that resumes such a retry is
-    left out, too.
+    `batches` are all batches of the group: one for each part of a large input, and batches that resume or
+    retry one of them. If a batch retries failed lines, it has only these lines. So it is left out, and so are
+    batches that resume it.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]

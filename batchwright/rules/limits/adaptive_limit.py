@@ -79,7 +79,8 @@ class AdaptiveLimit:
         in_flight_when_sent: int,
         kind: Hashable = None,
     ) -> LimitChange | None:
-        """Record the end of a request, and adapt the limit. Return why it changed; None if it did not change.
+        """Record the end of a request, and adapt the limit. Return why the limit changed; None if it did not
+        change.
 
         Args:
             signal: what the end of the request shows about the backend's load.
@@ -115,11 +116,11 @@ class AdaptiveLimit:
     def _on_response(
         self, seconds: float, now: float, kind: Hashable, *, has_fallen: bool
     ) -> LimitChange | None:
-        """Measure a response that took `seconds`.
+        """Measure a response that took `seconds`. Return why the limit changed; None if it did not change.
 
         Args:
-            has_fallen: True if far fewer requests are in flight than when the request was sent, and a lower
-                limit does not explain it.
+            has_fallen: True if far fewer requests are in flight than when the request was sent, although the
+                limit allows more.
         """
         meter = self._meter
         if not meter.response_seconds:
@@ -142,11 +143,11 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """Ignore responses until the load is steady again. Undo a decrease that is still being tested.
+        """Undo a decrease that is still being tested, and ignore responses until the load is steady again.
 
-        While a batch ends, the remaining responses are the longest ones. They do not show that the backend is
-        slow. If the decrease stayed, the next batch would start with a limit that is too low. Return the
-        reason if the limit changed; None if it did not.
+        When a batch ends, fewer requests are in flight, and the last responses are the longest ones. They do
+        not show that the backend is slow. If the decrease stayed, the next batch would start with a limit
+        that is too low. Return why the limit changed; None if it did not change.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -254,7 +255,7 @@ class AdaptiveLimit:
         return change
 
     def _on_slow_window(self, now: float) -> LimitChange | None:
-        """Decrease the limit if the windows were slow for long enough. Otherwise wait for the next window."""
+        """Decrease the limit if responses were slow for long enough. Otherwise wait for the next window."""
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
         if now - since < _HICCUP_SECONDS or not meter.is_enough_to_see(DECREASE_EFFECT):
@@ -321,12 +322,11 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep a decrease of the limit that made responses faster.
+        """Keep a decrease of the limit, because it made responses faster: requests had queued in the backend.
 
-        The decrease has shown that requests queued in the backend. If responses are still slow, or if the
-        decrease was a probe, requests may still queue. In these two cases, decrease the limit again and
-        return the reason, if enough requests are in flight for another decrease. In all other cases, end the
-        trial and return None.
+        Some requests may still queue if responses are still slow, or if the decrease was a probe (made
+        without a sign of overload). If enough requests are in flight, the limit is then decreased again, and
+        the reason is returned. Otherwise the trial ends, and the result is None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -338,18 +338,14 @@ class AdaptiveLimit:
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
-        """React to a decrease of the limit that did not make responses faster.
+        """React to a decrease of the limit that did not make responses faster. Return the reason of the new
+        change.
 
-        A trial begins when the limit is decreased, and ends when it is known if this has helped. This method
-        changes the limit in one of these ways, and returns the reason of the change:
-
-        - The limit was decreased without a sign of overload, only to see if responses get faster (a probe):
-          restore the limit from before the trial.
-        - The limit was decreased because responses were slow, this is the first call in the trial, and the
-          limit is above its minimum: decrease the limit further.
-        - The limit was decreased because responses were slow, and the case above does not apply: the backend
-          is slow but not crowded. Restore the limit from before the trial, and take the slow response time as
-          the usual one from now on.
+        - If the decrease was a probe (made without a sign of overload), restore the limit from before it.
+        - If it was made because responses were slow, decrease the limit once more, unless it is at its
+          minimum.
+        - If that did not help either, the backend is slow but not crowded. Restore the limit from before the
+          first decrease, and take the slow response time as the usual one from now on.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

@@ -111,13 +111,14 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded concurrency if lower concurrency has not reduced rejections.
+        """Return the highest recorded concurrency if lower concurrency did not reduce rejections; otherwise
+        0.
 
-        Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
-        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
-        this case, also store this fraction in `usual`, and delete the recorded outcomes.
+        Concurrency is the number of requests in flight when a request was sent. It did not matter if the
+        backend rejects about the same fraction of requests at low and at high concurrency. This fraction is
+        then stored in `usual`, and the recorded outcomes are deleted.
 
-        Return 0 if lower concurrency has reduced rejections, or if there are too few outcomes to decide.
+        The result is also 0 if there are too few outcomes to decide.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [

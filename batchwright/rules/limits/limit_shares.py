@@ -7,9 +7,10 @@ _BATCH_FRACTION = 0.1  # fraction of a limit that interactive calls never take f
 
 
 def left_to_batches(limit: int, interactive: float) -> int:
-    """Return how much of a limit batches may use.
+    """Return how much of a limit batches may use: the part that interactive calls leave, but at least a
+    tenth.
 
-    This is what interactive calls do not use, but at least a tenth of the limit, rounded up.
+    The tenth is rounded up.
 
     Args:
         limit: the whole limit, such as a number of permits or of requests per minute.
@@ -21,9 +22,8 @@ def left_to_batches(limit: int, interactive: float) -> int:
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return the part of a rate per minute that one API process may use for interactive calls.
 
-    Interactive calls never get the tenth of the rate that is left to batches. The API processes share the
-    other nine tenths, which count as at least 1 per minute. This process may use the part of the nine tenths
-    that the other processes do not use, but at least an equal part.
+    A tenth of the rate is always left to batches. The API processes share the other nine tenths, but at least
+    1 per minute. This process may use what the other processes do not use, but at least an equal part.
 
     Args:
         others: how much the calls of all other API processes use, per minute.

@@ -72,8 +72,8 @@ class LimitTrial:
     failures: int = 0
 
     def responses_needed(self, meter: ResponseMeter) -> float:
-        """Return how many responses must be in the current time window until it shows if requests queue in
-        the backend.
+        """Return how many responses the current time window needs before it shows if requests queue in the
+        backend.
         """
         # If requests queue, the level changes by at least this much.
         effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
@@ -174,6 +174,7 @@ class TrialSchedule:
 def slow_factor(slower: float) -> float:
     """Return the factor by which the limit is lowered if responses take `slower` times as long as usual.
 
-    In a crowded backend, requests wait in a queue, and this is the fraction of the requests that do not.
+    It is 1 / `slower` within bounds. If a crowded backend takes twice as long as usual, it works on half of
+    the requests, and the other half waits in its queue.
     """
     return min(max(1 / slower, _MIN_DECREASE_FACTOR), DECREASE_FACTOR)

@@ -49,18 +49,12 @@ class Pacing(NamedTuple):
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds between two requests of one turn. A turn is one run of a slice (part of a batch) on a
-        worker.
-        """
+        """Seconds between two requests of one turn."""
         return 1.0 / self.requests_per_second
 
     @property
     def turns_per_second(self) -> float:
-        """Maximum number of turns that Temporal may start per second. A turn is one run of a slice (part of a
-        batch).
-
-        This number is the rate limit of the task queue.
-        """
+        """Maximum number of turns that Temporal may start per second: the rate limit of the task queue."""
         return self.requests_per_second / self.lines
 
 
@@ -82,8 +76,8 @@ class RateTable:
     def is_shared(self, model: str) -> bool:
         """Return True if the model shares a rate with other models.
 
-        This is True if the model has no rate of its own and there is a rate over all models. The shared rate
-        is the rate over all models minus the rates of single models.
+        It does if it has no rate of its own and there is a rate over all models. The shared rate is the rate
+        over all models minus the rates of single models.
         """
         return self.overall_rate > 0 and not self.own_rate(model)
 
@@ -112,19 +106,16 @@ class RateTable:
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices (parts of batches) must move; empty if they can
-        stay.
+        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
 
-        `queue` is the task queue in which the slices are now.
+        A slice is a part of a batch. `queue` is the task queue in which the slices are now.
         """
         if self.is_shared(model) == (queue == DISPATCH_QUEUE):
             return ""
         return self.queue_of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the task queue of the model's slices (parts of batches). Models that share a rate share one
-        queue.
-        """
+        """Return the task queue of the model's slices. Models that share a rate share one queue."""
         return DISPATCH_QUEUE if self.is_shared(model) else inference_queue(safe_name(model))
 
     def _rate_of(self, name: str) -> float:

@@ -33,8 +33,8 @@ class MeasurementWindow:
     Attributes:
         levels: sum of the responses' latency levels.
         peak: highest number of requests in flight.
-        slow_since: start of the windows just before this one, if they were slow without being enough proof
-            that the backend is slow; infinity if they were not.
+        slow_since: start of the slow windows directly before this one, which alone did not prove that the
+            backend is slow; infinity if there are none.
     """
 
     since: float
@@ -95,9 +95,8 @@ class LatencyBaseline:
     def end_window(self, level: float, error: float = 0.0) -> None:
         """End the current window of responses.
 
-        This updates the usual offset of each kind of response in the window. It also moves the baseline, the
-        usual latency level, towards `level`. How fast the baseline moves depends on the difference between
-        both:
+        The usual offset of each kind of response in the window is updated. The baseline, which is the usual
+        latency level, moves towards `level`. Its speed depends on the difference between the two levels:
 
         - If the difference is at most two standard errors, it moves slowly, because the difference may be
           chance.
@@ -254,12 +253,10 @@ class ResponseMeter:
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def is_enough_to_see(self, effect: float) -> bool:
-        """Return True if a slow time window is enough proof that the backend is slow. Call this after such a
-        window.
+        """Return True if the current window, which was slow, proves that the backend is slow.
 
-        It is enough in two cases: the window contains at least as many responses as `responses_to_see`
-        returns for `effect`, or the latency level of the window is too far above the usual level to be
-        chance.
+        One of two proofs is enough. The window has at least as many responses as `responses_to_see` returns
+        for `effect`. Or its latency level is too far above the usual level to be chance.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
         return excess > _BEYOND_CHANCE * self.error or self.window.responses >= self.responses_to_see(effect)

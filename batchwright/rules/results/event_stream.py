@@ -68,7 +68,7 @@ class EventStream:
         return len(self._rest)
 
     def finish(self) -> bytes:
-        """Return the last event if no empty line followed it; otherwise return nothing.
+        """Return the last event if no empty line followed it; otherwise empty bytes.
 
         Call this when the stream has ended.
         """

@@ -135,7 +135,7 @@ class SegmentWriter:
         data += payload
 
     def copy(self, data: bytes, place: RecordLocation) -> None:
-        """Copy a record of another segment (stored object with many results) unchanged into this one.
+        """Copy a record of another segment unchanged into this one.
 
         Args:
             data: the other segment.
@@ -154,7 +154,7 @@ class SegmentWriter:
 
 
 def tail_bytes(trailer: bytes) -> int:
-    """Return how many bytes at the end of a segment (stored object) `read_tail` needs.
+    """Return the size of the end of a segment that `read_tail` needs, in bytes.
 
     Args:
         trailer: the last `TRAILER_BYTES` of the segment.
@@ -169,8 +169,7 @@ def tail_bytes(trailer: bytes) -> int:
 
 
 def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
-    """Return the list of records of a segment (stored object with many results) from only the end of the
-    segment.
+    """Return the list of records of a segment, read from the end of the segment.
 
     The records themselves are not verified.
 
@@ -189,7 +188,7 @@ def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
 
 
 def record_payload(record: bytes | memoryview) -> bytes:
-    """Verify one record of a segment (stored object with many results), and return its payload.
+    """Verify one record of a segment, and return its payload.
 
     Args:
         record: the `HEAD_BYTES` before the payload, followed by the payload.
@@ -207,7 +206,7 @@ def record_payload(record: bytes | memoryview) -> bytes:
 
 
 def locate_records(data: bytes) -> Iterator[RecordLocation]:
-    """Verify each record of a segment (stored object), and yield its location. Payloads are not copied.
+    """Verify each record of a segment, and yield its location. Payloads are not copied.
 
     Raises:
         SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
@@ -220,7 +219,7 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
 
 
 def walk_records(data: bytes) -> Iterator[RawRecord]:
-    """Verify each record of a segment (stored object), and yield it as a tuple. Faster than `locate_records`.
+    """Verify each record of a segment, and yield it as a tuple. This is faster than `locate_records`.
 
     The comment at `RawRecord` lists the fields of the tuple.
 
@@ -247,8 +246,7 @@ def tokens_before(head: bytes) -> tuple[int, ...]:
     """Return the four token counts of a record: input, cached, output, reasoning.
 
     Args:
-        head: the `TOKENS_BYTES` bytes directly before the record's payload in its segment (stored object
-            with many results).
+        head: the `TOKENS_BYTES` bytes directly before the record's payload in its segment.
     """
     return _TOKENS.unpack_from(head)
 

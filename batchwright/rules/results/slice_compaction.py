@@ -1,5 +1,6 @@
-"""Merge the segments (objects with results) of a slice (part of a batch) into one with one result for each
-line.
+"""Merge the segments (stored results) of a slice into one segment with one result for each line.
+
+A slice is a part of a batch.
 """
 
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ class _SegmentRecord(NamedTuple):
 
     @property
     def order(self) -> AttemptOrder:
-        """How far the line's attempts were. Only for a record that counts attempts."""
+        """Progress of the line's attempts, as this record has it. The record must be a record of attempts."""
         start = self.place.position
         return parse_attempt(self.data[start : start + self.place.length]).order
 

@@ -96,7 +96,7 @@ def tokens_of_plain_success(body: bytes) -> Tokens | None:
     """Return the token counts of a response that is certainly a success; None for any other response.
 
     This is a fast single pass. The result is None if the response mentions an error or is not a JSON object.
-    Such a response may still be a success, which `response_checks.py` decides.
+    Such a response may still be a success, so check it with `response_checks.py`.
     """
     if b'"error"' in body:
         return None

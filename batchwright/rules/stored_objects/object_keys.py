@@ -76,9 +76,10 @@ def duplicates(prefix: str, safe_model: str) -> str:
 
 
 def unserved_root(prefix: str) -> str:
-    """Return the prefix of the keys of the results of lines that failed during ingestion.
+    """Return the key prefix of the results of lines that failed during ingestion, the validation of the
+    input.
 
-    Ingestion is the validation of the input. `prefix` is from `ingest_prefix`.
+    `prefix` is from `ingest_prefix`.
     """
     return f"{prefix}/unserved/"
 
@@ -88,7 +89,7 @@ def unserved_segment(prefix: str, number: int) -> str:
 
 
 def resumed_root(prefix: str) -> str:
-    """Return the prefix of the keys of results that a resumed batch has copied from its source batch.
+    """Return the key prefix of the results that a resumed batch has copied from its source batch.
 
     `prefix` is the prefix of an ingestion attempt, from `ingest_prefix`.
     """
@@ -120,10 +121,9 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
 
 
 def number_of_slice(key: str) -> int:
-    """Return the number of the slice (part of a model's lines) whose results are in a segment, a stored
-    object.
+    """Return the number of a slice (part of a model's lines), read from the key of one of its segments.
 
-    `key` is the segment's key. It begins with the prefix of the slice, from `slice_results`.
+    The key begins with the prefix of the slice, from `slice_results`.
     """
     return int(key.split("/")[-2])
 

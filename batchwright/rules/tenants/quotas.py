@@ -106,9 +106,8 @@ class QuotaExcess(NamedTuple):
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
     """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
 
-    There is a quota of lines and a quota of tokens. If the work would exceed both, the quota of lines is
-    returned. There is one exception: if `requested` alone exceeds only the quota of tokens, this quota is
-    returned.
+    There is a quota of lines and a quota of tokens. If the work exceeds a quota even without `used`, this
+    quota is returned first, because waiting does not help. Otherwise the quota of lines is returned first.
 
     Args:
         used: work of the tenant that is already enqueued.
