@@ -71,7 +71,7 @@ class AsyncGroupHandle(AsyncBatchHandle):
         """Retry the failed lines of each batch in a new batch. Return the new batches as a group.
 
         Each batch can be retried once. A repeated call returns the same new batches. The returned group has
-        the same id as this group, but only the new batches as handles.
+        the id of this group, and its `handles` are only the new batches.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
@@ -102,7 +102,10 @@ class AsyncGroupHandle(AsyncBatchHandle):
         return await self._change_live(AsyncBatchHandle.pause)
 
     async def resume(self, *, completion_window: str | None = None) -> "AsyncGroupHandle":
-        """Resume the batches that are not completed, as `AsyncBatchHandle.resume` does. Return the new group.
+        """Resume the batches that are not completed, as `AsyncBatchHandle.resume` does. Return the group as
+        it is now.
+
+        If a batch was continued in a new batch, the returned group has the new batch in its place.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.

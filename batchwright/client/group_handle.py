@@ -71,7 +71,7 @@ class GroupHandle(BatchHandle):
         """Retry the failed lines of each batch in a new batch. Return the new batches as a group.
 
         Each batch can be retried once. A repeated call returns the same new batches. The returned group has
-        the same id as this group, but only the new batches as handles.
+        the id of this group, and its `handles` are only the new batches.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
@@ -102,7 +102,10 @@ class GroupHandle(BatchHandle):
         return self._change_live(BatchHandle.pause)
 
     def resume(self, *, completion_window: str | None = None) -> "GroupHandle":
-        """Resume the batches that are not completed, as `BatchHandle.resume` does. Return the new group.
+        """Resume the batches that are not completed, as `BatchHandle.resume` does. Return the group as
+        it is now.
+
+        If a batch was continued in a new batch, the returned group has the new batch in its place.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.

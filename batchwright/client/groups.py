@@ -21,7 +21,8 @@ MAX_BATCHES = 100  # batches per page of a list
 
 
 class PartsFailed(Exception):
-    """The API rejected a call for some batches of a group. For the other batches, the call has succeeded.
+    """Raised if the API rejected a call for some batches of a group. For the other batches, the call has
+    succeeded.
 
     You can repeat the call. It tries the rejected batches again, and does not change the others.
 

@@ -1,4 +1,6 @@
-"""Results of a batch, and their merge from the two files of results into input order."""
+"""Results of a batch. The API returns completed and failed lines apart; `InputOrder` puts them into input
+order.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
@@ -23,7 +25,7 @@ class RequestFailed(Exception):
 
 
 class ResultsMissing(Exception):
-    """The batch has ended, but some lines have no result. `batch` is the batch, with its `errors`."""
+    """Raised if a batch has ended and some lines have no result. `batch` is the batch, with its `errors`."""
 
     def __init__(self, batch: Batch, missing: int, lines: int) -> None:
         errors = (batch.errors and batch.errors.data) or []
@@ -99,7 +101,7 @@ class InputOrder:
         return self._numbers[result.custom_id] < self._next
 
     def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
-        """Return the status and the result of the next line in input order; None if the line is not in
+        """Return the status and the result of the next line in input order; None if its result is not in
         `heads`.
 
         `heads` has, for each status, the first result that was not taken; None if there is none.
@@ -117,11 +119,11 @@ class InputOrder:
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Forget the positions in both lists of results, so that both lists are read from the beginning
-        again.
+        """Start to read both lists of results from the beginning again. Return False if no result was read
+        before.
 
-        This is necessary if a line that was read as failed has succeeded since. The line is then in the other
-        list. Return False if both positions already were at the beginning.
+        This is necessary if a line that was read as failed has succeeded since, because it is then in the
+        other list.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
