@@ -27,9 +27,7 @@ ErrorType = Literal[
 
 
 class MessageCounts(ApiObject):
-    """Numbers of requests of a message batch, by state. Together they are always the number of all its
-    requests.
-    """
+    """Numbers of requests of a message batch, by state. The sum is always the number of its requests."""
 
     processing: int
     succeeded: int

@@ -20,8 +20,7 @@ class EstimatedCost(ApiObject):
 class ModelEstimateObject(ApiObject):
     """Estimate for the lines of one model.
 
-    `error` is null. The exception is a model whose lines would all fail without being sent: `error` is then
-    their error code.
+    If all these lines would fail without being sent, `error` is their error code. Otherwise it is null.
     """
 
     model: str

@@ -12,7 +12,7 @@ class DeliveryOrder(Message):
 
     The URL and the secret are not included: the activity reads them from the database. `is_test` is True for
     a test event, which is retried for minutes only. Temporal shares the workers equally between fairness
-    keys. The number of deliveries with a key does not matter. If `fairness_key` is empty, the endpoint's id
+    keys, even if one key has many more deliveries than another. If `fairness_key` is empty, the endpoint's id
     is the key.
     """
 
