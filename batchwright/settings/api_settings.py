@@ -71,8 +71,8 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the configured weight of a tenant. If a weight was set at run time, that weight is used
-        instead.
+        """Return the weight of a tenant in the settings; 1.0 if it has none. A weight set at run time is not
+        considered.
         """
         return self.tenant_weights.get(tenant, 1.0)
 
