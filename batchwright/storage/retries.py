@@ -57,9 +57,9 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result.
 
-        If `attempt` raises an error that is not transient, the error is raised at once. If the error is
-        transient, `attempt` is called again after a wait. But if this retry would begin more than
-        `patience_seconds` (from the constructor) after the first attempt, the error is raised instead.
+        After a transient error, `attempt` is called again after a wait. If this call would begin more than
+        `patience_seconds` after the first one, the error is raised instead. Any other error is raised at
+        once.
 
         Args:
             operation: kind of the storage operation, for metrics and logs.

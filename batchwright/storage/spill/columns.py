@@ -85,7 +85,7 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for the sequences of bytes from which the caller will later fill columns of numbers.
+        """Create a space for sequences of bytes in which the caller collects the numbers of later columns.
 
         The sequences are in memory up to 8 MiB together, and then in files. The caller must close the space,
         to delete these files.
@@ -102,7 +102,9 @@ class ColumnSpace:
         return size <= _SMALL_BYTES or sum(map(len, self._in_memory)) + size <= _MEMORY_BYTES
 
     def _map_memory(self, size: int) -> mmap.mmap | None:
-        """Take memory. Return None if the columns in use leave too little, and these are not small."""
+        """Take memory for new columns. Return None if the limit of memory would be exceeded; small columns
+        are exempt.
+        """
         with self._lock:
             if not self._fits_in_memory(size):
                 return None

@@ -1,4 +1,4 @@
-"""Growing bytes of one activity, which are on the local disk as soon as they take too much memory."""
+"""Growing sequences of bytes of one activity, which move to the local disk when they need too much memory."""
 
 import asyncio
 import os
@@ -53,8 +53,8 @@ class SpillSpace:
         """Run a function that uses this space in a thread, and return its result.
 
         If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
-        the files. All other calls of this space then end as cancelled, too: why the first one was cancelled
-        is the error that the caller has to see.
+        the files. The threads of all other calls then stop with SpoolStopped, and these calls raise
+        CancelledError. So the caller sees the reason of the first cancel, not errors that follow from it.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
