@@ -95,7 +95,9 @@ class ChatAdapter:
 
 @contextmanager
 def _isolated() -> Generator[None]:
-    """Context manager that turns every exception in its block, the operator's code, into MicrobatchFailed."""
+    """Context manager for calls of the operator's code. It turns every exception of them into
+    MicrobatchFailed.
+    """
     try:
         yield
     except BaseException as error:

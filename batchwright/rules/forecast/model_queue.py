@@ -129,8 +129,9 @@ class QueueForecast:
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect in the forecast of when a batch's last line is sent: 0.2 for 20
-        %.
+        """Return the relative error to expect in the forecast of a batch's last line, such as 0.2 for 20 %.
+
+        The time at which this line is sent is forecast.
 
         Args:
             work: the lines of the batch.

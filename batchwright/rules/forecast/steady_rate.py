@@ -1,4 +1,6 @@
-"""Rate of a model while only the model's own speed delays lines. Forecasts for new batches need it."""
+"""Measure how fast a model settles lines when only the model itself is the limit, for forecasts of new
+batches.
+"""
 
 import math
 

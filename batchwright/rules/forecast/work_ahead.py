@@ -127,10 +127,9 @@ class WorkUntil:
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work of all tenants is done when the batch's priority of its tenant has done
-        `in_priority`.
+        """Return how much work all tenants have done when the priority of this batch has done `in_priority`.
 
-        The result includes `in_priority`.
+        A priority belongs to one tenant. The result includes `in_priority`.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)

@@ -120,8 +120,9 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quote characters a line has before its body if no unknown key comes before the body.
+    """Return how many quote characters come before the body of a line: four for each field in `fast`.
 
-    It is assumed that `custom_id`, `method` and `url` all come before the body.
+    The number is right only if all three fields (`custom_id`, `method` and `url`), and no others, come before
+    the body.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

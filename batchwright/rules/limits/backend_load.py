@@ -111,8 +111,7 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded concurrency if lower concurrency did not reduce rejections; otherwise
-        0.
+        """Return the highest recorded concurrency if lower concurrency did not reduce rejections, else 0.
 
         Concurrency is the number of requests in flight when a request was sent. It did not matter if the
         backend rejects about the same fraction of requests at low and at high concurrency. This fraction is

@@ -124,7 +124,7 @@ class LatencyBaseline:
             self.baseline += _FALL * (level + chance - self.baseline) - _DRIFT * chance
 
     def discard_window(self) -> None:
-        """Discard the responses of the current window: they cannot be compared with later responses."""
+        """Discard the responses of the current window, because they cannot be compared with later ones."""
         self._window.clear()
 
     def rebase(self, level: float) -> None:

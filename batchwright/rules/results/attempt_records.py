@@ -30,7 +30,7 @@ class RunningJobRecord(msgspec.Struct):
 
 
 class AttemptRecord(msgspec.Struct):
-    """The fields of a stored record about a line's attempts that are read when its slice no longer runs."""
+    """Fields of a stored record about a line's attempts that are still needed after its slice has ended."""
 
     count: int = 0
     jobs: int = 0

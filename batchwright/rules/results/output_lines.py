@@ -1,6 +1,6 @@
 """Write and read the lines of output and error files.
 
-A response body that is JSON is copied without line breaks and surrounding spaces, and not changed otherwise.
+A response body that is JSON loses only its line breaks and the spaces around it.
 """
 
 from json.encoder import encode_basestring_ascii as _quoted

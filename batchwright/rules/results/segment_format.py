@@ -154,7 +154,7 @@ class SegmentWriter:
 
 
 def tail_bytes(trailer: bytes) -> int:
-    """Return the size of the end of a segment that `read_tail` needs, in bytes.
+    """Return how many bytes from the end of a segment `read_tail` needs.
 
     Args:
         trailer: the last `TRAILER_BYTES` of the segment.
