@@ -39,9 +39,9 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage needs. The time in `paused` blocks does not count.
+    """Measures the time that the storage itself needs for an operation.
 
-    In these blocks, the caller of the storage does other work.
+    In a `paused` block, the caller of the storage does other work, and the stopwatch stands still.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager: the time of its block counts, even inside a `paused` block."""
+        """Context manager for work of the storage inside a `paused` block. The time of its block counts."""
         since = time.perf_counter()
         try:
             yield

@@ -32,21 +32,20 @@ class Columns:
         self._mapping, self.views, self.is_file = mapping, views, is_file
 
     def release_pages(self) -> None:
-        """Let the system decide how much of the file is in memory. Nothing is lost.
+        """Let the system remove pages of the file from memory. Nothing is lost.
 
-        Without this, the process counts all pages of the file that it has read or changed as its own memory.
+        Otherwise, all pages that the process has read or changed count as its own memory.
         """
         if self.is_file:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class ColumnSpace:
-    """Creates columns of numbers.
+    """Creates columns of numbers, in memory or in unnamed files on the local disk.
 
-    All columns that are in use at the same time take at most 64 MiB of memory together. Columns that do not
-    fit are in a file without a name. Columns of up to 1 MiB are in memory even if they do not fit, so that a
-    small batch needs no disk. The memory, or the file, is free as soon as no column is in use.
-    Several threads may use the space at the same time.
+    The columns in use take at most 64 MiB of memory together; further columns are in files. Columns of up to
+    1 MiB are always in memory, so that a small batch needs no disk. Memory and files are freed as soon as no
+    column in them is in use. Several threads may use the space at the same time.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
