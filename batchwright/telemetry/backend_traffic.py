@@ -100,9 +100,8 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of the model if its lines were deferred (sent again later) because of its backends.
-
-        `reason` says why the lines were deferred. Nothing is counted if the reason is no error of a backend.
+        """Count an error of the model if a backend's error is the `reason` why its lines were deferred (sent
+        later).
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
