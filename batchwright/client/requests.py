@@ -1,4 +1,4 @@
-"""Requests of a batch: from a list or a table to the lines of an input file, and back to their custom ids."""
+"""Write requests from a list or a table as lines of an input file, and read the custom ids of such lines."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader

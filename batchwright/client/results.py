@@ -1,5 +1,5 @@
-"""Results of a batch. The API returns completed and failed lines apart; `InputOrder` puts them into input
-order.
+"""Results of a batch. The API returns completed and failed lines in two lists; `InputOrder` puts them into
+input order.
 """
 
 from collections.abc import Iterable, Mapping
