@@ -115,10 +115,9 @@ class BatchOrder(Message):
 
     @property
     def longest_run(self) -> timedelta:
-        """Time after which Temporal ends the workflow, as a safeguard.
+        """Time after which Temporal ends the workflow.
 
-        Usually the workflow's own timers end the workflow earlier. Without a worker, these timers have no
-        effect.
+        Usually timers of the workflow end it earlier. But they have no effect while no worker runs.
         """
         finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
         return self.deadline - self.created_at + finalizing + _SAFETY_MARGIN
