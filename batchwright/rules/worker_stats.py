@@ -30,7 +30,7 @@ def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
 
 
 def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """Return the heartbeat statistics of a worker about its running slices (parts of batches).
+    """Return the heartbeat statistics of a worker about its running slices.
 
     Args:
         slices: number of running slices by (batch id, model).
@@ -67,7 +67,7 @@ def is_polled(queue: str, served: Collection[str]) -> bool:
 
 
 def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
-    """Return each (batch id, model) of which at least one worker runs a slice (part of the lines).
+    """Return each (batch id, model) of which at least one worker runs a slice.
 
     Args:
         reports: the statistics of each worker.
@@ -76,9 +76,7 @@ def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[st
 
 
 def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
-    """Return how many slices (parts of batches) a worker runs, by (batch id, model). `stats` is from its
-    heartbeat.
-    """
+    """Return how many slices a worker runs, by (batch id, model). `stats` is from its heartbeat."""
     found: dict[tuple[str, str], int] = {}
     for name, count in stats.items():
         if name.startswith(_RUNS):

@@ -114,13 +114,13 @@ def _status_of(result: CallResult) -> CallStatus:
 
 
 def success_of(call: Call) -> Response | None:
-    """Return the successful response to a call (single request of a client); None if there is none."""
+    """Return the successful response to a call; None if there is none."""
     response = None if call.answer is None else read_result(call.answer).response
     return response if response is not None and response.is_success else None
 
 
 def error_of(call: Call) -> CallError:
-    """Return the reason why a call (single request of a client) has failed or was cancelled."""
+    """Return the reason why a call has failed or was cancelled."""
     if call.answer is None:
         if call.status is CallStatus.CANCELLED:
             return CallError(0, "cancelled", "The call was cancelled.")

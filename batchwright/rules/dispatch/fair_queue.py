@@ -86,7 +86,6 @@ class FairShare:
         """Record that a tenant begins to wait for a permit, and set its clock.
 
         Args:
-            tenant: the tenant.
             default_weight: the tenant's weight until `grant` or `refresh` sets another weight.
             waiting: the tenants that wait. `tenant` may be one of them.
             now: the current time in seconds.

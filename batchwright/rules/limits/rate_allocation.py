@@ -139,8 +139,8 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
     Args:
         requests_per_second: the rate, above 0.
-        turn_seconds: length of a turn (one run of a slice, which is a part of a batch). A turn may send as
-            many requests as the rate allows in this time, but at least one.
+        turn_seconds: length of a turn. A turn may send as many requests as the rate allows in this time, but
+            at least one.
     """
     lines = max(1, math.floor(min(turn_seconds, MAX_TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(MAX_TURN_LINES, lines))
@@ -165,7 +165,7 @@ class RateAllocation:
         """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
 
         Models that share a rate also share the `dispatch` queue. Their own queues are polled as well, but
-        without a limit, because the slices (parts of batches) in them are only moved to the `dispatch` queue.
+        without a limit, because the slices in them are only moved to the `dispatch` queue.
 
         Args:
             served: names of the models that the fleet serves.
@@ -184,7 +184,7 @@ def allocate_rates(
     Args:
         rates: the rate limits in effect.
         served: names of the models that the fleet serves.
-        turn_seconds: length of a turn (one run of a slice, which is a part of a batch).
+        turn_seconds: length of a turn.
 
     Raises:
         RatesConflict: the models' own rates leave nothing to share.

@@ -57,7 +57,7 @@ class SliceRecord(NamedTuple):
 
 
 def pack_entry(entry: tuple[int, int, int]) -> bytes:
-    """Return the 16 bytes for one line in a plan, which lists a model's lines in dispatch order.
+    """Return the 16 bytes for one line in a plan.
 
     Args:
         entry: offset and length of the line in the input, and the hash of its system prompt.
@@ -66,7 +66,7 @@ def pack_entry(entry: tuple[int, int, int]) -> bytes:
 
 
 def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield each line in a plan (list of a model's lines) as (offset, length, hash of the system prompt).
+    """Yield each line in a plan as (offset, length, hash of the system prompt).
 
     Raises:
         PlanDamaged: `data` does not consist of whole entries of 16 bytes.
@@ -81,7 +81,7 @@ def pack_slice(record: SliceRecord) -> bytes:
 
 
 def unpack_slice(data: bytes, number: int) -> SliceRecord:
-    """Return the record of slice `number` (part of a model's lines) from its bytes in the slice table.
+    """Return the record of slice `number` from its bytes in the slice table.
 
     Args:
         data: the SLICE_BYTES bytes at `number * SLICE_BYTES` in the table.

@@ -42,7 +42,7 @@ class Prompt(Struct, frozen=True, gc=False):
 
     @property
     def shared(self) -> bytes:
-        """The prefix that similar requests share (system messages and tools), as bytes."""
+        """The prefix that similar requests share, as bytes: system messages and tools."""
         return b"\x00".join(self.system) + b"\x01" + self.tools
 
 

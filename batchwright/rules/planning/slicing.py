@@ -127,7 +127,7 @@ class Slicer:
         return ended
 
     def finish(self) -> SliceRecord | None:
-        """Return the last slice (part of the model's lines); None if no line was added."""
+        """Return the last slice; None if no line was added."""
         return self._record() if self._entries else None
 
     def _lines(self) -> int:

@@ -43,7 +43,7 @@ class SegmentDamaged(ValueError):
 
 
 class RecordKind(IntEnum):
-    """Kind of a record in a segment (stored object), such as a result.
+    """Kind of a record in a segment, such as a result.
 
     The numbers are stored in segments, so they must not change.
     """
@@ -70,7 +70,7 @@ class SegmentRecord(Struct, frozen=True, order=True):
 
 
 class RecordLocation(NamedTuple):
-    """Position of a result or other record in its segment (stored object with many results).
+    """Position of one record in its segment.
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
@@ -89,8 +89,7 @@ class RecordLocation(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """Location of one record in a segment (stored object with many results), as the segment's footer lists
-    it.
+    """Location of one record in a segment, as the segment's footer lists it.
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
