@@ -1,4 +1,4 @@
-"""Steps of all phases at the end of a batch: make the rows of its files, delete its intermediate objects,
+"""Work at the end of every batch: make the database rows of its files, delete its intermediate objects,
 update metrics, log and trace.
 
 `finalization/` writes the files.

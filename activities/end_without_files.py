@@ -1,6 +1,5 @@
-"""Insert the row of a batch that starts later, and end a batch without writing its files.
-
-A batch has no files, or they are written later.
+"""Insert the row of a batch that has none yet, and end a batch before its files are written, or without
+files.
 """
 
 import logging

@@ -119,8 +119,7 @@ class BatchScheduling(ScheduleActivities):
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
         """Return the final status of a batch; None if its tenant has deleted it after the end.
 
-        If the batch has not ended, the activity fails and is retried. In this way, the activity waits for the
-        end.
+        While the batch runs, every attempt fails and Temporal retries it. So the activity waits for the end.
 
         Raises (ApplicationError, by type):
             BatchLive: the batch has not ended; retried.
@@ -135,7 +134,9 @@ class BatchScheduling(ScheduleActivities):
         )
 
     async def _applied(self, schedule: ScheduleRow) -> ScheduleRow:
-        """Return the schedule after its interrupted change, if there is one."""
+        """Finish the schedule's pending change, if it has one, and return the schedule. If that fails, return
+        it as it was.
+        """
         try:
             return await apply_pending(schedule, self._database.schedules, self._schedules) or schedule
         except (TemporalUnavailable, TimeZoneUnknown) as error:  # the schedule is used as it was

@@ -95,15 +95,15 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
-    """Check that this worker may use a part of the fleet-wide limit of a backend that serves the model.
+    """Check that this worker may send requests to at least one backend of the model.
 
-    The limit is divided between the workers. A worker that has just started has no part yet. If the limit is
-    smaller than the number of workers, some workers get no part. While interactive calls use the backend, the
-    limit is smaller.
+    A backend may have a limit for the whole fleet, which is divided between the workers. A worker has no part
+    of it right after its start, or if the limit is smaller than the number of workers. While interactive
+    calls use the backend, less of the limit is left to workers.
 
     Raises:
-        Deferred: this worker has no part. The slice returns to its queue for another worker. The database and
-            the metrics get the reason.
+        Deferred: this worker has no part of any limit. The slice returns to its queue for another worker. The
+            database and the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return

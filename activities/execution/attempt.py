@@ -134,8 +134,8 @@ class SliceAttempt:
     def cancelled(self) -> None:
         """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
-        The reason of the stop depends on the cause. The SDK reports one of four causes: the batch was
-        cancelled, the worker shuts down, an operator paused or reset the activity, or the lease was lost.
+        The SDK also reports why. The cause becomes the turn's `StopReason`: the batch was cancelled, the
+        worker shuts down (also used if an operator pauses or resets the activity), or the lease was lost.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
@@ -263,16 +263,11 @@ class SliceAttempt:
                 outcomes.attempts.mark_sending(line, "")
 
     def _may_still_store(self) -> bool:
-        """Return True if the attempt may try again to store results.
+        """Return True if the attempt may try again to store its results.
 
-        Return False in two cases:
-
-        - Another attempt owns the slice.
-        - The grace period ended more than `LAST_FLUSH_SECONDS` ago. In the grace period, requests that are in
-          flight when the slice is stopped may still complete. The workflow soon stops waiting for the slice.
-
-        If the batch has reached the cap on its cost, the workflow waits longer. In this case, only the grace
-        period after the deadline counts.
+        The workflow waits for the slice until the end of the grace period, and `LAST_FLUSH_SECONDS` longer.
+        After that, or after the lease was lost, results are no longer stored. If the batch has reached the
+        cap on its cost, the grace period after the deadline counts.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())

@@ -166,12 +166,9 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if this attempt (turn) has used its time and another slice waits for its place.
 
-        The time is counted from the first line that the turn sends. If the turn has sent no line, it is
-        counted from the start of the turn. So a turn also ends if it gets no permit because other slices send
-        all the time.
-
-        If other slices of this worker can use up the limit for which this slice waits
-        (`SliceDemand.is_spare`), the turn has only `MAX_BLOCKED_SECONDS`, counted from its start.
+        The time is `slice_seconds`, counted from the first line that the turn sends, or from the start of the
+        turn while it has sent none. It is only `MAX_BLOCKED_SECONDS` if the slice waits for a limit that
+        other slices of this worker use up (`SliceDemand.is_spare`).
         """
         now = time.monotonic()
         if self._sender.started_at is None:
@@ -189,15 +186,13 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from its queue. Therefore the result is 0 if a
-        limit stops this slice, but other slices could send:
+        The worker takes another slice from its queue if this number is low. So the result is 0 if a limit
+        stops this slice but not others: a cap or a rate of the tenant, or, on a queue that several models
+        share, a rate of the model. If the model's prefix groups (lines with the same system prompt) are
+        limited, lines of full groups are not counted either.
 
-        - The tenant has reached a cap or a rate.
-        - The model has reached a rate, and the slice is on a queue that several models share.
-
-        If only some lines with the same system prompt may be in flight (`PrefixGroups.width`), the other
-        lines with this prompt are not counted. None of these rules applies if this worker already runs many
-        slices of the tenant (`SliceDemand.is_replaceable` is False).
+        If the worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False), more
+        slices would not help, and all due lines are counted.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0

@@ -159,8 +159,8 @@ class LineAttempts:
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
         """Schedule a retry because the backend has no capacity now. The wait costs the line no attempt.
 
-        If other clients use the backend's slots, the line is due at once. The limit of the backend then
-        decides when it is sent.
+        If the backend is busy with direct requests of other clients, the line is due at once, and the
+        adaptive limit of the backend decides when it is sent.
 
         The line's state is stored only if the change is large enough to matter to a later turn.
         """

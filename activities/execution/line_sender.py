@@ -28,11 +28,10 @@ from batchwright.telemetry.backend_traffic import CHAT
 class LineSender:
     """Sends the lines of one turn, one for each permit.
 
-    The next line waits for a permit. When another request releases a permit, `_on_permit` sends the line in
-    one of two ways. On the fast path, the request is sent at once, and the callback that reads the response
-    settles the line (`_try_send_now`, `_on_response`). A line that has to await more than its response, such
-    as a hook, goes to a task (`RequestTasks`). The fast path saves CPU time,
-    because a task for each request would cost more than all other work for the request.
+    The next line waits for a permit. When it gets one, `_on_permit` sends it. Most lines take the fast path,
+    without a task: the request is sent at once, and the callback that reads the response settles the line
+    (`_try_send_now`, `_on_response`). A task for each request would cost more CPU time than all other work
+    for it. Only a line that must await more than its response, such as a hook, gets a task (`RequestTasks`).
 
     Attributes:
         tasks: requests that tasks await.

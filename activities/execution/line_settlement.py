@@ -210,8 +210,7 @@ class LineSettler:
         return OutboundRequest(line.request_id, custom_id, body)
 
     def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report an outcome to the objects that adapt to it: the limits, the prefix groups and the memory
-        budget.
+        """Report an outcome to the adaptive limits, the prefix groups and the memory budget.
 
         The memory budget gets the size of the response's body.
         """

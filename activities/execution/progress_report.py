@@ -61,9 +61,9 @@ class SliceReporter:
         """Withdraw the slice's waiting reason, and stop counting the slice as deferred (returned to its
         queue).
 
-        Call this at the end of a turn that has sent lines. There are two exceptions. If the model's circuit
-        breaker allows only trial requests, the waiting reason stays. If another turn follows, the slice still
-        counts as deferred.
+        Call this at the end of a turn that has sent lines. If the model's circuit breaker allows only trial
+        requests, the waiting reason stays. If another turn follows as well, the slice also still counts as
+        deferred.
         """
         is_open = self._open_circuit() is not None
         if not is_open:

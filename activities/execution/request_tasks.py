@@ -293,7 +293,7 @@ class RequestTasks:
         return True
 
     def _may_send(self) -> bool:
-        """Return False if the turn stops, or if another attempt may have the slice."""
+        """Return True while the turn has no reason to stop and no other attempt may have the slice."""
         return self._stop.reason is None and self._turn.lease.is_valid
 
     def _may_send_again(self, sent: InFlightRequest) -> bool:
@@ -306,7 +306,7 @@ class RequestTasks:
         sent.permit.charge(len(sent.line.data))
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
-        """Return True and count the request against the rates if the line may be sent again now."""
+        """Count one more request of the line against the rates if it may be sent now. Return True then."""
         may_send = self._may_send_again(sent)
         if may_send:
             self._count_repeat(sent)
@@ -354,15 +354,14 @@ def _limits_of(router: ModelRouter, model: str) -> LimitConfig:
 
 
 async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
-    """Return True if the backend responds now, False if it does not, and None if this is unknown.
+    """Return True if the backend responds now, False if it does not, and None if this cannot be found out.
 
-    Call this before a line is sent again after a request without a response. The result shows whether the
-    line or the backend was at fault (decision 0005).
+    Call this before a line is sent again after a request without a response. The result shows if the line or
+    the backend was at fault (decision 0005). If the backend has answered another line since this line was
+    last sent, it is up. If not, its list of models is requested.
 
-    - If the backend has answered another line since this line was last sent, return True without a request.
-    - If not, request the backend's list of models. Return True if the backend responds, False if it does not.
-    - There is one exception. Some backends have answered lines before, but have never responded to a request
-      for their list of models. If such a backend does not respond, return None.
+    None is returned if that request gets no response, but the backend has answered lines before and has never
+    responded to such a request.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -124,7 +124,7 @@ class _PlacedLines:
 
         Args:
             number: number of the model to which the shard belongs.
-            place: number of lines in the shard that come before `lines`.
+            place: how many lines of the shard come before `lines`.
             lines: the lines in this part of the shard.
         """
         found: list[tuple[MissingLine, bytes]] = []

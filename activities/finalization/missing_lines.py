@@ -32,8 +32,8 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: the line without a result that would have been sent first, as its offset in the input in
-            bytes, by model. Models whose lines all have a result are left out.
+        first_of: by model, the offset in the input of the line that comes first in the plan among those
+            without a result. A model has no entry if all its lines have a result.
     """
 
     def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:
@@ -55,7 +55,9 @@ class MissingLines:
 
     @property
     def end(self) -> int:
-        """Position in the input, in bytes, after the last line without a result. There must be one."""
+        """Position in the input, in bytes, after the last line without a result. At least one line has no
+        result.
+        """
         offset, length, *_ = _MISSING.unpack(
             self._rows.read(len(self._rows) - _MISSING.size, len(self._rows))
         )

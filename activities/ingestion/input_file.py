@@ -1,4 +1,4 @@
-"""Make the input file of a batch without an upload: copy an object that the batch names, or write its calls.
+"""Make the input file of a batch for which no file was uploaded: copy an object in a bucket, or write calls.
 
 The result is a file of the tenant in Batchwright's own storage, like an upload. All later steps read this
 file, so the object may change or disappear afterwards.

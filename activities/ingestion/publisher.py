@@ -242,11 +242,11 @@ class Publisher:
             await self._storage.put(object_keys.resumed_segment(self._prefix, number), data)
 
     def _settle(self, positions: Iterator[tuple[int, int]], spool: InputSpool) -> bytes:
-        """Return a segment of about `_PIECE_BYTES` with the error results of the next lines; empty if there
-        are no more lines.
+        """Return a segment with the error results of the next lines, about `_PIECE_BYTES`; empty after the
+        last line.
 
         Args:
-            positions: offset and length of each line that has no segment yet.
+            positions: offset and length of each line that is in no segment yet.
         """
         segment = SegmentWriter()
         for offset, length in positions:

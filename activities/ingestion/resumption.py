@@ -158,10 +158,7 @@ class ResumedResults:
         self._flush()
 
     def segment(self, number: int) -> bytes:
-        """Return the content of the segment with this number in `segments`.
-
-        A segment is an object with many results.
-        """
+        """Return the content of the segment with this number in `segments`."""
         position, length = self.segments[number]
         return os.pread(self._spool.file.fileno(), length, position)
 

@@ -107,7 +107,7 @@ class Scanner:
         Args:
             canonical: returns the model for an alias, and any other name unchanged.
             resumed: the results to reuse; None if the batch does not resume another batch.
-            new_bytes: creates the storage for data of each line.
+            new_bytes: creates a growing array of bytes, which may be on the local disk.
         """
         order, settings = context.order, context.settings
         self.deadline_passed = False  # if True, only the positions of lines are recorded

@@ -131,9 +131,8 @@ class OutputCopies(OutputCopyActivities):
 
 
 def _sentence_of(error: ObjectMissing | ObjectRefused | StorageUnavailable) -> str:
-    """Return why an attempt failed, as a sentence for the tenant.
-
-    It contains no details of the installation.
+    """Return why an attempt failed, as a sentence for the tenant. The sentence names nothing of the
+    installation.
     """
     match error:
         case ObjectMissing():

@@ -30,7 +30,7 @@ class RetentionTurn:
     another turn can continue.
 
     Attributes:
-        cutoffs: for each kind of data, a time. Data from before this time is deleted.
+        cutoffs: the time before which data is old enough to be deleted, for each kind of data.
         dry_run: True to delete nothing and only count.
         seconds: maximum duration of the turn.
     """

@@ -32,11 +32,7 @@ class CallbackSubscriptions(Protocol):
         ...
 
     def subscribe(self, id: str) -> CallbackFuture:
-        """Return a future that gets the first callback (a backend's report that a job has ended) with this
-        id.
-
-        The callback may already have arrived.
-        """
+        """Return a future for the callback with this id. A callback that has already arrived counts, too."""
         ...
 
     def unsubscribe(self, id: str, call: CallbackFuture) -> None:
@@ -50,7 +46,7 @@ class CallbackSubscriptions(Protocol):
     async def read_now(self, id: str) -> None:
         """Read one callback without waiting for the next poll. If it has arrived, its future is then done.
 
-        While the database is unavailable, this waits.
+        While the database is unavailable, this method waits.
         """
         ...
 
@@ -132,8 +128,8 @@ class CallbackWatch(CallbackSubscriptions):
     async def poll(self) -> bool:
         """Read callbacks that have arrived, and pass them to the waiting jobs. Return True if there are more.
 
-        If no job waits, no query is sent. One query reads at most a quarter of the worker's memory budget, or
-        one larger callback, and first those that expire first.
+        If no job waits, no query is sent. A query reads callbacks in the order in which they expire, together
+        at most a quarter of the worker's memory budget. A larger callback is read alone.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

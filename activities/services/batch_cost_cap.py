@@ -120,8 +120,7 @@ class BatchCosts:
     def end(self, cost: SliceCost) -> None:
         """Record that the turn of a slice has ended.
 
-        This object still counts the slice's cost until the last report of the cost is certainly in the
-        database.
+        The slice's cost stays counted here until its last report is certainly in the database.
         """
         cost.ended_at = self._clock()
 

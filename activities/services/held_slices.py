@@ -56,7 +56,11 @@ def _nothing() -> int:
 
 @dataclass(eq=False)
 class TaskQueueSlices:
-    """Slices that this worker took from one task queue, and its searches for slices of other tenants.
+    """Slices that this worker took from one task queue, and its searches for slices of certain tenants and
+    batches.
+
+    A worker can only take the next slice of a queue. In a search it takes one more slice, in the hope that it
+    belongs to a tenant or a batch that has none here.
 
     Attributes:
         slots: one object for each taken slice, including slices that have not begun to run and slices whose
@@ -65,19 +69,18 @@ class TaskQueueSlices:
         lines: average number of unsettled lines of the slices read so far.
         rate: responses per second of the model, as `measure_rate` computes it.
         answered: number of responses until the time `measured_at`.
-        sought: time of the last search for a slice of each tenant.
-        sought_batches: time of the last search for each batch that goes first among the batches of its
-            tenant.
-        seek_after: earliest time of the next search for a tenant, after `_MAX_MISSES` misses.
-        seek_more_after: earliest time of the next search for one more batch of a tenant.
+        sought: by tenant, the time of the last search for one of its slices.
+        sought_batches: by batch, the time of the last search for one of its slices. Only for batches that go
+            first in their tenant.
+        seek_after: no search for a tenant before this time. Set after `_MAX_MISSES` misses.
+        seek_more_after: no search before this time for a further batch of a tenant that has lines here.
         is_seeking: True while a search for a tenant or a batch runs. A search ends when the next slice
             arrives.
-        seeking: tenant without lines on this worker for which the worker searches; empty if there is no such
-            search.
-        misses: number of wrong slices in a row that came in searches for such tenants (`_end_search`).
+        seeking: the tenant that the worker searches for, if it has no lines here; empty if it has, or if no
+            search runs.
+        misses: number of failed searches in a row for tenants without lines here (`_end_search`).
         is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search reset it.
-        is_first_checked: True if no batch that goes first among those of its tenant needs a search now.
-            `set_waiting` resets it.
+        is_first_checked: the same for batches that go first in their tenant. `set_waiting` resets it.
     """
 
     slots: set[object] = field(default_factory=set[object])
@@ -102,7 +105,7 @@ class TaskQueueSlices:
         return [held for held in self.slices if held.ready is None or held.ready()]
 
     def measure_rate(self, answered: int, now: float) -> None:
-        """Update `rate`. `answered` is the number of the model's requests so far that have ended.
+        """Update `rate` from the number of the model's requests that have ended so far (`answered`).
 
         If the last measurement is less than `_MEASURE_SECONDS` ago, do nothing.
         """

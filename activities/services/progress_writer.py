@@ -40,8 +40,8 @@ class ProgressReporter:
     async def send(self) -> None:
         """Write the buffered counts now.
 
-        If they cannot be written, for example because the call is cancelled, they stay buffered for the next
-        call: a finished slice reports its counts only once. An unavailable database is only logged.
+        Counts that cannot be written stay in the buffer for the next call, because a finished slice does not
+        report its counts again. An unavailable database is only logged.
         """
         async with self._writing:
             pending, self._pending = self._pending, {}

@@ -27,7 +27,7 @@ _CREDENTIAL_REASONS = {
 
 
 def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
-    """Return why a model waits. The text continues a sentence that begins with the model's name.
+    """Return why a model waits. The text is a clause, such as "no backend serves this model".
 
     The text quotes the last error that the backend returned for this tenant. It never quotes an error of
     another tenant.

@@ -164,8 +164,8 @@ class SliceDemand:
         """Return True if the slice must stop sending, because another slice waits for its place on this
         worker or for its memory.
 
-        The place of such a slice becomes free only with its last response. So at most as many slices yield as
-        other slices wait. Once the result was True, it stays True.
+        A slice that yields frees its place only with its last response. So one slice yields for each slice
+        that waits, and no more. After the result was True once, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -178,8 +178,8 @@ class SliceDemand:
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
         """Return True if other slices on this worker can use up the limit for which this slice waits.
 
-        Two conditions must be met: `limit` applies to this slice and to at least `_MAX_BLOCKED_SLICES` other
-        slices, and all of these slices come from the queue `ALL_MODELS`.
+        This is so only in the queue `ALL_MODELS`, and only if `limit` applies to more than
+        `_MAX_BLOCKED_SLICES` slices that come from it.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -189,9 +189,10 @@ class SliceDemand:
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
     def is_replaceable(self, held: HeldSlice) -> bool:
-        """Return True if the worker should take other slices in addition while this slice may not send.
+        """Return True if the worker should take more slices while this slice may not send.
 
-        This is so if the worker holds at most `_MAX_BLOCKED_SLICES` slices of the same tenant and queue.
+        This is so as long as the worker holds at most `_MAX_BLOCKED_SLICES` slices of this tenant from this
+        queue.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
@@ -233,8 +234,8 @@ class SliceDemand:
         Args:
             name: task queue from which slices are taken, named by its model.
             here: this worker's slices from this queue.
-            arrived: number of slices to leave out. They have just arrived, and the caller decides if the
-                worker needs them.
+            arrived: number of slices that have just arrived and are not counted, because the caller asks if
+                they are needed.
         """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)
@@ -250,8 +251,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the waiting batches that have no slice on this worker, up to `_MAX_YIELDING`.
 
-        A slice may have no lines to send now, but only requests in flight. In the queue `ALL_MODELS`, such a
-        slice occupies no place on the worker, so it does not count as a slice on this worker.
+        In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place, so it does not
+        count.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
@@ -267,7 +268,7 @@ class SliceDemand:
         return min(_MAX_YIELDING, sum(missing))
 
     def _uncapped(self, model: str) -> Mapping[str, int]:
-        """Return how many batches wait for a model, by tenant.
+        """Return how many batches have lines of the model to send, by tenant.
 
         Tenants that have reached a cap in this process are left out.
         """
@@ -281,9 +282,9 @@ class SliceDemand:
     def _seeks_tenant(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a slice of a tenant.
 
-        The search is for a tenant that has more waiting batches than batches with lines on this worker. If
-        the tenant has no lines on this worker at all, the search starts at once. If it has some, there is a
-        search every `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that is found.
+        The worker searches for a tenant if some of its waiting batches have no lines here. If the tenant has
+        no lines here at all, the search starts at once; otherwise after `_SEEK_SECONDS`. `_end_search`
+        decides what happens to the slice that arrives.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -313,8 +314,8 @@ class SliceDemand:
         """Return True if the worker should take another slice, to search for a batch that goes first.
 
         Such a batch is sent before all other batches of the same tenant and priority, but has no slice on
-        this worker. Without a search, it would wait until this worker has sent all lines that it has now. A
-        search is repeated after `_SEEK_SECONDS`.
+        this worker. Without a search, it would wait until this worker has sent all lines that it holds. The
+        search is repeated every `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

@@ -1,4 +1,5 @@
-"""Stored results, read back: segments (stored objects with many results each), and an index in input order.
+"""Read stored results back: segments (stored objects with many results each), and an index in input order.
 
-Finalization writes the output files from it. Ingestion reads the results of a batch that is resumed.
+Finalization writes the output files from the index. Ingestion uses it for the results of a batch that is
+resumed.
 """

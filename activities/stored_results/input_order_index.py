@@ -164,7 +164,7 @@ class ResultIndex:
         """Add error results for lines that had no result. These results are in no stored segment.
 
         Args:
-            lines: pairs of the offset of a line in the input, and the line to write to the error file for it.
+            lines: for each line, its offset in the input and the line for the error file.
         """
         self.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in lines])
 
@@ -189,9 +189,9 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, an error if there is none.
 
-        If a line still has several candidates, select the one whose segment (stored object) has the lowest
-        name. If results are added later, call this again. An earlier selection must then not be used any
-        longer, because its rows are deleted.
+        Of several successes, or several errors, the one whose segment has the lowest name is selected. If
+        results are added later, call this again. The earlier selection is then no longer usable, because its
+        rows are deleted.
         """
         output, error = self._selected
         output.clear()

@@ -34,8 +34,8 @@ def unpack_row(row: bytes) -> RecordRow:
 
 
 class RecordRows:
-    """A list of rows. Each row says where a record (a result or an attempt of a line) is stored. The rows are
-    in `stored`, which may be on the local disk.
+    """A list of rows, in memory or on the local disk. Each row says where a record (a result or an attempt of
+    a line) is stored.
     """
 
     def __init__(self, stored: GrowingBytes) -> None:
@@ -48,7 +48,7 @@ class RecordRows:
         return unpacked_rows(self._stored, _ROW)
 
     def offsets(self) -> Iterator[int]:
-        """Yield one offset for each row: where the line of the row's record begins in the input."""
+        """Yield for each row the offset of its line in the input."""
         return (key >> 1 for key, _, _, _ in self)
 
     def between(self, first: int, end: int) -> list[RecordRow]:

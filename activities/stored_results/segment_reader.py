@@ -27,22 +27,19 @@ class SegmentReader:
         self._seen: set[str] = set()
 
     async def read_segment(self, key: str) -> int:
-        """Read one stored object with results (a segment). Return the number of its results.
-
-        Return 0 if there is no object with this storage key.
-        """
+        """Read one segment and return the number of its results; 0 if storage has no object with this key."""
         data = await self._get(key)
         return 0 if data is None else await self._spool.off_loop(self._index.add_segment, key, data)
 
     async def read_prefix(self, root: str) -> int:
-        """Read all stored objects with results (segments) under a key prefix. Return the number of results.
+        """Read all segments under a key prefix. Return the number of results.
 
         Call this only if no process writes or merges segments under this prefix any longer.
         """
         return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
 
     async def read_live_prefix(self, root: str) -> None:
-        """Read all stored objects with results (segments) under a key prefix, while a slice may merge them.
+        """Read all segments under a key prefix while a slice may still be merging some of them.
 
         A merge replaces several segments by one new segment. If a segment disappears, the prefix is listed
         again to find the new segment.
@@ -58,7 +55,7 @@ class SegmentReader:
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
 
     async def _read_new(self, new: list[ObjectInfo]) -> bool:
-        """Read stored objects with results (segments). Return False if at least one no longer exists."""
+        """Read these segments. Return False if at least one no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*_groups(new), []]:
             found, _ = await run_both(self._read(group), self._spool.off_loop(self._index_segments, read))

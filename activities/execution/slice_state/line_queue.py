@@ -87,10 +87,7 @@ class SliceLine(Struct, eq=False):
 
     @property
     def due_group(self) -> int:
-        """Prefix group of the line: lines with the same system prompt. `DueLines` orders lines by this group.
-
-        If the line's job already runs at a backend, the line has no group (0).
-        """
+        """Prefix group of the line: lines with the same system prompt. 0 if the line's job already runs."""
         return self.prefix_group if self.prefix_group and self.attempt.job is None else 0
 
 
@@ -173,7 +170,7 @@ class DueLines(Generic[Line]):
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
     def only_full_groups(self) -> bool:
-        """Return True if all groups are full: each should wait for a response now."""
+        """Return True if all groups are full, so that each should wait for a response."""
         return all(self._prefixes.is_full(group) for group, lines in self._groups.items() if lines)
 
 

@@ -86,7 +86,7 @@ class SegmentBuffer:
         self.errors = ErrorTally()
 
     def restore(self, stored: StoredResults) -> None:
-        """Add the counts and the stored objects with results (segments) of the slice's earlier attempts.
+        """Add the counts and the segments of the slice's earlier attempts.
 
         Call this once, before results are added.
         """
@@ -148,7 +148,7 @@ class SegmentBuffer:
             wait = min(wait * 2, _MAX_RETRY_SECONDS)
 
     async def flush(self) -> None:
-        """Store the buffered results together, in one object (a segment).
+        """Store the buffered results as one segment.
 
         Raises:
             StorageUnavailable: storage does not respond. The results stay in the buffer.
@@ -185,7 +185,7 @@ class SegmentBuffer:
     async def compact(self, min_segments: int, is_lease_valid: Callable[[], bool]) -> None:
         """Merge small segments of the slice into one if there are at least `min_segments` of them.
 
-        A segment is an object with many results. The old segments are deleted after the new one is stored.
+        The old segments are deleted after the new one is stored.
 
         Args:
             is_lease_valid: returns False if another attempt may own the slice. The old segments are then not
@@ -204,7 +204,7 @@ class SegmentBuffer:
                 await self._storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the smallest of the slice's stored objects with results (segments), in the order of writing.
+        """Return the slice's smallest segments, in the order of writing.
 
         They have at most 8 MiB in total.
         """
