@@ -36,11 +36,11 @@ class HeldBytes:
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. At the end of the block, all
-        bytes that it has counted are freed.
+        """Context manager that yields a function to count bytes of the tenant. All of them are free again at
+        the end of the block.
 
-        The argument of the function is the number of additional bytes; it is negative if bytes are freed
-        earlier. If a limit would be exceeded, the function counts nothing and raises ApiError (429).
+        The argument of the function is the number of bytes to add, or to subtract if it is negative. If a
+        limit would be exceeded, the function counts nothing and raises ApiError (429).
         """
         counted = 0
 

@@ -24,8 +24,8 @@ class DenialRecorder:
     """Records in the audit log that a caller was denied an action.
 
     An action is an operation that a route declares for the audit log. Authentication denies a request before
-    FastAPI finds its route, so this class finds the route and its action itself. One case is not recorded: a
-    caller lacks the scope for an action on its own tenant's data.
+    FastAPI finds its route, so this class finds the route and its action itself. If only the scope for an
+    action on the caller's own tenant is missing, nothing is recorded.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:

@@ -65,14 +65,12 @@ class AuditLog:
         """Return the dependencies that record requests to a route of tenants, if the target of the request
         exists.
 
-        A tenant could fill the audit log by repeating an action that leaves its target in existence.
-        Therefore a tenant gets 429 after 60 such requests per minute. For actions that end their target, the
-        limit is 600 per minute.
+        A tenant gets 429 after 60 such requests per minute, because it could fill the log with an action that
+        can be repeated, such as a pause. If the action ends its target, such as a deletion, the limit is 600.
 
         Args:
-            ends: for an action that ends its target, such as a deletion: a function that gets the target's
-                state, and returns False if the target has already ended. The request is then not recorded.
-                None for an action that can be repeated.
+            ends: only for an action that ends its target. The function gets the target's state, and returns
+                False if the target has already ended. The request is then not recorded.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 

@@ -49,9 +49,9 @@ class Sessions:
         return found.key if found is not None and found.is_usable(now) else None
 
     def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
-        """Return a function that returns the session's API key; None if the session is no longer valid.
+        """Return a function that returns the session's API key, or None after the session has ended.
 
-        The function reads the key from the database again if it was last read more than `RECENT_SECONDS` ago.
+        The function reads the key from the database at most every `RECENT_SECONDS`.
 
         Args:
             key: the session's key, which the caller has just read.

@@ -46,9 +46,8 @@ class HeaderSizeAndBodySpeedMiddleware:
 class _TimedBody:
     """Receives a request body, and rejects clients that send too slowly.
 
-    A client has a time budget in seconds. The budget decreases only while the server waits for the client.
-    Each received byte adds some time, up to the initial value. When the body is complete, the budget is no
-    longer checked.
+    A client has a time budget in seconds. Waiting for the client uses it up, and each received byte adds some
+    time. A request whose budget is used up gets a 408.
     """
 
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:
@@ -56,8 +55,7 @@ class _TimedBody:
 
         Args:
             receive: ASGI function that returns the next message of the client.
-            seconds: time budget at the beginning: how long the server waits for the client in total. The
-                budget never becomes larger than this.
+            seconds: the time budget at the beginning, and also its maximum.
             rate: number of received bytes that add one second to the budget.
         """
         self._receive = receive

@@ -53,8 +53,8 @@ async def encoded(
 ) -> AsyncGenerator[bytes]:
     """Yield the body of a response: `first`, followed by `rest`. Compress it unless `compression` is None.
 
-    Pieces are compressed in a thread, one at a time. Without compression, they are sent in parts, because the
-    connection of a slow client keeps a part that it cannot send yet, and the next one.
+    Pieces are compressed in a thread, one at a time. Uncompressed pieces are yielded in parts of at most 128
+    KiB, because the connection of a slow client keeps two parts in memory.
 
     Args:
         flushes: True for a live stream. The client can then decompress each piece as soon as it arrives.

@@ -25,12 +25,11 @@ _TRUE, _ABSENT = b"true", (b"false", b"null")
 
 
 class CallBodies:
-    """Reads the bodies of single calls. With a body, a line of a batch stays within its limits for bytes and
-    nesting.
+    """Reads the bodies of single calls, and limits their size.
 
-    The bytes of all bodies in the memory of this process count towards the limits of `HeldBytes`. The bytes
-    of a body count until its call (a single request) is accepted. If the client waits for the answer on the
-    same connection, they count until the connection ends.
+    A call becomes a line of a batch. So its body must be small enough for a line, and must not be nested more
+    deeply. Until the call is accepted, the bytes of its body count towards the limits of `HeldBytes`. If the
+    client waits for the answer on the same connection, they count until the connection ends.
     """
 
     def __init__(self, settings: Settings, held: HeldBytes) -> None:

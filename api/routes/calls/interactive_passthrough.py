@@ -88,7 +88,7 @@ class InteractiveForwarder:
 
         Args:
             fields: the fields of the request's body.
-            opened: what the request holds until the response is sent, such as its place in a memory limit.
+            opened: resources of the request, such as counted bytes. They are kept until the response is sent.
 
         Raises:
             ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are
@@ -250,9 +250,7 @@ class InteractiveRoutes:
 
 
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
-    """Return the body for the backend. The second item is True if the client must not see the usage in the
-    stream.
-    """
+    """Return the body for the backend, and True if the client must not see the usage in the stream."""
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
 

@@ -53,10 +53,7 @@ class EventRelay(Response):
 
 
 class HeldResponse(Response):
-    """Response that keeps the resources of its request until the client has received the last piece.
-
-    One such resource is the count of the answer's bytes in memory.
-    """
+    """Response that keeps resources of its request, such as counted bytes, until it is sent completely."""
 
     def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
         self._opened = opened

@@ -42,11 +42,11 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    """Return the fields of a request that its response object repeats. The result is a JSON object.
+    """Return the fields of a request that its response object repeats until the backend has answered.
 
-    The response object repeats them until the backend has answered. The fields are stored until a day after
-    the call has ended, so their size is limited to MAX_ECHOED_BYTES. If there are more bytes, only the
-    smallest fields are returned. A response without an answer then shows defaults for all other fields.
+    The result is a JSON object. It is stored until a day after the call has ended, so it has at most
+    MAX_ECHOED_BYTES. If there are more bytes, only the smallest fields are returned, and the response object
+    shows defaults for the others.
     """
     kept, size = dict[str, msgspec.Raw](), 0
     for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):

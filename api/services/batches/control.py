@@ -133,10 +133,11 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _count_change(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
-        """Count a pause or resume before it is sent to the batch's workflow, and return the batch's row.
+        """Count a pause or a resume before its signal is sent to the batch's workflow. Return the batch's
+        row.
 
-        Also count one that changes nothing, because it is a signal, too. The stored reason `paused` cannot
-        show which ones change nothing: after a crash, it may differ from the state of the workflow.
+        Changes are counted because each signal makes the workflow's history longer. A signal that changes
+        nothing counts, too.
 
         Raises:
             ApiError: the batch has ended or is being cancelled (409), or no more changes are allowed now

@@ -194,9 +194,11 @@ class BatchCreator:
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
         """Return the row of the batch. If it has no row yet, start the batch with `start`.
 
+        The batch is first counted towards the tenant's quota again, because an earlier admission may have
+        ended.
+
         Raises:
-            ApiError: the batch has no row, and the tenant has too many live batches (429). An earlier
-                admission of the batch may have ended.
+            ApiError: the batch has no row, and the tenant has too many live batches (429).
         """
         row = await self._batches.get(order.tenant, order.batch_id)
         if row is None:

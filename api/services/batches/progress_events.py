@@ -76,8 +76,8 @@ class Topic:
         self.source: object = None  # values from which the latest poll made an event; None before the first
 
     def publish(self, event: Event, source: object) -> None:
-        """Send an event to all listeners, unless they already have it. `source` are the values from which it
-        was made.
+        """Send an event to all listeners, unless they already have it. `source` has the values from which the
+        event was made.
         """
         self.source = source
         if event.id != self.event.id:

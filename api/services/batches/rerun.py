@@ -187,8 +187,9 @@ class BatchReruns:
         parameters: BatchCreate,
         build: Callable[[BatchCreate], Awaitable[tuple[BatchOrder, FileRow | None]]],
     ) -> BatchOrder:
-        """Build a rerun and store its claim on the lines of the batch. Return the order of the batch that has
-        the claim.
+        """Build a new batch for these lines, and claim the lines for it. Return its order.
+
+        If another new batch already has the claim, return the order of that batch.
         """
         table, tenant = self._deps.database.reruns, row.order.tenant
         await QuotaChecks(self._deps, tenant).check_live_batches()

@@ -186,7 +186,9 @@ class Calls:
         return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
     async def _accepted(self, tenant: str, id: str) -> Call | None:
-        """Return a stored call that has ended or whose batch was started. Only then is it accepted."""
+        """Return a stored call if it is accepted: it has ended, or its batch was started. If not, return
+        None.
+        """
         call = await self._calls.get(tenant, id)
         if call is None or call.status.has_ended:
             return call

@@ -277,8 +277,8 @@ class BackendAnswer:
         """Set how many tokens the call counts towards the limits per minute. Call this at the end of the
         call.
 
-        `charge` contains an estimate until then. If a successful answer reports no tokens, the estimate
-        stays, as for lines of batches.
+        Until then, an estimate counts. It stays if a successful answer reports no tokens, as for lines of
+        batches.
         """
         if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
             charge.keep_estimate()

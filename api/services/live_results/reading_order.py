@@ -13,8 +13,8 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """Numbers of lines whose results are read from storage together, and the position `end` of the next
-    window.
+    """Lines whose results are read from storage together, and the position `end` at which the next window
+    begins.
     """
 
     lines: list[int]

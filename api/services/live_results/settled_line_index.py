@@ -139,9 +139,10 @@ class LiveIndex:
         return map(RequestIds(self._order.batch_id).of, self._lines.all_offsets())
 
     def count_use(self, lines: int) -> None:
-        """Count lines that were looked up. After many, let the system decide how much is in memory.
+        """Count lines that were looked up. From time to time, release the pages of the index on disk from
+        memory.
 
-        Without this, the process would count the whole index on disk as its own memory after some time.
+        Without this, the whole index would at some time count as memory of the process.
         """
         self._used += lines
         if self._used >= _LINES_PER_RELEASE:
