@@ -1,4 +1,4 @@
-"""The clock of leases and permissions. It also counts the time while the machine is suspended.
+"""Clock for leases and permissions, which also counts the time while the machine is suspended.
 
 A lease is the right of a worker to send the lines of a slice.
 """

@@ -100,5 +100,5 @@ class ApiDependencies:
 
     @cached_property
     def input_objects(self) -> InputObjects:
-        """The reader of objects that clients name as inputs. It is closed when the process stops."""
+        """The reader of objects in S3 that clients name as inputs. It is closed when the process stops."""
         return InputObjects(self.settings)

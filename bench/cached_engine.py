@@ -20,7 +20,8 @@ _MAX_SECONDS = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A line. `prompt` is the number of its system prompt. The tokens are those of this line alone.
+    """A line. `prompt` is the number of its system prompt, whose tokens are not included in the line's
+    tokens.
 
     `due_group` is the same number as `prompt`; 0 if the worker must not know which system prompt the line
     has.

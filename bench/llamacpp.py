@@ -1,9 +1,9 @@
 """Runs batches against llama.cpp's own server with a tiny random model, on an embedded stack.
 
-`python -m bench.llamacpp` sends calls directly to the server, first alone and then while a batch runs. It
-prints how long the calls take, and how many of the other slots the batch uses, for several values of
-`in_flight`. The machine should have no other load. `make .venv/.tools/llamacpp/.installed` installs the
-server.
+`python -m bench.llamacpp` sends calls directly to the server, first alone and then while a batch runs. For
+several values of `in_flight`, it prints how long the calls take, and how many of the slots that they leave
+free the batch uses. The machine should have no other load. `make .venv/.tools/llamacpp/.installed` installs
+the server.
 """
 
 import argparse

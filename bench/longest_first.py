@@ -49,7 +49,7 @@ WORKS: dict[str, Work] = {
 
 
 def seconds(work: Work, count: int, seed: int, order: PlanOrder) -> float:
-    """Return the seconds that a batch takes whose `count` lines are sent in `order`, `PERMITS` at a time."""
+    """Return how many seconds a batch of `count` lines takes in this order, with `PERMITS` lines in flight."""
     random = Random(seed)
     tokens: dict[bytes, float] = {}
     for number in range(count):

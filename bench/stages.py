@@ -55,9 +55,9 @@ def shares(stacks: Stacks) -> dict[str, float]:
 def stage_of(stack: tuple[str, ...]) -> str:
     """Return the stage of a batch, such as ingestion, to which a call stack belongs.
 
-    Ingestion, finalization, workflows and the database are stages that count first: a stack with any of their
-    functions belongs to this stage. Any other stack belongs to the stage of its innermost known function. The
-    main function of the process does not count, because every stack has it.
+    If any function in the stack belongs to ingestion, finalization, a workflow or the database, that is the
+    stage. If not, the innermost known function decides. The main function of the process is ignored, because
+    every stack has it.
 
     Args:
         stack: functions with their files, the outermost first.

@@ -34,10 +34,11 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A request that is answered later, as a job. The simulator answers it with the code for HTTP requests.
+    """A request that is answered later, as a job. It runs like a request over HTTP, and its response is
+    stored.
 
-    The response is stored as the job's result. If the backend rejects the request at once, `rejection` is the
-    response to the submission. Otherwise `rejection` is None.
+    If the backend rejects the job at once, `rejection` is the response to the submission. Otherwise it is
+    None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:

@@ -167,8 +167,7 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
 def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
     """Return the exit code for these batches.
 
-    If at least one batch is unfinished, it is the code for unfinished. Otherwise, if at least one batch has
-    failed, it is the code for failed. Otherwise it is the code for completed.
+    The first of these that is true decides: a batch is unfinished, a batch has failed, all are completed.
     """
     codes = {exit_code(batch.status) for batch in batches}
     order = (ExitCode.UNFINISHED, ExitCode.FAILED)

@@ -87,7 +87,9 @@ def _checked_start(text: str | None) -> str | None:
 
 
 def start_value(text: str) -> str | int:
-    """Return a start time from the command line as the API accepts it: Unix seconds as an integer."""
+    """Convert a start time from the command line for the API: Unix seconds to an integer, any other text
+    unchanged.
+    """
     return int(text) if text.isascii() and text.isdecimal() else text
 
 

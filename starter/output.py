@@ -126,8 +126,8 @@ def discard_stdout() -> None:
 def print_json(value: BaseModel) -> None:
     """Print `value` as one line of JSON, with only those fields that were given when it was created.
 
-    So a response of the API is printed exactly as the API returned it, but a terminal gets control characters
-    as `\\u` escapes.
+    So a response of the API is printed as the API returned it. A terminal gets control characters as `\\u`
+    escapes.
     """
     text = to_json(_given_fields(value), inf_nan_mode="null").decode()
     print(terminal_json(text) if sys.stdout.isatty() else text)

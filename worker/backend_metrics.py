@@ -104,8 +104,8 @@ class StaleSeriesRemover:
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: names that may have series. A name that is not in `present` has ceased to exist. Its ten
-                minutes begin at the first call of `update` without it.
+            counted: further names that may have series. A name that is in `counted` but not in `present` no
+                longer exists.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

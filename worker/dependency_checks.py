@@ -33,9 +33,9 @@ _FAILURES_BEFORE_BLOCKING = 2
 class DependencyMonitor:
     """Checks dependencies regularly, and decides if the worker may start slices (activities that send lines).
 
-    `failing` is a text with the required dependencies that failed the last check, and their errors.
-    `blocking` is the same text while the worker may not start slices. This begins with the second failed
-    check in a row, and ends when all required dependencies respond. At all other times, the texts are empty.
+    `failing` is a text with the required dependencies that failed the last check, and their errors; empty if
+    none failed. `blocking` is the same text, but only after a second failed check in a row. While it is not
+    empty, the worker may not start slices.
 
     Args:
         checks: health checks by the name of the dependency.

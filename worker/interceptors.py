@@ -297,8 +297,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
         """Run one attempt to send a slice (a part of a model's lines). If it fails, report this as a waiting
         reason.
 
-        One case is not reported here: no backend of the model accepts requests now. The attempt itself
-        reports this reason, and clears it later.
+        If no backend of the model accepts requests now, the attempt itself reports this and clears it later.
         """
         try:
             return await super().execute_activity(input)

@@ -156,9 +156,8 @@ class LimitShareUpdater:
         return rates
 
     def is_taken(self, url: str) -> bool:
-        """Return True if interactive requests are the reason why this worker may send nothing to a backend.
-
-        Without these requests, it would have a part of the backend's limit.
+        """Return True if this worker may send nothing to a backend, and would have a part of its limit
+        without the interactive requests.
         """
         return url in self._taken
 
@@ -186,10 +185,10 @@ class LimitShareUpdater:
     def _reserved(self, url: str) -> int:
         """Return how many requests in flight at a backend are kept free for interactive requests.
 
-        The number of interactive requests varies around its mean by about the square root of the mean. So the
-        mean and half of this root are kept free. Half is enough, because a request without a free place only
-        waits for the next line to end. If the present number of interactive requests minus the root is higher
-        than this, the traffic has grown, and the higher number is kept free.
+        The number of interactive requests varies around its mean, by about the square root of the mean. The
+        mean and half of this root are kept free: 18 if the mean is 16. This is enough, because an interactive
+        request without a free place only waits until the next line ends. If many more requests are in flight
+        now, the traffic has grown. Their number minus the root is then kept free.
 
         If a backend serves direct callers first, nothing is kept free, because it refuses lines of batches
         itself.

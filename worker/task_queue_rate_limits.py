@@ -112,13 +112,11 @@ class RateLimitSync:
     async def sync(self, polled: Collection[str] | None = None) -> None:
         """Read Batchwright's rates, and set or remove the limits on the server accordingly.
 
-        Failures are logged, and the next call tries again. The limits of all queues with a rate are set. For
-        other queues, limits are removed only if this process polls them, or if it does not know yet which
-        queues it polls.
+        Each queue with a rate gets its limit. The limit of a queue without a rate is removed, unless it is
+        known that this process does not poll the queue. Failures are logged, and the next call tries again.
 
         Args:
-            polled: queues that the process polls from now on. If it is None, the queues of the last call
-                stay.
+            polled: queues that the process polls from now on; None if they are the same as in the last call.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)
@@ -170,9 +168,9 @@ class RateLimitSync:
             logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
 
     def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
-        """Log a failure to read or set a limit, but only once if the same error is repeated.
+        """Log a failure to read or set a limit, unless the last one was the same.
 
-        `is_limited` is True if the queue needs a limit. Failures for other queues are not logged.
+        Failures are logged only for queues that need a limit (`is_limited`).
         """
         if error.message == self._last_error or not is_limited:
             return

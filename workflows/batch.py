@@ -93,8 +93,8 @@ class BatchWorkflow:
     def abandon(self) -> None:
         """End the batch without output files. An operator sends this signal if the files cannot be written.
 
-        The stored results are kept. The signal has an effect only while the files are being written, or if
-        the batch already has its final status and only its files are missing.
+        The stored results are kept. The signal has an effect only while the files are being written, or are
+        still missing after the batch got its final status.
         """
         self._files.abandon()
 
@@ -190,9 +190,9 @@ class BatchWorkflow:
     async def _wait_for_start(self) -> bool:
         """Wait until the batch's `start_at`. Return False if the batch is cancelled before that time.
 
-        A timer is used, and not Temporal's start delay, because each signal would end that delay. Meanwhile,
-        the batch's row is inserted, if the API could not do so: without it, the batch could not be found. The
-        start does not wait for this, because ingestion inserts a missing row too.
+        Temporal's start delay is not used, because any signal would end it. Meanwhile, an activity inserts
+        the batch's row if the API could not, so that clients find the batch. The start does not wait for this
+        activity, because ingestion would insert the row, too.
         """
         start = self._order.start_at
         if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:
@@ -215,9 +215,8 @@ class BatchWorkflow:
     async def _ingest(self) -> IngestResult | None:
         """Run the ingestion activity, even after the deadline, and return its result.
 
-        Ingestion validates the input and plans its lines. Return None if the activity failed, the batch was
-        cancelled, or an operator abandoned its files. If only the input is invalid, the activity does not
-        fail, and its result says so.
+        Ingestion validates the input and plans its lines. An invalid input is a result, not a failure. Return
+        None if the activity failed, the batch was cancelled, or an operator abandoned its files.
         """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())

@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class BatchFiles:
-    """The output files of one batch, and the end of the batch that depends on them.
+    """Writes the output files of one batch, and ends the batch.
 
     Args:
-        enter: shows a new status of the batch.
+        enter: called with each new status of the batch.
 
     Attributes:
         are_pending: True if the batch has its final status, and only its files are missing.
@@ -175,8 +175,7 @@ class BatchFiles:
         return BatchResult(status=row, total=total)
 
     def report_failure(self, what: str, error: ActivityError) -> None:
-        """Report an activity's failure to the tenant. The batch fails, unless it already has its final status
-        and only its files are missing.
+        """Report an activity's failure to the tenant, and fail the batch if it has no final status yet.
 
         `what` is the start of the sentence for the tenant, such as "The results could not be written".
         """

@@ -71,8 +71,8 @@ def abandoned(*, results_kept: bool) -> str:
 def gave_up_on_storage(error: BaseException | None) -> bool:
     """Return True if an activity has failed because storage is unavailable.
 
-    An activity fails in this way only if its options say that it must not wait for storage. All other
-    activities are retried. The result is False for every other failure, and if `error` is None.
+    Only activities whose options forbid waiting for storage fail for this reason; all others are retried. The
+    result is False for any other failure, and if `error` is None.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

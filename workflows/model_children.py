@@ -42,10 +42,9 @@ class ModelRuns:
     The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
     change is being sent, the new change is sent afterwards, so no change is lost.
 
-    Each pause or resume adds three to six events for each model to the history of the batch's workflow, and
-    Temporal ends a workflow with more than 51,200 events. If the history is long, the pauses that still fit
-    are therefore spread over the rest of the completion window. A pause that has to wait is not sent if the
-    batch is resumed meanwhile. A resume or a stop is always sent at once.
+    Temporal ends a workflow with more than 51,200 events, and each pause or resume adds three to six events
+    for each model. So if the history is long, a pause may have to wait (`_pause_interval`). If the batch is
+    resumed before that, the pause is never sent. A resume or a stop is always sent at once.
 
     Args:
         order: the batch.
@@ -123,10 +122,7 @@ class ModelRuns:
         return await child
 
     async def _wait_to_pause(self) -> None:
-        """If the model runs have to pause, wait until the next pause may be sent.
-
-        Return at once if they have to run or to stop, also if this becomes so during the wait.
-        """
+        """Wait until the next pause may be sent, or until the batch no longer has to pause."""
         if self._last_pause_at is None or self._desired_state() is not DesiredState.PAUSED:
             return
         remaining = self._last_pause_at + self._pause_interval() - workflow.now()
@@ -142,8 +138,8 @@ class ModelRuns:
     def _pause_interval(self) -> timedelta:
         """Return the least time between two pauses.
 
-        It is 0 until a quarter of the events for pauses and resumes is used up. Then it spreads the pauses
-        for which events are left over the rest of the completion window.
+        It is 0 until a quarter of the allowed events of the history are used. After that, the pauses that
+        still fit into the history are spread evenly over the rest of the completion window.
         """
         used, most = workflow.info().get_current_history_length(), self._order.policy.max_change_events
         if used < most / 4:

@@ -89,9 +89,8 @@ class RetentionWorkflow:
         )
 
     def _continue_at(self, position: SweepPosition | None) -> None:
-        """Record where the next turn continues within the present kind of data.
-
-        If `position` is None, this kind is finished, and the next turn begins with the next kind.
+        """Record where the next turn continues. None means that this kind of data is finished and the next
+        kind follows.
         """
         if position is None:
             del self._kinds[0]

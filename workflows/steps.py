@@ -1,4 +1,4 @@
-"""Wait for a step of a batch, which is an activity, and cancel it if it is no longer wanted."""
+"""Wait for an activity of a batch, and cancel it if the batch no longer needs it."""
 
 from collections.abc import Callable
 from datetime import timedelta

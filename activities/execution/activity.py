@@ -41,15 +41,14 @@ class Execution(ExecutionActivities):
 
     @activity.defn
     async def run_slice(self, request: SliceRequest) -> SliceResult:
-        """Send the lines of a slice that have no stored result yet, for a limited time.
+        """Send the lines of a slice that have no stored result yet, and return the slice's counts.
 
-        Return the slice's counts. A slice is a part of a batch's lines. One attempt of this activity is a
-        turn, limited in time. A line with a stored result is never sent again, even if processes are killed.
+        A slice is a part of a batch's lines. One attempt of this activity is a turn, limited in time. A line
+        with a stored result is never sent again, even if processes are killed.
 
-        In the result, `finished` is True if every line has a stored result. It is False if the slice ended
-        early, because it was cancelled, its deadline passed, or the batch reached the cap on its cost. If
-        changed rates require that the slice runs on another task queue, the result has only `target_queue`,
-        the name of that queue.
+        The result has `finished` if every line has a stored result. It has `finished=False` if the slice was
+        cancelled, its deadline passed, or the batch reached the cap on its cost. It has only `target_queue`
+        if the slice must move to that task queue, because rates have changed.
 
         Raises:
             TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn
@@ -117,14 +116,13 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
-    """Check that the worker still needs the slice. If it does not, return the slice to its queue.
+    """Check that the worker needs the slice. If it does not, return the slice to its queue.
 
-    A worker sometimes searches for a slice of a certain tenant or batch. But it always gets the next slice of
-    the queue, possibly of another tenant or batch. If the worker does not need such a slice, the slice is
-    surplus (`HeldSlice.is_surplus`).
+    To find a slice of a certain tenant or batch, a worker can only take the next slice of the queue, which
+    may be another one. If it does not need that slice, the slice is surplus (`HeldSlice.is_surplus`).
 
-    The slice still runs in two cases: if its deadline has passed, and if its last attempt crashed. In the
-    second case, a new attempt that ends early would hide the crash.
+    A surplus slice still runs if its deadline has passed. It also runs if its last attempt crashed, because
+    an attempt that ends early would hide the crash.
 
     Raises:
         TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.

@@ -134,8 +134,8 @@ class SliceAttempt:
     def cancelled(self) -> None:
         """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
-        The SDK also reports why. The cause becomes the turn's `StopReason`: the batch was cancelled, the
-        worker shuts down (also used if an operator pauses or resets the activity), or the lease was lost.
+        If the batch was cancelled, the turn stops with CANCELLED. If the worker shuts down, or an operator
+        pauses or resets the activity, it stops with SHUTDOWN. In all other cases, the lease was lost.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:

@@ -125,11 +125,9 @@ class JobRunner:
     async def cancel(self) -> None:
         """Cancel the turn's running jobs at their backends if their results can no longer be used.
 
-        This is so in three cases: the deadline has passed, the batch was cancelled, or the batch has reached
-        the cap on its cost.
-
-        If the turn stops for another reason, for example because the batch is paused, do nothing. The jobs
-        keep running, and the next attempt of the slice waits for them.
+        They cannot be used after the deadline, after a cancel of the batch, or if the batch has reached the
+        cap on its cost. If the turn stops for another reason, such as a pause, the jobs keep running, and the
+        next attempt of the slice waits for them.
         """
         reason, cost = self._stop.reason, self._cost
         if reason not in (StopReason.DEADLINE, StopReason.OVER_CAP, StopReason.CANCELLED):

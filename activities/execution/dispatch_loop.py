@@ -57,7 +57,7 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the send loop check at once, instead of at its next tick, whether it has to stop."""
+        """Make the send loop check now, and not at its next tick, if it has to stop."""
         if not self._sender.may_send_now():
             self._sender.leave_queue()
         self._state.wake.set()
@@ -166,9 +166,9 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if this attempt (turn) has used its time and another slice waits for its place.
 
-        The time is `slice_seconds`, counted from the first line that the turn sends, or from the start of the
-        turn while it has sent none. It is only `MAX_BLOCKED_SECONDS` if the slice waits for a limit that
-        other slices of this worker use up (`SliceDemand.is_spare`).
+        The time is `slice_seconds`, counted from the first line that the turn has sent, or from the start of
+        the turn before that. If other slices of this worker use up the limit for which this slice waits
+        (`SliceDemand.is_spare`), the time is only `MAX_BLOCKED_SECONDS`.
         """
         now = time.monotonic()
         if self._sender.started_at is None:

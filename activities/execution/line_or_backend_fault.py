@@ -65,9 +65,8 @@ class FaultAttribution:
     ) -> Budget:
         """Return what an outcome costs its line, such as one of its attempts.
 
-        Usually, this is the budget that the outcome itself names. There is one exception: the outcome names
-        ATTEMPT, but the backend is at fault. The result is then CAPACITY, so that the line only has to wait
-        and keeps all its attempts.
+        This is the budget that the outcome names. But if the outcome names ATTEMPT and the backend is at
+        fault, it is CAPACITY: the line keeps its attempts and only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget

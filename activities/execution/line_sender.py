@@ -1,7 +1,7 @@
 """Send the lines of one turn, each when it gets a permit, and settle the lines that succeed at once.
 
-A permit is the right to have one request in flight. The code from the permit of one line to the permit of the
-next awaits nothing.
+A permit is the right to have one request in flight. To save CPU time, most lines are sent and settled in
+callbacks, which await nothing.
 """
 
 import math

@@ -19,9 +19,8 @@ async def check_window(
 ) -> ValidationError | None:
     """Forecast when a validated batch will be done.
 
-    Return an error if the batch is refused; None if it is not. Two conditions must be met to refuse it: the
-    forecast says that it cannot be done within its completion window, and the tenant's admission policy is to
-    refuse such batches.
+    Return an error if the batch is refused: it cannot be done within its completion window, and the tenant's
+    admission policy is to refuse such batches. In all other cases, return None.
 
     The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
     first stored forecast and decision.

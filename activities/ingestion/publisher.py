@@ -312,8 +312,7 @@ def _pack_entries(entries: Iterator[PlanEntry]) -> bytes:
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
     """Count the lines that have a result before any line is sent, by model.
 
-    There are two kinds of such lines. Some have a result that was copied from the source batch, which this
-    batch resumes. The others failed during ingestion.
+    Their results were copied from the batch that this batch resumes, or they failed during ingestion.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():

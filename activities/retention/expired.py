@@ -89,10 +89,11 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 
 
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete old database rows of three kinds: ended batches, uploads, and records of deleted batches.
+    """Delete old database rows of three kinds, in this order: ended batches, uploads, records of deleted
+    batches.
 
-    The rows are deleted in this order. Return the position at which the next turn continues; None after the
-    last row. A position with the id of an upload means that all rows of batches were processed.
+    Return the position at which the next turn continues; None after the last row. A position with the id of
+    an upload means that all rows of batches were processed.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 

@@ -44,7 +44,7 @@ class CallbackSubscriptions(Protocol):
         ...
 
     async def read_now(self, id: str) -> None:
-        """Read one callback without waiting for the next poll. If it has arrived, its future is then done.
+        """Read one callback now, and not at the next poll. If it has arrived, its future is done afterwards.
 
         While the database is unavailable, this method waits.
         """

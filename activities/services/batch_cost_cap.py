@@ -1,12 +1,12 @@
 """The cost so far of the batches whose slices run in this process, compared with their caps.
 
-A process knows the cost of its own slices at once. It knows the cost of slices on other workers from its last
-refresh. So a batch may cost a little more than its cap. Some requests are in flight when the cap is reached,
-and other workers notice the reached cap only about three seconds later.
+A process knows the cost of its own slices at once, and the cost of slices on other workers from its last
+refresh. So a batch may cost a little more than its cap: some requests are in flight when the cap is reached,
+and other workers notice this only about three seconds later.
 
 When a process finds that the cap is reached, it sends no more lines of the batch. At its next refresh, it
-records in the database that the cap is reached, unless the cap was raised before that. The slices end only
-after this record. So a change of a cap that the API has accepted always takes effect.
+records this in the database, and only then its slices end. If the cap was raised before that, nothing is
+recorded and sending continues. So a change of a cap that the API has accepted always takes effect.
 """
 
 import time

@@ -29,14 +29,13 @@ class StoredShares(TenantShares):
 
     Everything is read from the database every two seconds.
 
-    A cap limits requests in flight. The cap of a tenant is divided between the workers that run slices of the
-    tenant. The cap of an API key is divided between the workers that run slices of the key's batches. A
-    worker learns of other workers from their heartbeats. So when another worker begins its first such slice,
-    the parts together may exceed the cap for a few seconds.
+    A cap limits requests in flight. The cap of a tenant or API key is divided between the workers that run
+    slices of its batches. A worker learns of other workers from their heartbeats. So for a few seconds after
+    another worker begins its first such slice, the parts together may exceed the cap.
 
-    The rates of a tenant are divided in the same way. But a new worker sends nothing until the other workers
-    know of it. The part of a rate that interactive calls use is subtracted before the rate is divided. At
-    least a tenth of the rate is always left to batches.
+    The rates of a tenant are divided in the same way, but a new worker sends nothing until the other workers
+    know of it. The part of a rate that interactive calls use is subtracted first. At least a tenth of the
+    rate is always left to batches.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
@@ -137,8 +136,8 @@ class StoredShares(TenantShares):
 def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return the part of a tenant's or an API key's cap that one worker may use.
 
-    The parts of all workers add up to the cap. There is one exception: if the cap is lower than the number of
-    workers, each worker gets 1, because with a part of 0, its slices would never end.
+    The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
+    worker gets 1, because with a part of 0, its slices would never end.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

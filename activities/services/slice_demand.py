@@ -121,8 +121,8 @@ class SliceDemand:
     def _end_search(self, name: str, here: TaskQueueSlices, found: HeldSlice) -> bool:
         """End a search for a slice. Return True if the slice that was found must return to its queue.
 
-        The worker searches for a certain tenant or batch, but gets the next slice of the queue. This slice
-        must return if it is wrong and the worker does not need its lines. These rules are applied in order:
+        In a search for a certain tenant or batch, the worker gets the next slice of the queue. The slice must
+        return if it is wrong and the worker does not need its lines. These rules are applied in order:
 
         - The slice is right if no other slice of its tenant has lines on this worker.
         - If the search was for a tenant without lines on this worker, every other slice is wrong.
@@ -234,8 +234,8 @@ class SliceDemand:
         Args:
             name: task queue from which slices are taken, named by its model.
             here: this worker's slices from this queue.
-            arrived: number of slices that have just arrived and are not counted, because the caller asks if
-                they are needed.
+            arrived: number of slices that have just arrived and are not counted, because the caller decides
+                if they are needed.
         """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)

@@ -84,8 +84,8 @@ class ResultIndex:
     Segments may be added in any order. `select` then selects one result for each line.
 
     Raises, from all methods that use rows:
-        StorageFull, StorageUnavailable: the rows do not fit into memory, and the local disk is full or cannot
-            be used.
+        StorageFull, StorageUnavailable: the index does not fit into memory, and the local disk is full or
+            cannot be used.
     """
 
     def __init__(self, spool: ResultSpool) -> None:

@@ -16,8 +16,8 @@ _MAX_RESULT_BYTES = 1024 * 1024  # maximum size of a job's result in its callbac
 async def body_of(database: Database, delivery: WebhookDelivery, endpoint: WebhookEndpoint) -> bytes:
     """Return the body of the request that delivers a webhook to an endpoint.
 
-    In most cases, the body is an event. But an endpoint can also be the callback URL of a single job, which
-    is a request that a client sends without a batch. The body is then this job with its result.
+    Usually, the body is an event. If the endpoint is the callback URL of a single job (a request that a
+    client sends without a batch), the body is this job with its result.
 
     Raises:
         DatabaseUnavailable: the database does not answer.

@@ -142,9 +142,7 @@ class NewKeyTarget(KeyTarget):
 
 
 class RateTarget:
-    """The rate limit of one model, or the rate limit over all models. For the latter, the target's id is
-    empty.
-    """
+    """The rate limit of one model. If the target's id is empty: the rate limit over all models."""
 
     type = AuditTargetType.RATE
 

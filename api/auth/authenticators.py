@@ -308,10 +308,10 @@ def has_key_header(headers: Headers) -> bool:
 
 
 def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
-    """Return the API key that the headers contain.
+    """Return the API key in the headers, or the bearer token (any other text after `Bearer`) if they contain
+    no key.
 
-    If no header contains an API key, return the bearer token (any other text after `Bearer`). Return None if
-    there is neither, or if headers contain different keys or different tokens.
+    Return None if the headers contain different keys or tokens, or only texts that are neither.
 
     Raises:
         AccessDenied: the request has no header for a key or token.

@@ -1,6 +1,4 @@
-"""/v1/batches: create, list, get, cancel and delete batches. Extensions pause, resume and retry them, and
-more.
-"""
+"""/v1/batches: create, list, get, cancel and delete batches, and extensions such as pause and retry."""
 
 import logging
 from typing import Annotated

@@ -1,5 +1,5 @@
-"""Section of the benchmark: ingestion (reading the input) of a batch of the largest size that is allowed by
-default, and of a batch with twenty times as many lines.
+"""Section of the benchmark: ingestion (reading the input) of two batches. One has the largest size that is
+allowed by default, the other has twenty times as many lines.
 """
 
 import random

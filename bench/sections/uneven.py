@@ -43,11 +43,10 @@ class Case:
             slices wait.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
-        sample: number from which the response times are computed. It is chosen so that no very long response
-            decides the duration of the case. Such a response would hide unused permits.
-        is_queued: True if all batches are planned before the first line is sent. This is for short cases with
-            many batches. Without it, planning would take most of the time, and fewer lines than permits would
-            be ready.
+        sample: number from which the response times are computed. With the chosen number, no response is so
+            long that it alone decides the duration, which would hide unused permits.
+        is_queued: True if all batches are planned before the first line is sent. Needed for short cases with
+            many batches, which would otherwise wait for planning most of the time.
         before: figures of an earlier version, in which a turn always ended when its time was over.
     """
 

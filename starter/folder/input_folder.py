@@ -127,7 +127,7 @@ class InputFolder:
         """Move a dropped file into a new hidden directory in `input/writing`. Return the name of this
         directory.
 
-        `place` and `file` identify the file: an item of `dropped_files` and the name of its directory entry.
+        `dropped_files` has yielded the file as `place` and a directory entry with the name `file`.
 
         Raises:
             FileExistsError: an earlier file with this name is still in the directory, because it could not be

@@ -61,9 +61,9 @@ class ParquetTable:
         Texts are read as dictionaries, which contain each different text once. One row group is read at a
         time, because pyarrow cannot join the dictionaries of several row groups.
 
-        There is one exception: pyarrow cannot read texts in lists as dictionaries if only some texts of the
-        row group are encoded in this way. The rest of such a row group is read row by row, without
-        dictionaries.
+        If pyarrow cannot read a row group in this way, the rest of the group is read row by row, without
+        dictionaries. This happens if a list contains texts, and the file stores only some of them as a
+        dictionary.
         """
         for group in range(file.num_row_groups):
             done = 0
@@ -202,7 +202,7 @@ class _Chunk:
 
 
 def _size_of(value: object) -> int:
-    """Return about how many bytes a value has in Arrow, at most.
+    """Return an upper estimate of the size of a value in Arrow, in bytes.
 
     If a text is not ASCII, each of its characters counts with the most bytes that a character has in UTF-8.
     """

@@ -120,7 +120,7 @@ class WaitingReasonMonitor:
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
         """Return a waiting reason for each live batch whose next activity reads or writes files.
 
-        The reason says that no worker polls the queue of these activities. Call this only if this is true.
+        The reason says that no worker polls the queue of these activities. The caller has checked this.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -191,8 +191,8 @@ class WaitingReasonMonitor:
         Args:
             model: name of the model.
             depth: number of slices of all batches that wait in the queue.
-            waits_for_own: True if slices of this batch and model run, or if no other batch has lines for the
-                queue. If False, the batch waits for slices of other batches.
+            waits_for_own: False if the batch waits for slices of other batches. True if some of its own
+                slices for this model run, or if no other batch has lines for the queue.
         """
         if not depth:
             return ""  # running slices report their own reasons
@@ -217,10 +217,10 @@ class WaitingReasonMonitor:
             self._due[key] = WaitingReason(model=model, reason=reason, since=now, fleet_wide=True)
 
     async def _report_due(self, reasons: Mapping[_BatchModel, str]) -> None:
-        """Report the changes to the workflows, as far as the budgets of the batches allow.
+        """Report changed reasons to the workflows, as far as the signal budget of each batch allows.
 
-        The others stay due, unless they no longer agree with `reasons`: another control worker has then
-        written a later change. To withdraw a reason that this process has reported costs no budget.
+        A change that cannot be reported now stays due. It is dropped when `reasons` no longer contains it.
+        The withdrawal of a reason that this process has reported is always allowed.
         """
         self._due = {key: due for key, due in self._due.items() if due.reason == reasons.get(key, "")}
         for key, due in list(self._due.items()):

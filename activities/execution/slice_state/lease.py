@@ -37,8 +37,8 @@ class Heartbeat(Protocol):
 class SliceLease:
     """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
 
-    The lease ends at `valid_until`. This is shortly before Temporal may give the slice to another worker. The
-    time is measured with a clock that keeps running while the machine is suspended.
+    The lease ends at `valid_until`, shortly before Temporal may give the slice to another worker. The clock
+    of the lease keeps running while the machine is suspended.
     """
 
     def __init__(
@@ -85,13 +85,10 @@ class SliceLease:
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if the slice's first heartbeat can wait, because its first attempt has just started.
+    """Return True if this is the slice's first attempt and it has just started. Its first heartbeat can wait.
 
-    Return False if a heartbeat must be sent at once, in two cases:
-
-    - This is a later attempt. Its heartbeat must report the crashes of earlier attempts.
-    - This is a first attempt that started long ago, in a process that was frozen. Its heartbeat shows if it
-      still owns the slice.
+    A later attempt must send a heartbeat at once, to report the crashes of earlier attempts. So must a first
+    attempt that started long ago in a frozen process, to find out if it still owns the slice.
 
     If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
     """

@@ -146,7 +146,7 @@ class BudgetGroupRoutes:
         return json_response(await self._get(group))
 
     async def delete(self, kind: _Kind, name: _Name, tenant: _TenantQuery = None) -> Response:
-        """Delete a budget group. Its members are not deleted: they keep only their own budgets."""
+        """Delete a budget group. Its members are not deleted, and keep only their own budgets."""
         group = _checked_group(kind, tenant, name)
         try:
             await self._groups.delete(group)

@@ -275,9 +275,8 @@ class Calls:
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
         """Start the batch of a call, unless this process has already started it.
 
-        If Temporal is unavailable, delete the call, because it is not accepted. It stays if another request
-        has stored it again meanwhile. If a batch has already collected the call, this function returns
-        without an error.
+        If Temporal is unavailable, the call is not accepted, so delete it, unless another request has stored
+        it again meanwhile. If a batch has already collected the call, it is accepted, and no error is raised.
 
         Raises:
             TemporalUnavailable: the batch was not started, and no batch has collected the call.

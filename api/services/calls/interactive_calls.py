@@ -171,9 +171,9 @@ class InteractiveCalls:
         answer.
 
         Each request to a backend counts towards the limits per minute. Before each request, these limits and
-        the holds are checked. A hold is an operator's order to send no calls of a tenant or a model. If no
-        further request is possible or allowed after a backend has refused the call, or if the holds cannot be
-        read, the refusal is yielded as the answer.
+        the holds are checked. A hold is an operator's order to send no calls of a tenant or a model. If a
+        backend has refused the call and no other backend may get it now, the refusal is yielded as the
+        answer.
 
         Raises:
             _NotSent: no backend may get the call, or the last backend did not answer.

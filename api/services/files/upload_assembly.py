@@ -134,7 +134,9 @@ class _AssembledFile:
         return max(self._bytes - self._upload.bytes, 0)
 
     def described(self, row: FileRow) -> FileRow:
-        """Return a copy of the file's row with the size and the name of the stored content."""
+        """Return the file's row. If the file was decompressed, the row has the size and the name of the
+        decompressed file.
+        """
         if not self._content.is_expanded:
             return row
         return row.model_copy(update={"bytes": self._bytes, "filename": expanded_name(row.filename)})

@@ -34,7 +34,8 @@ class BatchLines(NamedTuple):
     Attributes:
         columns: all columns that follow.
         offsets: for each line, the byte at which it begins in the input file.
-        distances: for each line, how many lines before it its original is; 0 if the line is not a duplicate.
+        distances: for each line, its number minus the number of its original; 0 if the line is not a
+            duplicate.
         originals, duplicates: pairs of line numbers, sorted. Line `duplicates[n]` repeats line
             `originals[n]`.
         entries, lengths: for each pair, the position and length of the duplicate's record in `texts`, in

@@ -106,9 +106,9 @@ def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchOb
     """Yield the state of the batch after each event from the API's stream and after each poll. This never
     ends.
 
-    When a stream ends, the batch is polled once, and the stream is opened again. If a stream has sent no
-    event, it is not opened again, because the API may be old, or a proxy may hold back events. The exception
-    is a stream that was refused with status 503, because this problem is temporary.
+    When a stream ends, the batch is polled once, and the stream is opened again. After a stream without any
+    event, the batch is only polled, because the API may be old, or a proxy may hold back events. A stream
+    that was refused with status 503 is opened again, because this problem is temporary.
 
     Args:
         interval: seconds between two polls.

@@ -234,7 +234,7 @@ def priority(
 ) -> None:
     """Change the priority of a live batch.
 
-    It counts among the batches of the same tenant.
+    Only batches of the same tenant are compared by priority.
     """
     with operator_client(url, tenant) as client:
         _print(client.prioritize_batch(batch_id, value), json)

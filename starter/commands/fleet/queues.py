@@ -18,8 +18,8 @@ def queues(
 ) -> None:
     """Show the backlog of Temporal task queues.
 
-    A queue without pollers is not processed: its tasks wait. Limits are slices per second. If you name
-    models, only the names of their queues are printed, without a connection to Temporal.
+    The tasks of a queue without pollers wait. Limits are slices per second. If you name models, only the
+    names of their queues are printed, without a connection to Temporal.
     """
     if models:
         for model in models:

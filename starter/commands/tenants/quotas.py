@@ -167,7 +167,7 @@ def set_quotas(
 ) -> None:
     """Change some quotas of a tenant and keep all others.
 
-    Changes take effect at once. For running batches, changes of weight, cap, rates and models take up to 5
+    Changes take effect at once. Changes of weight, cap, rates and models reach running batches within 5
     seconds.
     """
     given = {

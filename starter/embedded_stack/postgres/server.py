@@ -1,4 +1,4 @@
-"""Starts and stops the embedded PostgreSQL server, whose programs come with a wheel. POSIX systems only.
+"""Starts and stops the embedded PostgreSQL server. Its programs are in a Python package. POSIX systems only.
 
 If a killed process has left a server running on the same data, this server is used.
 """
