@@ -198,8 +198,7 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the current row of an upload whose assembly has failed with `error`, if the upload has
-        ended.
+        """Return the row of an upload that ended while its assembly failed with `error`.
 
         Another request may have completed or cancelled the upload, or retention may have ended it.
 

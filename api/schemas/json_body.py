@@ -206,7 +206,7 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
 
 @cache
 def _schema_of(model: type[BaseModel]) -> Mapping[str, object]:
-    """Return the JSON schema of `model`. The caller does not change it.
+    """Return the JSON schema of `model`. The caller must not change it.
 
     The schema is cached, because several routes have the same body, and tests build the application many
     times.

@@ -73,12 +73,14 @@ class QuotaChecks:
                 await self._admissions.admit(admission)
 
     async def batch_admission(self, batch_id: str) -> Admission | None:
-        """Return the admission of a new batch, to count it later; None if the tenant has no limit."""
+        """Return an object with which a later transaction counts a new batch; None if the tenant has no
+        limit.
+        """
         limit = (await self.limits()).live_batches
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
 
     def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
-        """Return the admission of a file or upload, to count it later; None if the tenant has no limit."""
+        """Return an object with which a later transaction counts a file or upload; None if there is no limit."""
         return Admission(self._tenant, id, Quota.STORED_BYTES, size, quota.limit) if quota.limit else None
 
     @asynccontextmanager

@@ -106,5 +106,5 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the line id in every result line with this custom id."""
+    """Return the bytes that follow the id in a result line, if the line has this custom id."""
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()
