@@ -49,7 +49,7 @@ WORKS: dict[str, Work] = {
 
 
 def seconds(work: Work, count: int, seed: int, order: PlanOrder) -> float:
-    """Return how many seconds a batch of `count` lines takes in this order, with `PERMITS` lines in flight."""
+    """Return how many seconds a batch of `count` lines takes in this order, `PERMITS` lines at a time."""
     random = Random(seed)
     tokens: dict[bytes, float] = {}
     for number in range(count):

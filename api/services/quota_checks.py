@@ -80,7 +80,7 @@ class QuotaChecks:
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
 
     def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
-        """Return an object with which a later transaction counts a file or upload; None if there is no limit."""
+        """Return an object with which a later transaction counts a file or upload; None without a limit."""
         return Admission(self._tenant, id, Quota.STORED_BYTES, size, quota.limit) if quota.limit else None
 
     @asynccontextmanager
