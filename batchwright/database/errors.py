@@ -4,11 +4,11 @@ DatabaseError
   DatabaseUnavailable   the database does not answer now; the caller can retry (Temporal retries activities)
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
   SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
-  MigrationFailed       a migration failed and was rolled back; earlier migrations stay applied
-  UnknownCursor         a list cannot continue after the id `after`, because no such object exists
-  UnknownBatch          the batch to change has no row
-  FileInUse             a batch needs the file as its input: it has not ended, or its files are not written
-  ResultsInUse          another batch resumes the batch to delete, and has not read all its results yet
+  MigrationFailed       PostgreSQL rejected a migration and rolled it back; earlier migrations stay applied
+  UnknownCursor         a page of a list was requested after the id `after`, but no object has this id
+  UnknownBatch          the batch to change does not exist
+  FileInUse             the file is the input of a batch that has not ended or has not written its files
+  ResultsInUse          another batch resumes the batch to delete, and still reads the stored results
   ResultsGone           the results of the batch to resume are no longer kept
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
@@ -16,7 +16,7 @@ DatabaseError
   QuotaExhausted        the tenant would exceed a quota, so nothing was changed
   UnknownTenant         the tenant of a new API key, team or user does not exist
   UnknownBudgetGroup    the budget group to change does not exist
-  UnknownApiKey         a team or a user can only have API keys of its tenant as members; this is not one
+  UnknownApiKey         the new member of a team or a user is not an API key of its tenant
   InOtherOrganization   the tenant cannot join the organization, because it belongs to another one
   VersionConflict       another request changed the model after the caller had read it
 """

@@ -21,10 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that can store every text.
-
-    In the arguments of statements, it replaces characters that PostgreSQL refuses.
-    """
+    """Database session that replaces characters in text arguments if PostgreSQL cannot store them."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -83,8 +80,8 @@ class ConnectionPool:
     async def custom_plans(self) -> AsyncGenerator[Session, None]:
         """Open a transaction in which PostgreSQL plans each statement for the values of its parameters.
 
-        Otherwise PostgreSQL may use one plan for all values after some executions of a statement. Use this if
-        the best plan depends on how frequent the values are. It costs three more statements.
+        Use it for a statement whose best plan depends on these values, for example on how many batches have a
+        certain tag. Without it, PostgreSQL may reuse one plan for all values. It costs three more statements.
         """
         async with self.transaction() as session:
             await session.execute("SET LOCAL plan_cache_mode = force_custom_plan")
@@ -95,20 +92,16 @@ class ConnectionPool:
         await self.fetchrow("SELECT 1")
 
     async def contact(self) -> None:
-        """Connect and run one query.
-
-        Exceptions of the driver (asyncpg) are raised as they are. They are not translated to exceptions of
-        this package.
-        """
+        """Connect and run one query. Exceptions of the driver asyncpg are raised unchanged."""
         async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
             await connection.execute("SELECT 1")
 
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return a retrier. While a call raises one of `failures`, the retrier repeats the call.
+        """Return a retrier, which repeats a call while the call raises one of `failures`.
 
-        After `seconds`, the retrier stops and raises the exception of the last call.
+        After `seconds`, it raises the exception of the last call.
         """
         return AsyncRetrying(
             retry=retry_if_exception_type(failures),
@@ -180,9 +173,7 @@ def translated(
 
 
 def _reason(error: BaseException) -> str:
-    """Return why PostgreSQL does not answer: the text of `error`, or the name of its class if the text is
-    empty.
-    """
+    """Return the text of `error` for a message; if it is empty, return the name of its class."""
     if isinstance(error, ConnectionRefusedError):
         return "the connection was refused"
     return str(error).rstrip(".") or type(error).__name__

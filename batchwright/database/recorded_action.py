@@ -1,4 +1,4 @@
-"""Records an action in the audit log: that it begins before anything changes, and its outcome afterwards."""
+"""Records an action in the audit log: its beginning before anything changes, and its outcome afterwards."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -20,11 +20,11 @@ async def recorded(
     read_after: Callable[[], Awaitable[JsonValue]],
     code_of: Callable[[Exception], str | None],
 ) -> AsyncGenerator[None]:
-    """Context manager that records the action in its block in the audit log.
+    """Context manager that records an action in the audit log. The action is the code in the `with` block.
 
-    The beginning is recorded before the block runs, and the outcome afterwards. The outcome in the audit log
-    stays `unknown` if the process ends in between, or if the database is unavailable after the block. In the
-    second case, the action is not undone and no exception is raised.
+    Its beginning is recorded before the block runs, and its outcome after the block. If the process ends
+    during the block, the outcome in the log stays `unknown`. It also stays `unknown` if the database is
+    unavailable after the block: the action is not undone, and no exception is raised for this.
 
     Args:
         read_after: called after a successful action. Returns the changed object for the audit log, without

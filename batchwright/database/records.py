@@ -88,10 +88,10 @@ class BatchRow(Message):
 
 
 class EndedBatch(NamedTuple):
-    """Row of a batch after a method has tried to end the batch or to add its files.
+    """Result of a method that ends a batch or adds files to an ended batch.
 
-    `moved` is True if the method changed the row. It is False if nothing changed, for example because the
-    batch had already ended.
+    `row` is the present row of the batch. `moved` is False if the method changed nothing, for example because
+    the batch had already ended.
     """
 
     row: BatchRow
@@ -102,9 +102,10 @@ class SliceProgress(Message):
     """Worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
-    A newer report replaces an older one. Of two reports, the one with the greater `generation` is newer. If
-    their generations are equal, the one with the greater `attempt` is newer. `generation` increases each time
-    the counting of attempts starts at 1 again.
+
+    A newer report replaces an older one. Reports are compared by `generation` first, and by `attempt` if
+    their generations are equal; the higher number is newer. `attempt` is the number of the activity's
+    attempt. It starts at 1 again when a workflow schedules the slice again. `generation` then increases.
     """
 
     tenant: str
@@ -173,8 +174,8 @@ class ModelChange(Message):
 class LiveBatch:
     """Counts and times of a batch that has not ended.
 
-    `status` is the status that users see. It is `cancelling` after a cancel request. If the batch has a
-    `start_at` that has not come yet, `entered_at` is this future time.
+    `status` is the status that users see. It is `cancelling` after a cancel request. If the batch is to start
+    later, `entered_at` is this future time.
     """
 
     tenant: str
@@ -190,7 +191,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """How many lines for one model still need a final result, in one batch in progress."""
+    """Number of lines of one batch in progress for one model that still need a final result."""
 
     tenant: str
     batch_id: str
@@ -204,9 +205,7 @@ class ModelBacklog:
 
 
 class Hold(NamedTuple):
-    """A hold: since the time `held_at`, no lines of a tenant or a model are sent, because an operator has
-    stopped them.
-    """
+    """Stop of a tenant or a model by an operator. Since `held_at`, none of its lines are sent."""
 
     kind: HoldKind
     name: str
@@ -215,7 +214,7 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelDeadline:
-    """How many lines for one model need a final result by the time `deadline`, in all batches."""
+    """Number of lines for one model, over all batches, that need a final result by the time `deadline`."""
 
     model: str
     deadline: datetime
@@ -382,10 +381,10 @@ class PartRow(Message):
 
 
 class IdempotencyClaim(Message):
-    """Entry for a successful request in the table of idempotency keys.
+    """What is stored under an idempotency key: the successful request and the object that it created.
 
     Attributes:
-        operation: kind of object that the request created: batches, files or uploads.
+        operation: kind of the object: batches, files or uploads.
         fingerprint: digest of the request. A later request with the same key is a repetition only if its
             fingerprint is the same.
         made: the object that the request created, as JSON.

@@ -22,9 +22,7 @@ class ReceivedCallback(NamedTuple):
 
 
 class ReceivedCallbacks(NamedTuple):
-    """Callbacks of one query. `has_more` is True if more have arrived, but all together are too large for
-    one query.
-    """
+    """Callbacks of one query. `has_more` is True if others have arrived but did not fit into this query."""
 
     callbacks: list[ReceivedCallback]
     has_more: bool
@@ -34,8 +32,9 @@ class CallbacksTable(Protocol):
     """Callbacks that backends have sent. Each id is accepted only once. A repeated callback is refused."""
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
-        """Store a callback and return True. If the id was used before, or `expires_at` has passed, store
-        nothing and return False.
+        """Store a callback and return True.
+
+        If the id was used before, or if `expires_at` has passed, store nothing and return False.
 
         Args:
             id: id of the callback, from the token in its URL.
@@ -46,7 +45,7 @@ class CallbacksTable(Protocol):
         ...
 
     async def is_received(self, id: str) -> bool:
-        """Return True if a callback with this id was accepted, also if its body was cleared since."""
+        """Return True if a callback with this id was accepted, even if its body was cleared since."""
         ...
 
     async def get(self, ids: Sequence[str], max_bytes: int) -> ReceivedCallbacks:

@@ -50,13 +50,14 @@ class CallLine(NamedTuple):
 
 
 class CallsTable(Protocol):
-    """Table of calls (single requests of clients). A call that has ended does not change.
+    """Table of calls (single requests of clients), each a line of a rolling batch.
 
-    When a call ends, its `request` is emptied.
+    A rolling batch collects the calls of one group: they have the same caller, model, endpoint and window.
+    When a call ends, its `request` is emptied. A call that has ended does not change.
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call (single request) as a line of the batch that now collects the calls of its group.
+        """Store a call as a line of the batch that now collects the calls of its group.
 
         A call that is stored already keeps its batch. If no batch of the group collects calls now, store
         nothing and return None.
@@ -64,16 +65,15 @@ class CallsTable(Protocol):
         ...
 
     async def open(self, group: str, order: BatchOrder, most: int) -> bool:
-        """Make the batch of `order` collect the calls (single requests) of a group, and return True.
+        """Make the batch of `order` collect the calls of a group, and return True.
 
-        If another batch already collects them, nothing changes. If the tenant already has `most` rolling
-        batches that collect calls or have not ended, change nothing and return False.
+        If another batch already collects them, change nothing and return True. If the tenant already has
+        `most` rolling batches that collect calls or have not ended, change nothing and return False.
         """
         ...
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
-        """Move a call (single request) to the batch `batch_id`, and return True. The caller has started this
-        batch.
+        """Move a call to the batch `batch_id`, which the caller has started, and return True.
 
         Change nothing and return False in these cases:
 
@@ -84,84 +84,73 @@ class CallsTable(Protocol):
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call (single request), because the caller could not start a batch for it.
+        """Delete a call, because the caller could not start a batch for it. Return False.
 
-        If a batch has already taken the call as a line, or if the call has ended, delete nothing and return
-        True: the client gets an answer. In all other cases, return False. If another request has stored the
-        same call again in the meantime, the call stays, because the other request may have been accepted.
+        If a batch has already taken the call as a line, or if the call has ended, keep it and return True:
+        the client gets an answer. If another request has stored the same call again in the meantime, keep it
+        for the other request, and return False.
         """
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Fix which calls (single requests) are the lines of a batch. Later calls of the group go into other
-        batches.
-        """
+        """Make the calls that are stored for a batch its lines. It takes no later calls of the group."""
         ...
 
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
-        """Yield the calls (single requests) that are lines of the batch and have not ended, sorted by id.
+        """Yield the calls that are lines of the batch and have not ended, sorted by id.
 
-        Call `collect` first: it fixes which calls are lines of the batch.
+        Call `collect` first. It decides which calls are lines of the batch.
         """
         ...
 
     async def get(self, tenant: str, id: str) -> Call | None:
-        """Return a call (single request of a client), or None if there is no such call.
-
-        None is also returned if the call ended more than ANSWER_LIFETIME ago.
-        """
+        """Return a call; None if there is no such call, or if it ended more than ANSWER_LIFETIME ago."""
         ...
 
     async def count_open(self, tenant: str) -> int:
-        """Return how many calls (single requests) of a tenant have not ended."""
+        """Return how many calls of a tenant have not ended."""
         ...
 
     async def count_batches(self, tenant: str) -> int:
-        """Return how many rolling batches of a tenant collect calls or have not ended.
-
-        A rolling batch is a batch whose lines are single calls.
-        """
+        """Return how many rolling batches of a tenant collect calls or have not ended."""
         ...
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of the calls (single requests) of the batch that have not ended."""
+        """Return the ids of the calls of the batch that have not ended."""
         ...
 
     async def cancelled(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of the calls (single requests) of the batch that were cancelled."""
+        """Return the ids of the calls of the batch that were cancelled."""
         ...
 
     async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
-        """Store the answers of calls (single requests), which ends the calls.
+        """Store the answers of calls, and end these calls.
 
         Calls that have already ended do not change.
         """
         ...
 
     async def cancel(self, tenant: str, id: str) -> None:
-        """End a call (single request) with the status `cancelled`.
-
-        A call that has already ended does not change.
-        """
+        """End a call with the status `cancelled`. A call that has already ended does not change."""
         ...
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
-        """Return the calls (single requests) in `keys` that have ended or do not exist.
+        """Return the calls in `keys` that have ended or do not exist.
 
         The calls may belong to several tenants.
         """
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many calls (single requests) `remove_old` would delete if it had no limit."""
+        """Return how many calls `remove_old` would delete if it had no limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` calls (single requests) that ended at the time `before` or earlier.
+        """Delete at most `limit` calls that ended at the time `before` or earlier.
 
-        Also delete at most `limit` calls that were created by that time and whose batch was never started. A
-        call's webhook endpoint is deleted together with the call, unless a delivery to the endpoint is
-        pending. Return how many calls were deleted.
+        Also delete at most `limit` calls that were created by that time and whose batch was never started.
+        Return how many calls were deleted. A call's webhook endpoint is deleted together with the call,
+        unless a delivery to the endpoint is pending.
         """
         ...
 
@@ -289,11 +278,10 @@ class PostgresCalls(CallsTable):
 
 
 def shown_status(status: CallStatus, batch: BatchStatus | None) -> CallStatus:
-    """Return the status of a call as clients see it: `in_progress` if the call is queued and its batch is
-    running.
+    """Return the status of a call as clients see it.
 
-    In all other cases, return `status`. `batch` is the status of the call's batch; None if the batch has no
-    row.
+    It is `in_progress` if the call is queued and its batch is running. In all other cases, it is `status`.
+    `batch` is the status of the call's batch; None if the batch has no row.
     """
     runs = batch in (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING)
     return CallStatus.IN_PROGRESS if runs and status is CallStatus.QUEUED else status

@@ -20,8 +20,8 @@ _PARSE_INLINE_LIMIT = 500  # number of rows that take about 5 ms
 class FilesTable(Protocol):
     """Table of the files of tenants.
 
-    An expired file counts as missing, with one exception. While a batch needs a file as its input, `get` and
-    `page` still return it. A batch needs it until it has ended and its output files are written.
+    An expired file counts as missing. Only while a batch needs it as its input, `get` and `page` still return
+    it. A batch needs its input until it has ended and its output files are written.
     """
 
     async def insert(self, row: FileRow) -> None:
@@ -152,10 +152,9 @@ async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the position of a row in a list: its creation time and its id.
+    """Return the position of the row with the id `after` in a list: its creation time and its id.
 
-    `after` is the id of the row. `sql` selects its creation time by tenant and id. Raises UnknownCursor if
-    there is no such row.
+    `sql` selects the creation time by tenant and id. Raises UnknownCursor if there is no such row.
     """
     row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
     if row is None:

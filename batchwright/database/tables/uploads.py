@@ -33,9 +33,9 @@ class UploadsTable(Protocol):
             at: current time, which decides if the upload has expired.
             most_bytes: limit of the total size of the upload's parts, in bytes.
             most_parts: limit of the number of parts.
-            storage_limit: the tenant's quota of stored bytes; 0 for no limit. The size that was announced
-                for the upload is counted already, so the quota can refuse a part only if all parts together
-                are larger than that.
+            storage_limit: the tenant's quota of stored bytes; 0 for no limit. The announced size of the
+                upload is counted already. The quota can therefore refuse a part only if all parts together
+                are larger than the announced size.
 
         Raises:
             UnknownUpload: the tenant has no such upload.
@@ -50,8 +50,7 @@ class UploadsTable(Protocol):
         ...
 
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
-        """Change the status of an upload from `pending` to `completed`, insert `file`, and delete the rows of
-        its parts.
+        """Complete a `pending` upload: change its status, insert `file`, and delete the rows of its parts.
 
         Return the row of the upload, changed or not. If the status is not `pending`, nothing changes.
         `completion` is a digest of the list of parts that form the file. Raises UnknownUpload if the upload

@@ -19,10 +19,9 @@ class BatchDeletions(Protocol):
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Delete the rows of the batch's output and error files, unless `keep_files` is True.
 
-        Without these rows, clients no longer find the files.
-
-        Also record that the results of the batch are no longer kept. After this, no other batch can begin to
-        resume this batch. The caller can therefore delete the objects of this batch in storage.
+        Without these rows, clients no longer find the files. Also record that the results of the batch are no
+        longer kept, so that no other batch can begin to resume this batch. The caller can then delete the
+        batch's objects in storage.
 
         Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
         its results.
@@ -30,8 +29,7 @@ class BatchDeletions(Protocol):
         ...
 
     async def remove(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Delete the row of an ended batch and everything that belongs to it, such as its dead letters
-        (failed lines), and return True.
+        """Delete the row of an ended batch and everything that belongs to the batch, and return True.
 
         Also record that the batch was deleted at the time `at`, so that no process can insert its row again.
         Change nothing and return False if there is no such batch, if it has not ended, or if its files are
@@ -42,9 +40,7 @@ class BatchDeletions(Protocol):
     async def is_deleted(self, tenant: str, batch_id: str) -> bool: ...
 
     async def forget(self, before: datetime) -> None:
-        """Delete what is recorded about the batches that `remove` has deleted at the time `before` or
-        earlier.
-        """
+        """Remove the records of deletions that happened at the time `before` or earlier."""
         ...
 
 

@@ -1,6 +1,4 @@
-"""Queries over all batches of one tenant: pages of the list, and facts that the creation of a new batch
-needs.
-"""
+"""Queries over all batches of one tenant: pages of the list, and facts for the creation of a new batch."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -39,9 +37,9 @@ class BatchList(Protocol):
             after: id of a batch. The page has the batches that are older than this batch. None for the first
                 page.
             filters: conditions that the batches meet.
-            before: id of a batch, to page in the other direction. The page has the batches that are next
-                newer than this batch. The second item of the result is then True if there are even newer
-                batches. The filters must contain a model, an endpoint or metadata.
+            before: id of a batch, to page towards newer batches. The page has the batches that are just newer
+                than this batch, and the second item is True if even newer batches exist. The filters must
+                contain a model, an endpoint or metadata.
         """
         ...
 
@@ -138,10 +136,7 @@ class PostgresBatchList(BatchList):
             return await session.fetch(self._sql.all, *bounds)
 
     async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return up to `count` batches that have all `tags` and stand before the batch `before` in the list.
-
-        The list is shown newest first, so these batches are newer. They are returned oldest first.
-        """
+        """Return the next `count` batches that are newer than `before` and have all `tags`, oldest first."""
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, before)
             return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

@@ -64,9 +64,7 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return a copy of the row of a live batch, with the counts and errors from the workers' reports
-    added.
-    """
+    """Return a copy of the row of a live batch, with the reported counts and errors of the workers added."""
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={
@@ -208,7 +206,7 @@ def dump_usages(usages: list[ModelUsage]) -> str:
 
 
 def parse_costs(usages: str | None, prices: str) -> tuple[list[ModelUsage], dict[str, PriceConfig]]:
-    """Return (usage by model, prices by model), parsed from two JSON texts.
+    """Parse the usage by model and the prices by model from two JSON texts.
 
     If `usages` is None, the list of usage is empty.
     """

@@ -88,8 +88,7 @@ class BatchesTable(Protocol):
         """Record the result of an attempt to copy the files of a batch to its output location.
 
         If there is no such batch, or if the recorded state is final (`written` or `failed`), nothing changes.
-        There is one exception: the state `written` replaces `failed`, because an attempt may still succeed
-        after it was given up.
+        Only `written` replaces `failed`, because an attempt may still succeed after it was given up.
         """
         ...
 
@@ -107,8 +106,7 @@ class BatchesTable(Protocol):
         errors: list[ErrorCount] | None = None,
         prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
-        """Change a batch's status from `validating` to `in_progress`, and store the counts from reading its
-        input.
+        """Change a batch's status from `validating` to `in_progress`, and store the counts from its input.
 
         Return True, or False without a change if the status is not `validating`.
 
@@ -126,8 +124,7 @@ class BatchesTable(Protocol):
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Record that an attempt to read the batch's input wrote `size` bytes of objects under the key prefix
-        `prefix`.
+        """Record that an attempt to read a batch's input stored `size` bytes under the key prefix `prefix`.
 
         The bytes count towards the tenant's quota of stored bytes, until `remove_attempt` is called or the
         batch ends.
@@ -135,9 +132,9 @@ class BatchesTable(Protocol):
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Stop counting the objects under the key prefix `prefix` towards the tenant's quota of stored bytes.
+        """Remove the record of `add_attempt`, because the objects under the key `prefix` were deleted.
 
-        Call this after the objects were deleted.
+        They no longer count towards the tenant's quota of stored bytes.
         """
         ...
 
@@ -156,8 +153,7 @@ class BatchesTable(Protocol):
         ...
 
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        """Change a batch's status from `in_progress` to `finalizing`, the phase in which its files are
-        written.
+        """Change a batch's status from `in_progress` to `finalizing`. Its files are written in this phase.
 
         Return True, or False without a change if the status is not `in_progress`.
         """
@@ -176,8 +172,7 @@ class BatchesTable(Protocol):
         ...
 
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        """Add files, counts and token usage from `outcome` to a batch that ended before its files were
-        written.
+        """Add files, counts and token usage to a batch that ended before its files were written.
 
         Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
         batch has no row.

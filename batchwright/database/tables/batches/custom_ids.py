@@ -64,8 +64,8 @@ class CustomIdsTable(Protocol):
 
         Args:
             after: id of the batch after which to continue; None for the first page.
-            filters: other conditions for the batches. With metadata, a model or an endpoint, only batches
-                that have them are examined.
+            filters: other conditions for the batches. The search is faster with metadata, a model or an
+                endpoint, because only batches that have them are examined.
         """
         ...
 
@@ -123,16 +123,16 @@ class PostgresCustomIds(CustomIdsTable):
 async def search_in_steps(
     examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int, clock: Clock
 ) -> tuple[list[str], str | None]:
-    """Search a list of batches in steps. Return the ids of at most `limit` found batches, and the id of the
-    batch after which the next search must continue.
+    """Search a list of batches in steps. Return the ids of at most `limit` found batches, and a cursor.
 
-    The second id is None if all batches of the list were examined.
+    The cursor is the id of the batch after which the next search must continue. It is None if all batches of
+    the list were examined.
 
     Args:
-        examine: examines the next EXAMINED_AT_ONCE batches after the batch of the given record; None begins
-            with the first batch. Returns a record for each found batch, in which `is_found` is True. If
-            EXAMINED_AT_ONCE batches were examined, it also returns a record for the last of them. `place` in
-            a record is the position of the batch among the examined ones, from 1.
+        examine: examines the next EXAMINED_AT_ONCE batches of the list. It gets the record after which to
+            continue; None to begin with the first batch. It returns one record for each found batch, in which
+            `is_found` is True. If it examined EXAMINED_AT_ONCE batches, it also returns a record for the last
+            of them. `place` in a record is the batch's position among the examined batches, from 1.
         clock: returns a time in seconds. It limits the duration of the whole search.
     """
     found, last, end = list[str](), None, clock() + _MAX_SECONDS

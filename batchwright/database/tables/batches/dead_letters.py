@@ -43,9 +43,7 @@ class DeadLettersTable(Protocol):
     async def page(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
     ) -> tuple[list[StoredDeadLetter], bool]:
-        """Return at most `limit` dead letters (failed lines), newest first.
-
-        The second item is True if more follow.
+        """Return at most `limit` dead letters, newest first. The second item is True if more follow.
 
         Args:
             tenant: return only dead letters of this tenant; None for all tenants.
@@ -59,8 +57,7 @@ class DeadLettersTable(Protocol):
     async def retryable_batches(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str
     ) -> list[tuple[str, str]]:
-        """Return (tenant, batch id) of batches with failed lines (dead letters) that can be retried, sorted
-        by batch id.
+        """Return (tenant, batch id) of the batches whose dead letters can be retried, sorted by batch id.
 
         A dead letter can be retried if no batch was created to retry it, or if that batch was never started.
 
@@ -73,22 +70,17 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unretried_ids(self, tenant: str, batch_id: str) -> list[str]:
-        """Return the ids of a batch's failed lines (dead letters) that no other batch retries yet, in input
-        order.
-        """
+        """Return the ids of a batch's dead letters that no other batch retries yet, in input order."""
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of batches that were created to retry lines of this batch, but never
-        started.
-        """
+        """Return the start arguments of batches that are to retry lines of this batch but were never started."""
         ...
 
     async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
-        """Assign failed lines (dead letters) to a new batch that will retry them, and insert its input file.
+        """Assign dead letters to a new batch that will retry them, insert its input file, and return True.
 
-        Return True. If one of the dead letters is already assigned or no longer exists, change nothing and
-        return False.
+        If one of the dead letters is already assigned or no longer exists, change nothing and return False.
 
         Args:
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
@@ -98,7 +90,7 @@ class DeadLettersTable(Protocol):
         ...
 
     async def delete(self, id: str) -> bool:
-        """Delete the dead letter (failed line) with this id. Return True, or False if it does not exist."""
+        """Delete the dead letter with this id. Return True, or False if it does not exist."""
         ...
 
 
@@ -120,10 +112,7 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """A dead letter (failed line) to retry is already assigned to another batch, or no longer exists.
-
-    Raised to roll back the transaction of `claim`.
-    """
+    """Rolls back the transaction of `claim`: another batch retries a dead letter, or it no longer exists."""
 
 
 class PostgresDeadLetters(DeadLettersTable):
@@ -135,7 +124,7 @@ class PostgresDeadLetters(DeadLettersTable):
     async def insert_by(
         self, session: Session, tenant: str, batch_id: str, dead_letters: Sequence[DeadLetter]
     ) -> None:
-        """Insert the dead letters (failed lines) of a batch in the caller's transaction."""
+        """Insert the dead letters of a batch in the caller's transaction."""
         for start in range(0, len(dead_letters), _INSERT_CHUNK):
             some = _DEAD_LETTERS.dump_json(list(dead_letters[start : start + _INSERT_CHUNK])).decode()
             await session.execute(self._sql.insert, tenant, batch_id, storable_json(some))

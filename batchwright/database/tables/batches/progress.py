@@ -37,7 +37,7 @@ class SliceKey(NamedTuple):
 class BatchSpending(NamedTuple):
     """Cap on the cost of a batch, and the cost of the batch so far.
 
-    `amount` does not include the slices (parts of the batch) that the caller of `ProgressTable.spending`
+    `amount` is the cost without the slices (parts of the batch) that the caller of `ProgressTable.spending`
     excluded. `cap` and `amount` are integer amounts, as in `rules/token_costs.py`. `is_ending` is True if the
     batch is ending because it has reached its cap.
     """

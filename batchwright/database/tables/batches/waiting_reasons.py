@@ -39,9 +39,7 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason and return True.
-
-        The new reason replaces the reason of the same source, batch and model.
+        """Store a waiting reason, in place of the reason of the same source, batch and model. Return True.
 
         If the same reason is already stored and still valid, only extend it to the new `until`, and return
         False.
@@ -60,8 +58,7 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def of_batches(self, batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
-        """Return the waiting reasons of some batches that are valid at the time `at`, sorted by batch and
-        model.
+        """Return the reasons why some batches wait at the time `at`, sorted by batch and model.
 
         `batches` contains the tenant and the id of each batch.
         """

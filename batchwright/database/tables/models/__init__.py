@@ -1,3 +1,1 @@
-"""Tables about models: the models of each backend, changes of the model registry, rate limits, and holds
-(stops of sending by operators).
-"""
+"""Tables about models: models of each backend, registry changes, rate limits and holds (operators' stops)."""

@@ -1,4 +1,4 @@
-"""Table of holds: tenants and models for which operators have stopped the sending of lines."""
+"""Table of holds. A hold is an operator's stop of a tenant or a model: none of its lines are sent."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,16 +16,16 @@ class HoldsTable(Protocol):
         ...
 
     async def put(self, kind: HoldKind, name: str, at: datetime) -> None:
-        """Stop the sending of all lines of the tenant or model `name`. `at` is recorded as the time of the
-        stop.
+        """Stop the sending of all lines of the tenant or model `name` at the time `at`.
 
         If the sending is stopped already, nothing changes.
         """
         ...
 
     async def remove(self, kind: HoldKind, name: str) -> None:
-        """Allow the sending of lines of the tenant or model `name` again. If the sending is not stopped,
-        nothing changes.
+        """Allow the sending of lines of the tenant or model `name` again.
+
+        If the sending is not stopped, nothing changes.
         """
         ...
 

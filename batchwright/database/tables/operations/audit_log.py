@@ -49,7 +49,7 @@ class AuditTarget(Message):
 class AuditEntry(Message):
     """First record of an action in the audit log, made when the action begins. The outcome is added later.
 
-    `before` is the target as it was before the action, without secrets; None if the target did not exist.
+    `before` is the state of the target before the action, without secrets; None if the target did not exist.
     """
 
     created_at: datetime
@@ -62,9 +62,9 @@ class AuditEntry(Message):
 class AuditResult(Message):
     """The outcome of an action that the audit log records.
 
-    `after` is the target as it is after the action, without secrets; None if the target does not exist. If
-    the action was refused, `code` is an error code or an HTTP status. If it failed, `code` is the name of the
-    exception. If it succeeded, `code` is empty.
+    `after` is the state of the target after the action, without secrets; None if the target does not exist.
+    `code` is an error code or an HTTP status if the action was refused, the name of the exception if it
+    failed, and empty if it succeeded.
     """
 
     outcome: AuditOutcome
@@ -105,7 +105,7 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """Shows which entries the audit log has now: the first, the last, and those whose actions have ended.
+    """Range of the entries that the audit log has now, and how many of their actions have ended.
 
     The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
 
@@ -121,7 +121,10 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return the number of entries after `position` that were deleted before a reader could read them."""
+        """Return how many entries after `position` retention has deleted.
+
+        A reader that has read the log up to `position` can no longer read them.
+        """
         oldest = self.latest + 1 if self.oldest is None else self.oldest
         return max(0, oldest - position - 1)
 
@@ -138,17 +141,14 @@ class AuditLogTable(Protocol):
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        """Record `result` as the outcome of the action `id`. If an outcome is recorded already, nothing
-        changes.
-        """
+        """Record `result` as the outcome of the action `id`, unless an outcome is recorded already."""
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
         """Return the oldest and the latest position in the log, and up to which id all actions have ended.
 
-        An action without an outcome counts as running if it began after `running_since`. A repair by the
-        consistency check can take longer, so it counts as running if it began at most a day before
-        `running_since`.
+        An action without an outcome counts as running if it began after `running_since`. Repairs by the
+        consistency check take longer: they count as running for a day more.
         """
         ...
 
@@ -169,11 +169,10 @@ class AuditLogTable(Protocol):
         above: str | None = None,
         below: str | None = None,
     ) -> tuple[list[RecordedAction], bool]:
-        """Return at most `limit` entries that meet the filters, sorted by id. The second item is True if more
-        follow.
+        """Return at most `limit` entries that meet the filters. The second item is True if more follow.
 
         Args:
-            ascending: True returns the oldest first.
+            ascending: True to sort by ascending id (oldest first), False by descending id.
             above: return only entries with greater ids; None for all.
             below: return only entries with smaller ids; None for all.
         """

@@ -23,10 +23,10 @@ class RecordedConsistencyCheck(NamedTuple):
 
 class ConsistencyChecksTable(Protocol):
     async def record(self, counts: Mapping[str, DifferenceCount], at: datetime) -> None:
-        """Store the result of a consistency check that ended at the time `at`. `counts` has the numbers of
-        differences by kind.
+        """Store the result of a consistency check that ended at the time `at`.
 
-        If the result of a later check is already stored, nothing changes.
+        If the result of a later check is already stored, nothing changes. `counts` has the numbers of
+        differences by kind.
         """
         ...
 

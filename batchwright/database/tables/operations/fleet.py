@@ -22,8 +22,7 @@ class LiveBatches(Protocol):
         ...
 
     async def backlogs(self, now: datetime) -> list[ModelBacklog]:
-        """Return the number of lines without a final result, for each batch in progress and each of its
-        models.
+        """Return how many lines still need a final result, for each batch in progress and each of its models.
 
         Models without such lines, and batches that are being cancelled, are left out. Batches that a user has
         paused or an operator has stopped are included: see `is_paused` and `held` in the result.
@@ -33,9 +32,8 @@ class LiveBatches(Protocol):
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return the number of batches that may send lines to a model now, by model and then by tenant.
 
-        The result has every model to which lines of a batch in progress must still be sent. If no batch may
-        send lines to a model now, the inner dict of the model is empty. `lines_due` says when a batch may
-        send lines.
+        `lines_due` says when a batch may send lines. The result has every model to which a batch in progress
+        must still send lines. The inner dict is empty if no batch may send lines to the model now.
 
         The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models
@@ -44,9 +42,7 @@ class LiveBatches(Protocol):
         ...
 
     async def lines_left(self) -> dict[str, int]:
-        """Return the number of lines without a final result in all live batches, by model. Zeros are left
-        out.
-        """
+        """Return how many lines of all live batches still need a final result, by model, without zeros."""
         ...
 
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:

@@ -73,10 +73,10 @@ class OperatorBatches(Protocol):
     async def page(
         self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
-        """Return at most `limit` batches that meet the filters, sorted by id (the order of creation). The
-        second item is True if more follow.
+        """Return at most `limit` batches that meet the filters. The second item is True if more follow.
 
-        Rolling batches, which collect single calls, are left out, because there are very many of them.
+        The batches are sorted by id, which is the order of creation. Rolling batches, which collect single
+        calls, are left out, because there are very many of them.
 
         Args:
             ascending: True for oldest first, False for newest first.
@@ -93,14 +93,14 @@ class OperatorBatches(Protocol):
         ascending: bool,
         after: str | None,
     ) -> FoundBatches:
-        """Return at most `limit` batches that have a line with this custom id and meet the filters. Their
-        order is the same as in `page`.
+        """Return at most `limit` batches that meet the filters and have a line with this custom id.
+
+        Their order is the same as in `page`.
         """
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
-        """Return the number of batches for each tenant and status. Rolling batches (of single calls) do not
-        count.
+        """Return the number of batches for each tenant and status, without rolling batches (of single calls).
 
         A batch that has ended counts only if it ended after `ended_since`. Forecasts that were made at
         `forecast_since` or earlier are ignored.

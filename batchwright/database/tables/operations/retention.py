@@ -22,7 +22,7 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """State of the storage's mark: an object that names the database to which the storage belongs.
+    """The mark of the storage: an object that names the database to which the storage belongs.
 
     `id` is the id of this database. `marked_at` is the time at which the mark was written; None if it was not
     written yet.
@@ -35,8 +35,7 @@ class StorageMark(NamedTuple):
 class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
-    In all methods, "by `before`" means at the time `before` or earlier. A method with the argument `after`
-    returns at most `limit` items after this position, sorted by time if nothing else is stated.
+    Lists are read in pages: a page has at most `limit` items that come after the position `after`.
     `remove_batch` and `remove_upload` delete the row and return True. They return False if there is no row,
     or if its objects are still in storage.
     """
@@ -44,51 +43,53 @@ class RetentionTable(Protocol):
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
         """Return files that expired at the time `before` or earlier, sorted by time of expiry.
 
-        A file that a schedule or a batch needs is left out. A batch needs its input file until the batch has
-        ended and its output files are written. The batch must have ended at the time `before` or earlier.
+        A file that a schedule or a batch needs is left out. A batch needs its input file until two conditions
+        are met: it ended at the time `before` or earlier, and its output files are written.
         """
         ...
 
     async def remove_file(self, row: FileRow) -> bool:
         """Delete the row of a file and return True.
 
-        Change nothing and return False in three cases: there is no row, a batch or a schedule still needs the
-        file as input, or the row was replaced and has another storage key than `row`.
+        Change nothing and return False in these cases:
+
+        - There is no row.
+        - A batch or a schedule still needs the file as input.
+        - The row was replaced and has another storage key than `row`.
         """
         ...
 
     async def ended_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return batches whose intermediate objects can now be deleted. They ended at the time `before` or
-        earlier.
+        """Return batches whose intermediate objects can be deleted, sorted by the time when they ended.
 
-        Intermediate objects are, for example, the stored results of a batch's parts. A batch is left out if
-        its results are kept for a rerun, or if its output files are not written yet.
+        Intermediate objects are, for example, the stored results of a batch's slices (parts). The batches
+        ended at the time `before` or earlier. A batch is left out if its results are kept for a rerun, or if
+        its output files are not written yet.
         """
         ...
 
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
         """Record that the intermediate objects of a batch were deleted at `at`, and return True.
 
-        Also delete the stored progress of the batch's slices (parts of its lines). If the deletion was
-        recorded before, return False.
+        Also delete the stored progress of the batch. Return False if the deletion was recorded before.
         """
         ...
 
     async def old_batches(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return at most `limit` batches that ended at the time `before` or earlier, sorted by their end.
-        They come after the position `after`.
+        """Return batches whose row can be deleted, sorted by the time when they ended.
 
-        Only batches whose intermediate objects, output file and error file have been deleted are returned. A
-        rolling batch (of single calls) that ended at least two days ago is returned even if it ended after
-        `before`.
+        They ended at the time `before` or earlier, and their intermediate objects, output files and error
+        files have been deleted. A rolling batch (of single calls) is returned two days after its end, even if
+        that is later than `before`.
         """
         ...
 
     async def remove_batch(self, batch: EndedItem) -> bool: ...
 
     async def old_uploads(self, before: datetime, after: SweepPosition, limit: int) -> list[EndedItem]:
-        """Return uploads that expired at the time `before` or earlier, and no longer have objects in storage.
-        They are sorted by time of expiry.
+        """Return uploads whose row can be deleted, sorted by time of expiry.
+
+        They expired at the time `before` or earlier, and their objects in storage have been deleted.
         """
         ...
 
@@ -156,8 +157,7 @@ class RetentionTable(Protocol):
     async def mark(self) -> StorageMark: ...
 
     async def record_mark(self, at: datetime) -> None:
-        """Record that the mark, an object with the id of this database, was written to the storage at the
-        time `at`.
+        """Record that the storage's mark (see StorageMark) was written at the time `at`.
 
         If an earlier time is recorded already, nothing changes.
         """

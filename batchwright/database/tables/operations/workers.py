@@ -74,8 +74,7 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
-        """Replace the stored requests and tokens per minute of the interactive calls that an API process
-        sends.
+        """Replace the stored requests and tokens per minute of the interactive calls of an API process.
 
         `rates` has at most one item for each tenant and each model.
         """

@@ -36,10 +36,10 @@ class Admission(NamedTuple):
 
 class AdmissionsTable(Protocol):
     async def admit(self, admission: Admission) -> None:
-        """Count a new batch, file or upload towards a quota.
+        """Count a new batch, file or upload towards a quota before its row exists.
 
-        Call this before the row is inserted. From then on, the row itself counts. The admission ends after a
-        minute if no row was inserted. A repeated call renews it.
+        When the row is inserted, the row counts instead. If no row is inserted, the admission ends after a
+        minute. A repeated call renews it.
 
         Raises:
             QuotaExhausted: the tenant would exceed the limit. Nothing is counted.
@@ -98,7 +98,7 @@ class PostgresAdmissions(AdmissionsTable):
             await self.admit_by(session, admission)
 
     async def admit_by(self, session: Session, admission: Admission) -> None:
-        """Admit in a transaction that was opened with `transaction`. Raises as `admit`."""
+        """Do the same as `admit`, in a transaction that was opened with `transaction`."""
         tenant, id, quota, amount, limit = admission
         await session.execute(self._sql.forget_admissions, tenant)
         sql = self._sql.admit_batch if quota is Quota.LIVE_BATCHES else self._sql.admit_bytes

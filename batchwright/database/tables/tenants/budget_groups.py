@@ -56,8 +56,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the daily budgets of the groups to which a batch belongs, at most one for each kind of
-        group.
+        """Return the daily budgets of the groups to which a batch belongs, at most one of each kind of group.
 
         Args:
             tenant: tenant of the batch.
@@ -194,8 +193,7 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             yield session
 
     async def _lock(self, session: Session, group: BudgetGroup) -> None:
-        """Lock the members of all groups with the same kind and tenant as `group`, until the transaction
-        ends.
+        """Lock the members of all groups of the same kind and tenant, until the transaction ends.
 
         Raises UnknownBudgetGroup if there is no such group.
         """

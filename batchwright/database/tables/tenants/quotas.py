@@ -93,21 +93,19 @@ class QuotasTable(Protocol):
     ) -> QuotaExcess | None:
         """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
 
-        If this would exceed one of the tenant's `limits`, reserve nothing and return the exceeded quota.
-        Lines without a result in the tenant's other live batches also count. If the status of the batch is
+        If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota. The
+        lines without a result in the tenant's other live batches also count. If the status of the batch is
         not `validating`, do nothing and return None.
 
         Args:
-            waits: True to put the batch into the tenant's queue if it gets no reservation. A reservation from
-                an earlier call is then deleted, and later batches of the tenant that have no reservation wait
-                behind this batch. A batch that exceeds a limit even alone is not put into the queue.
+            waits: True to put the batch into the tenant's queue if it gets no reservation. Later batches of
+                the tenant then wait behind this batch, unless they have a reservation. An earlier reservation
+                of this batch is deleted. A batch that exceeds a limit even alone is not put into the queue.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return the numbers of lines and tokens for which a batch waits; None if it does not wait for a
-        quota.
-        """
+        """Return the numbers of lines and tokens for which a batch waits; None if it waits for no quota."""
         ...
 
     async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
@@ -291,10 +289,9 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that prevents a batch from reserving `requested` now, or None.
+        """Return the quota that a batch with `requested` would exceed now; None if it would exceed none.
 
-        A quota prevents the reservation if the tenant would then exceed the quota. If `waits` is True, it
-        also prevents the reservation while earlier batches of the tenant wait for the quota.
+        If `waits` is True, a quota is also returned while earlier batches of the tenant wait for it.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

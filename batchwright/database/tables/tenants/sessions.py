@@ -21,10 +21,10 @@ class SessionsTable(Protocol):
         ...
 
     async def find(self, token_hash: bytes, at: datetime) -> StoredApiKey | None:
-        """Return the API key of the session with this token; None if there is no such session, or if it has
-        expired.
+        """Return the API key of a session by the hash of its token; None if there is no such session.
 
-        A key is returned even if it is revoked or expired, or if its tenant is disabled.
+        An expired session counts as missing. The key is returned even if it is revoked or expired, or if its
+        tenant is disabled.
         """
         ...
 

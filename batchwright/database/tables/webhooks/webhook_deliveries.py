@@ -141,11 +141,10 @@ class WebhookDeliveriesTable(Protocol):
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
         """Make a delivered or failed delivery pending, so that it is sent again, and return True.
 
-        Return False and change nothing if the tenant has no such delivery, or if the delivery is pending.
-
-        There is one exception: a pending delivery whose workflow was started at the time `lost_before` or
-        earlier has lost this workflow. Such a delivery is also sent again, and the result is True. Choose
-        `lost_before` so early that a workflow from that time cannot still run.
+        A pending delivery is sent again, too, if its workflow was started at the time `lost_before` or
+        earlier, because the workflow is then lost. Choose `lost_before` so early that a workflow from that
+        time cannot still run. Any other pending delivery does not change, and the result is False. The result
+        is also False if the tenant has no such delivery.
         """
         ...
 
@@ -177,11 +176,10 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` old deliveries and at most `limit` old endpoints. Return how many rows were
-        deleted.
+        """Delete at most `limit` old deliveries and at most `limit` old endpoints. Return the number of rows.
 
         A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
-        its workflow was never started, or was started at that time or earlier and so cannot still run. An
+        its workflow cannot still run: it was never started, or was started at that time or earlier. An
         endpoint is deleted only if it belongs to one batch and this batch has no row.
         """
         ...
