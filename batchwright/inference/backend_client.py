@@ -46,9 +46,7 @@ class RequestSender(Protocol):
     def send(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> Awaitable[Outcome]:
-        """Send one line and return its outcome, without retries. `InferenceClient.send` explains the
-        parameters.
-        """
+        """Send one line once, and return its outcome. `InferenceClient.send` explains the parameters."""
         ...
 
 
@@ -95,8 +93,7 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the API key again.
 
-        A client that was unusable becomes usable again. There is one exception: it has no API key yet, and
-        the key cannot be read.
+        A client that was unusable becomes usable again, unless it still has no API key that can be read.
         """
         self._transport = transport
         self._initial_problem = ""
@@ -164,9 +161,8 @@ class InferenceClient:
     ) -> AbstractAsyncContextManager[StreamedResponse]:
         """Send an interactive request. Return a context manager that yields the response while it arrives.
 
-        The headers that mark requests of batches are not sent. These are the header of the setting
-        `dispatch_header` and the backend's `batch_headers`. A backend that distinguishes requests by these
-        headers can serve the interactive request first.
+        The headers that mark requests of batches are not sent: the header of the setting `dispatch_header`
+        and the backend's `batch_headers`. So the backend can serve the interactive request first.
 
         Args:
             request_id: id of the request.
@@ -283,9 +279,9 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Change the outcome's verdict to BUSY if the backend refused the request because of other clients.
+        """Give the outcome the verdict BUSY if the backend refused the request because of direct callers.
 
-        These clients send requests to the backend directly, not through this product. With
+        Direct callers send requests to the backend without this product. With
         BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays UNAVAILABLE.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
@@ -310,9 +306,9 @@ class InferenceClient:
         )
 
     async def slots(self, url: str) -> int | None:
-        """Return the number of slots that the backend at `url` reports; None if it reports none.
+        """Return how many requests the backend at `url` processes at once; None if it does not report this.
 
-        A slot processes one request at a time. llama.cpp reports its slots.
+        llama.cpp reports it, as its number of slots.
         """
         return await read_slots(
             self._transport, url, self._headers.shared.headers, most_bytes=self._max_bytes

@@ -62,8 +62,7 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
-    """Read the body of the request with which a backend reports the end of a job, and return the job's
-    report.
+    """Read the body of a callback (a request that reports the end of a job), and return the job's report.
 
     If the body has no status, the whole body is the job's result. If the body is invalid, return an Outcome
     with the error.

@@ -67,7 +67,7 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport that several clients may use, and the keys of these clients."""
+    """A transport that several clients may use. `clients` has the keys of these clients."""
 
     transport: Transport
     connect_seconds: float | None
@@ -216,10 +216,7 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return a text that is the same for all backends that can share a client.
-
-    It is made from the settings that the client of a backend needs.
-    """
+    """Return a key of the settings that a backend's client needs. Backends with equal keys share a client."""
     settings = backend.model_dump_json(
         exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "prices", "any_model"}
     )

@@ -1,6 +1,4 @@
-"""Request the data that a backend reports: its models at `/v1/models`, and its slots at llama.cpp's
-`/props`.
-"""
+"""Request what a backend reports about itself: its models, and the number of its slots at llama.cpp."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -114,9 +112,9 @@ async def list_models(
 async def read_slots(
     transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int
 ) -> int | None:
-    """Return how many requests the backend at `url` processes at once, as llama.cpp reports at `/props`.
+    """Return how many requests the backend at `url` processes at once; None if it does not report a number.
 
-    Return None if the backend does not report a number. Most backends have no `/props`.
+    Only llama.cpp reports it, at the path `/props`.
 
     Args:
         url: the backend's URL, without `/v1`.

@@ -37,15 +37,12 @@ _REPR.maxother = _MAX_MESSAGE_CHARS
 class Refused(Exception):
     """Raised by a hook (the operator's own code) to reject a line.
 
-    The line is not sent. The exception's message becomes the line's error.
+    The line is not sent. The exception's message becomes the message of the line's error.
     """
 
 
 class HookCall(NamedTuple):
-    """A request that is about to be sent. Hooks, the operator's own functions, receive it.
-
-    `body` is its JSON body.
-    """
+    """A request that is about to be sent, with its JSON body. It is the argument of a hook."""
 
     tenant: str
     batch_id: str
@@ -59,7 +56,7 @@ Hook = Callable[[HookCall], Awaitable[object] | object]
 
 
 class PreCallHooks:
-    """Calls all hooks (the operator's own functions) before a request is sent, in the order of the settings.
+    """Calls the hooks (the operator's own functions) before a request is sent, in the order of the settings.
 
     Each hook gets the body that the previous hook returned. The constructor raises SettingsError if a hook
     cannot be imported or is not callable.
@@ -93,8 +90,8 @@ class PreCallHooks:
     async def _run_bounded(self, hook: Hook, call: HookCall) -> "HookCall | _Refusal | BaseException":
         """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
 
-        If the hook takes longer than its time limit, return a `_TimedOut`. The hook runs in a task of its
-        own. Even if the hook ignores its cancellation, the line continues in time.
+        If the hook takes longer than its time limit, return a `_TimedOut` at once. The hook runs in a task of
+        its own, which is cancelled then. The line does not wait for the end of this task.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotSent(Exception):
-    """A line was not sent, or not sent again, because its slice may send nothing now."""
+    """A line was not sent, or not sent again, because its slice may send no lines now."""
 
 
 def repeat_always() -> bool:
@@ -236,7 +236,7 @@ class MicrobatchSender:
             await self._send(key, half, repetitions + 1)
 
     async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
-        """Split the successful response to a shared request. Each line gets its part as its outcome."""
+        """Give each line its part of the successful response to a shared request, as the line's outcome."""
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except MicrobatchFailed as error:
@@ -294,7 +294,10 @@ class MicrobatchSender:
 
 
 def _may_be_sent_again(members: Sequence[_Member]) -> list[_Member]:
-    """Return the lines whose callers still wait and may send them. The other callers get NotSent."""
+    """Return the lines that are still awaited and may be sent again.
+
+    The callers of awaited lines that may not be sent again get NotSent.
+    """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]
     for member in waiting:

@@ -117,9 +117,9 @@ class UpstreamProber:
 async def _is_alive(client: InferenceClient, url: str) -> bool:
     """Return True if the backend answers a health check.
 
-    A response of its path `/health` must be a success. If the backend does not have this path, it must return
-    its model list instead. The health path is requested first, because some servers still return their model
-    list when they no longer answer other requests.
+    The path `/health` must respond with success. If the backend does not have this path, it must return its
+    model list instead. The list is requested only then, because some servers still return it when they no
+    longer answer other requests.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

@@ -35,8 +35,7 @@ class Outcome(Struct, frozen=True):
         message: error message for the tenant. It contains no address, path or exception of the operator's
             systems.
         cause: error details for the operator, which may contain addresses, paths and exceptions.
-        retry_after: seconds for which the backend asked the client to wait; None if the backend did not ask
-            for a wait.
+        retry_after: seconds for which the backend asked the client to wait; None if it did not ask.
     """
 
     verdict: Classification

@@ -1,6 +1,4 @@
-"""Choose the backend of each request: one of the model's own backends, or one of a fallback model's
-backends.
-"""
+"""Choose the backend of each request: a backend of its model, or of a fallback model."""
 
 import asyncio
 import math
@@ -47,6 +45,10 @@ class Dispatch(Struct, eq=False):
 class ModelRouter:
     """Chooses a backend for each request to one model, and sends the request.
 
+    An upstream is a model at a certain backend. The model's own upstreams are used first. If the circuit
+    breakers of all of them are open, upstreams of its fallback models are used, too. An open circuit breaker
+    lets only trials through: single requests that show if the backend has recovered.
+
     When the configuration of the model changes, the router is updated, not replaced.
     """
 
@@ -68,10 +70,10 @@ class ModelRouter:
         self._failures_to_open, self._clock = failures_to_open, clock
 
     def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
-        """Apply a changed configuration and retry policy of the model. Backends that stay configured keep
-        their state.
+        """Apply a changed configuration and retry policy of the model.
 
-        `backends` has the backends that `config` names, in the same order.
+        Backends that stay configured keep their state. `backends` has the backends that `config` names, in
+        the same order.
         """
         known = {(upstream.backend, upstream.upstream_model): upstream for upstream in self.upstreams}
         upstreams: dict[tuple[Backend, str], Upstream] = {}
@@ -102,7 +104,7 @@ class ModelRouter:
     def is_open(self) -> bool:
         """True if the circuit breakers of all the model's own backends are open.
 
-        These backends then get only trials. A trial is a request that shows if the backend has recovered.
+        These backends then get only trials.
         """
         for upstream in self.upstreams:  # faster than `all` over a generator
             if not upstream.circuit.is_open:
@@ -111,15 +113,12 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if all circuit breakers of the model are open, so that only trial requests are sent.
-
-        The backends of its fallback models count, too.
-        """
+        """True if all circuit breakers of the model and its fallback models are open: only trials are sent."""
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that allows a request soonest, of all breakers of the model's own backends.
+        """The circuit breaker of the model's own backends that allows a request soonest.
 
         Backends of fallback models do not count.
         """
@@ -140,10 +139,9 @@ class ModelRouter:
 
     @property
     def urls(self) -> Sequence[str]:
-        """URLs of the backends that may get a request now.
+        """URLs of the backends that may get a request now, including backends of fallback models.
 
-        While the circuit breakers of all own backends are open, backends of fallback models may get requests,
-        too. If no backend may get a request, these are the URLs of all own backends.
+        If no backend may get a request, these are the URLs of all own backends.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -163,10 +161,9 @@ class ModelRouter:
         is_full: Callable[[str], bool] = lambda url: False,
         is_used_up: Callable[[str], bool] = lambda url: False,
     ) -> Dispatch | None:
-        """Choose an upstream (a model at a backend) for one request. Return a Dispatch to this upstream.
+        """Choose an upstream for one request and return a Dispatch; None if none may get a request now.
 
-        The request counts as in flight to the upstream until `Dispatch.end` is called. Return None if no
-        upstream may get a request now.
+        The request counts as in flight to the upstream until `Dispatch.end` is called.
 
         Args:
             prefix_hash: hash of the beginning of the prompt. If the load balancing is `prefix-affine`,
@@ -202,8 +199,7 @@ class ModelRouter:
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
         """Count a job that is already running as a request in flight, and return a Dispatch to its upstream.
 
-        An upstream is a model at a backend. Return None if no upstream has this key, or if it does not run
-        jobs.
+        Return None if no upstream has this key, or if the upstream does not run jobs.
 
         Args:
             key: `key` of the upstream that runs the job.
@@ -230,11 +226,10 @@ class ModelRouter:
         request_id: str,
         extra: Sequence[Header] = (),
     ) -> Outcome:
-        """Send a request to the chosen backend. Return the outcome in the form in which the output line shows
-        it.
+        """Send a request to the chosen backend. Return the outcome as the output line shows it.
 
-        The body is changed in two cases. If the backend has its own name for the model, the body gets this
-        name. If a priority is configured for the backend, the body gets this priority.
+        The body gets the backend's own name for the model, if it has one, and the priority that is configured
+        for the backend.
 
         Args:
             dispatch: the result of `select`.
@@ -302,7 +297,7 @@ class ModelRouter:
         return body if upstream.priority is None else with_priority(body, upstream.priority)
 
     def finalize_response(self, upstream: Upstream, path: str, body: bytes, outcome: Outcome) -> Outcome:
-        """Return the outcome in the form in which the output line will show it.
+        """Return the outcome as the output line shows it.
 
         If an embeddings response does not match the request `body`, the outcome becomes an error. If a
         fallback model responded without a model name, its name is added to the response.
@@ -315,11 +310,7 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the upstreams (models at backends) that may get requests of this model.
-
-        These are the model's own upstreams. If the circuit breakers of all of them are open, the upstreams of
-        the fallback models are added.
-        """
+        """Return the model's own upstreams. If all own circuit breakers are open, add those of fallbacks."""
         if not self.is_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]
@@ -327,10 +318,9 @@ class ModelRouter:
     def _candidates(
         self, exclude: Collection[Upstream], avoid: Upstream | None, is_used_up: Callable[[str], bool]
     ) -> list[Upstream]:
-        """Return the upstreams (models at backends) from which `select` may choose; empty if there are none.
+        """Return the upstreams from which `select` may choose; empty if there are none.
 
-        - If one of the model's own upstreams may get a trial request now, return only this upstream. A trial
-          shows if the backend has recovered.
+        - If one of the model's own upstreams may get a trial request now, return only this upstream.
         - Otherwise, return the model's own upstreams whose circuit breakers are closed.
         - If the circuit breakers of all own upstreams are open and allow no trial now, apply the same rules
           to the fallback models. Return the upstreams of the first fallback model that has usable upstreams.

@@ -1,4 +1,4 @@
-"""Chooses the sender of a model's lines: a backend's client, or one that joins lines into shared requests."""
+"""Choose the sender of a model's lines: a backend's client, or one that joins lines into shared requests."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -50,8 +50,7 @@ class MicrobatchSenders:
         )
 
     def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
-        """Return True if lines of the model share requests at this endpoint; False if each line is sent
-        alone.
+        """Return True if lines of the model share requests at this endpoint, False if each is sent alone.
 
         Args:
             registered: the model's limits in the registry, which override the settings.
@@ -134,7 +133,10 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 
 
 class BoundSender:
-    """Sends the lines of one slice. If `tenant` is not empty, they share requests only with its lines."""
+    """Sends the lines of one slice, which share requests only with lines of the same tenant.
+
+    If `tenant` is empty, they share requests with lines of all tenants.
+    """
 
     def __init__(self, sender: "MicrobatchSender", tenant: str, may_repeat: Callable[[], bool]) -> None:
         self._sender, self._tenant, self._may_repeat = sender, tenant, may_repeat

@@ -1,4 +1,4 @@
-"""Classes for a backend and an upstream (a model at a backend), as the router and its callers use them."""
+"""A backend, and an upstream (a model at a backend), for the router and its callers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

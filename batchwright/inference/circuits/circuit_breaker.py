@@ -47,10 +47,10 @@ class CircuitAttempt(Struct, eq=False):
 class CircuitBreaker:
     """Stops the requests of one model to one backend while the backend fails.
 
-    While the circuit is open, only trials are sent: single requests that show if the backend has recovered.
     The circuit opens after a number of failures in a row: `failures_to_open`, or half the number of requests
     in flight if this is higher. If all failed lines belong to one tenant, the circuit may first wait some
-    seconds for the result of another tenant's line. All times are seconds of `clock`.
+    seconds for the result of another tenant's line. While the circuit is open, only trials are sent. A trial
+    is a single request that shows if the backend has recovered. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -87,10 +87,9 @@ class CircuitBreaker:
     def wait_seconds(self, tenant: str = "") -> float:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        If the circuit is open, this method also records that the tenant waits. An open circuit lets only
-        trials through: single requests that show if the backend has recovered. If the last trial did not
-        succeed and other tenants wait, the tenant of this trial waits longer, so that another tenant can send
-        the next trial.
+        While the circuit is open, a line may be sent only as a trial. This method then also records that the
+        tenant waits. If the last trial did not succeed and other tenants wait, the tenant of this trial waits
+        longer, so that another tenant can send the next trial.
         """
         if not self._pause:
             return 0.0
@@ -115,9 +114,9 @@ class CircuitBreaker:
         return max(0.0, left)
 
     def begin(self, tenant: str = "") -> CircuitAttempt:
-        """Record that a request is sent, and return the attempt to pass to a `record_...` method later.
+        """Record that a request is sent. Return the attempt to pass to a `record_...` method at its end.
 
-        While the circuit is open, the request is a trial, which shows if the backend has recovered.
+        While the circuit is open, the request is a trial.
         """
         attempt = CircuitAttempt(self.clock(), self.is_open, tenant)
         self._in_flight.add(attempt)
@@ -129,18 +128,15 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return how many seconds after a trial without a response the next trial may start.
+        """Return how many seconds after an unanswered trial the next trial may start.
 
-        This is used for a backend that refused its last request quickly. If a trial takes longer than a quick
-        refusal, the backend is probably processing the trial. Each such trial makes the result smaller.
+        It is used for a backend that refused its last request quickly. If a trial then gets no quick answer,
+        the backend is probably processing it. So each such trial makes the pause shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record that a request ended without showing if the backend works.
-
-        An example is a cancelled request.
-        """
+        """Record that a request ended, for example by a cancel, without showing if the backend works."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
@@ -148,9 +144,7 @@ class CircuitBreaker:
             self._retry_at = max(self._retry_at, self.clock())
 
     def record_success(self, attempt: CircuitAttempt) -> None:
-        """Record a normal response. If the request was a trial (sent while the circuit is open), the circuit
-        closes.
-        """
+        """Record a normal response. If the request was a trial, the circuit closes."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         seconds = self._record_response() - attempt.sent_at
@@ -169,12 +163,11 @@ class CircuitBreaker:
             self._close()
 
     def record_refusal(self) -> bool:
-        """Record that the backend refused a request with 401 or 403. Return True if the request is at fault,
-        not the API key.
+        """Record a response with status 401 or 403. Return True if the request is at fault, not the API key.
 
-        The request is at fault if the backend has accepted the API key after the refusal before this one. Two
-        events show this: a normal response to a probe (a small test request), or to a request that was sent
-        after the earlier refusal. If neither has happened, return False.
+        The request is at fault if the backend has accepted the API key since the previous refusal. Two events
+        show this: a normal response to a probe (a small test request), or to a request that was sent after
+        the previous refusal.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -196,8 +189,8 @@ class CircuitBreaker:
     ) -> None:
         """Record a failure that is the backend's fault.
 
-        The failure may open the circuit. If the circuit is already open and the request was a trial (single
-        request that shows if the backend has recovered), the pause before the next trial may become longer.
+        The failure may open the circuit. If the request was a trial of the open circuit, the pause before the
+        next trial may become longer.
 
         Args:
             attempt: the request that failed.
@@ -225,14 +218,14 @@ class CircuitBreaker:
             self._open(reason, pause, steady=steady)
 
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
-        """Record that the backend refused a request, because other clients use its slots.
+        """Record that the backend refused a request because other clients use its slots.
 
-        If the circuit is closed and the backend is processing other requests of this process, the circuit
-        stays closed. In all other cases, the refusal counts as a failure. The pauses between trials (single
-        requests while the circuit is open) then stay short, because a slot may become free at any time.
+        A closed circuit stays closed while the backend processes other requests of this process. In all other
+        cases, the refusal counts as a failure. The pauses between trials then stay short, because a slot may
+        become free at any time.
 
-        Requests in flight may never get a response. For this reason they count as processed only if one of
-        them was sent recently, or if the backend has responded recently.
+        Requests in flight may never get a response. They count as processed only if one of them was sent
+        recently, or if the backend has responded recently.
 
         Args:
             attempt: the request that was refused.
@@ -245,9 +238,7 @@ class CircuitBreaker:
             self.record_failure(attempt, reason, pause=pause, steady=True)
 
     def _processes_others(self, refused: CircuitAttempt) -> bool:
-        """Return True if the backend seems to be processing a request of this process, not counting
-        `refused`.
-        """
+        """Return True if the backend seems to process a request of this process other than `refused`."""
         others = [one for one in self._in_flight if one is not refused]
         longest = max(_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES * self._response_seconds)
         since = self.clock() - longest
@@ -266,14 +257,11 @@ class CircuitBreaker:
             self._tenant_errors[tenant] = words
 
     def last_error(self, tenant: str) -> str:
-        """Return the last error message that the backend returned for the tenant.
-
-        The message is empty if there is none.
-        """
+        """Return the last error message that the backend returned for the tenant; empty if there is none."""
         return self._tenant_errors.get(tenant, "")
 
     def allow_trial(self) -> None:
-        """Allow a trial request through the open circuit now, because the backend responds again."""
+        """Allow a trial through the open circuit now, because the backend responds again."""
         self._retry_at = min(self._retry_at, self.clock())
 
     def succeeded_since(self, since: float) -> bool:
@@ -281,11 +269,10 @@ class CircuitBreaker:
         return self._last_success_at is not None and self._last_success_at >= since
 
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Return True if a probe is needed to decide if the backend or the line is at fault for a failure.
+        """Return True if only a probe can show if the backend or the line is at fault for a failure.
 
         A probe is a small test request. If the circuit is closed, this method also counts the line as failed.
-        The line is counted before the probe has ended, because other lines may fail in the meantime and need
-        the count.
+        It does so before the probe, because other lines may fail during the probe and need the count.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -304,17 +291,17 @@ class CircuitBreaker:
     def attribute_to_backend(
         self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
     ) -> bool:
-        """Decide if the backend or the line is at fault for a failure. Return True if the backend is at
-        fault.
+        """Decide what is at fault for a failure. Return True for the backend, False for the line.
 
-        These rules are applied in order:
+        The first rule that fits decides:
 
-        - If the backend has responded normally to any line since `since`, the line is at fault.
-        - If `failures_to_open` lines have failed since the backend's last normal response, the backend is at
+        - The backend has responded normally to any line since `since`: the line is at fault.
+        - `failures_to_open` lines have failed since the backend's last normal response: the backend is at
           fault.
-        - If `vouched` is True, the line is at fault. If it is False, the backend is at fault.
-        - If `vouched` is None, the backend is at fault if the circuit is open. Otherwise the line is at
-          fault.
+        - `vouched` is True: the line is at fault.
+        - `vouched` is False: the backend is at fault.
+        - The circuit is open: the backend is at fault.
+        - Otherwise, the line is at fault.
 
         Args:
             request_id: id of the line.
@@ -342,15 +329,15 @@ class CircuitBreaker:
         return len(self._suspects) >= self.failures_to_open
 
     def _is_trial(self, attempt: CircuitAttempt) -> bool:
-        """Return True if the attempt is a trial request that was sent since the circuit last opened."""
+        """Return True if the attempt is a trial that was sent since the circuit last opened."""
         return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
 
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If all failed lines belong to one tenant, a line of another tenant may show that the backend works.
-        If such a line waits, or was sent in the last seconds, return False and let it show this. After some
-        seconds of failures, do not wait for it any longer.
+        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. The method then
+        returns False for some seconds if a line of another tenant waits or was just sent, because this line
+        shows if the backend works.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

@@ -7,11 +7,10 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the gauge of the circuit breaker of each model at each backend: 1 if it is open. Remove all other
-    gauges.
+    """Set the circuit gauge of each model at each backend: 1 if its circuit breaker is open.
 
-    Several circuit breakers of a backend may have the same label, for example if models share a label. Their
-    gauge is 1 only if all of them are open.
+    Remove all other gauges. Several circuit breakers of a backend may have the same label, for example if
+    models share a label. Their gauge is 1 only if all of them are open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
     for router in routers:

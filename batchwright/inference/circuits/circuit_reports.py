@@ -11,17 +11,14 @@ logger = logging.getLogger(__name__)
 
 
 def report_success(dispatch: Dispatch) -> None:
-    """Report to the backend's circuit breaker that the request `dispatch` got a normal response. The circuit
-    may close.
-    """
+    """Report a normal response to the circuit breaker of the request's backend. The circuit may close."""
     _log_if_closed(dispatch, lambda: dispatch.upstream.circuit.record_success(dispatch.attempt))
 
 
 def report_probe_success(dispatch: Dispatch) -> None:
-    """Report to the backend's circuit breaker that the backend answered a probe (a small test request)
-    normally.
+    """Report a normal response to a probe (a small test request) to the backend's circuit breaker.
 
-    The circuit may close.
+    The circuit may close. `dispatch` is the request because of which the probe was sent.
     """
     _log_if_closed(dispatch, dispatch.upstream.circuit.record_probe_success)
 
@@ -37,7 +34,7 @@ def report_failure(
         tenant: the tenant of the request. Only this tenant may see the backend's error message.
         others_wait: True if a request of another tenant is waiting.
         steady: True if the backend answers probes (small test requests) but not normal requests. An open
-            circuit then allows the next trial request sooner.
+            circuit then allows the next trial sooner.
     """
     circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
     reason = outcome.verdict.category.value if blocked else outcome.message

@@ -96,11 +96,7 @@ class BackendLimits:
         self._metrics = metrics
 
     def has_room(self, urls: Collection[str]) -> bool:
-        """Return True if at least one of the backends `urls` may get another request, or if `urls` is empty.
-
-        Until a backend is chosen for a request, its permit (the right to be in flight) counts at each backend
-        that may be chosen.
-        """
+        """Return True if one of the backends `urls` may get another request, or if `urls` is empty."""
         if not urls:
             return True
         free = -self.unplaced
@@ -120,15 +116,15 @@ class BackendLimits:
     def has_used_share(self, url: str) -> bool:
         """Return True if this process has used up its part of the backend's fleet-wide limit.
 
-        This process may then send no further request to the backend until one of its requests ends.
+        It may then send a further request to the backend only when one of its requests has ended.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return True if this process may send requests to the backend at all.
+        """Return False if this process may send no request to the backend at all.
 
-        Return False if the backend has a fleet-wide limit, and the part of this process is 0.
+        This is so if the backend has a fleet-wide limit and the part of this process is 0.
         """
         return self._shares.get(url, 1) > 0
 
@@ -136,22 +132,18 @@ class BackendLimits:
         return self._usage_of(url).most
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of the limits of the model's backends in this process; None if the model has no
-        backend.
-        """
+        """Return the sum of the limits of the model's backends; None if the model has no backend."""
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 
     def place(self, model: str, url: str, before: PlacedRequest | None = None) -> PlacedRequest:
-        """Count a request as in flight at the backend `url`.
-
-        Return the record that the caller must pass to `release`.
+        """Count a request as in flight at the backend `url`. Return the record to pass to `release`.
 
         Args:
             model: the model of the request.
             url: the backend that gets the request.
-            before: record of the same request at another backend, from which the request moves. The request
-                is no longer counted there. None if the request had no backend yet.
+            before: record of the same request at its previous backend, where it no longer counts. None if the
+                request had no backend yet.
         """
         if before is None:
             self.unplaced -= 1
@@ -179,11 +171,10 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot. Further requests then show if a slot
-        is free.
+        """Raise the limits of full backends that may have a free slot, so that the next request tries it.
 
-        Call this regularly while requests wait. Only backends that have refused requests because of other
-        clients are changed.
+        Call this regularly while requests wait. Only the limits of backends that have refused requests
+        because of other clients are raised.
         """
         for url in urls:
             use = self._usage_of(url)

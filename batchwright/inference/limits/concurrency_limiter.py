@@ -47,9 +47,7 @@ class PermitRequest:
     must_yield: Callable[[], bool] | None = None
 
     def detach(self) -> None:
-        """Drop the references to the callbacks, because they would keep a finished slice (part of a batch) in
-        memory.
-        """
+        """Drop the references to the callbacks, because they would keep a finished slice in memory."""
         self.on_granted, self.must_yield = _already_detached, None
 
 
@@ -104,10 +102,7 @@ class Permit(Struct, eq=False):
         return self.owner.limits.may_send(self.request.model, self.request.tenant, self.owner.clock())
 
     def record_outcome(self, outcome: Outcome) -> None:
-        """Report how the request ended, because this may change its backend's limit.
-
-        Call this before `release`.
-        """
+        """Report how the request ended, so that its backend's limit can adapt. Call this before `release`."""
         if outcome.verdict is not SUCCESS:
             self.of.refreshed_at = -math.inf  # look up the backends again: a circuit may have opened
         if self.placed is not None:
@@ -120,11 +115,12 @@ class Permit(Struct, eq=False):
 class ConcurrencyLimiter:
     """Grants permits to waiting slices (parts of batches), within the limits of models and backends.
 
-    A permit lets a slice send a line. The limit of a model is the lower of two limits: its own limit, and the
-    sum of its backends' adaptive limits. A slice waits for one permit at a time. The next permit goes to the
-    model that uses the fewest permits. Within a model, `FairShare` selects the tenant by weight and time in
-    flight. Within a tenant, `FairQueue` selects the priority and the batch. Tenants, API keys and models that
-    have reached one of their `TenantAndModelLimits` are skipped.
+    A permit is the right to have one request in flight. A slice waits for one permit at a time. The limit of
+    a model is the lower of two limits: its own limit, and the sum of its backends' adaptive limits.
+
+    The next permit goes to the model that uses the fewest permits. Within a model, `FairShare` selects the
+    tenant by weight and time in flight. Within a tenant, `FairQueue` selects the priority and the batch.
+    Tenants, API keys and models that have reached one of their `TenantAndModelLimits` are skipped.
     """
 
     def __init__(
@@ -139,12 +135,12 @@ class ConcurrencyLimiter:
         """Create the limiter of one process.
 
         Args:
-            total: number of permits over all models. A permit is the right to have one request in flight.
+            total: number of permits over all models.
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                The limiter checks the memory, and not each slice: a slice that frees memory would always take
-                it again.
+                Slices do not check the memory themselves: a slice that frees memory would always take it
+                again.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -174,12 +170,11 @@ class ConcurrencyLimiter:
         return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
 
     def granted(self, name: str) -> int:
-        """Return how many permits the model has got so far. A permit is the right to send one request."""
+        """Return how many permits the model has got so far."""
         return self._permits_of(name).grants
 
     def enqueue(self, request: PermitRequest) -> None:
-        """Queue the request of a slice (part of a batch) for a permit, the right to have one request in
-        flight.
+        """Queue a slice's request for a permit.
 
         `on_granted` is called with the permit as soon as one is free, possibly before this method returns.
         """
@@ -195,7 +190,7 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def others_wait(self, name: str, tenant: str) -> bool:
-        """Return True if a slice (part of a batch) of another tenant waits for a permit to send to the model.
+        """Return True if a slice of another tenant waits for a permit to send to the model.
 
         A slice that waits because its tenant is at a cap or a rate does not count, because it would not get
         the next permit.
@@ -206,31 +201,27 @@ class ConcurrencyLimiter:
     def is_capped(self, name: str, tenant: str) -> bool:
         """Return True if the tenant's lines for this model wait because of a cap or a rate.
 
-        Return False if they wait because all permits (rights to have a request in flight) are in use.
+        Return False if they wait because all permits are in use.
         """
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
     def is_at_rate(self, name: str) -> bool:
-        """Return True if no line of the model may be sent now, because of the model's rate or a hold by an
-        operator.
-        """
+        """Return True if the model's rate, or a stop by an operator, forbids all its lines now."""
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
         """Return the limit that makes lines of the tenant or the API key wait.
 
-        Return None if they have reached no limit, or if they only wait for a free permit, the right to have
-        one request in flight.
+        Return None if they have reached no limit, or if they only wait for a free permit.
         """
         model = self._models.get(name)
         return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
 
     def refresh(self, name: str) -> None:
-        """Read the limit and the backends of the model again.
+        """Read the limit and the backends of the model again, and grant the permits that are possible now.
 
-        If more requests may be in flight now, grant permits to waiting requests. Every slice (part of a
-        batch) that waits calls this from time to time, because the limiter is not notified when limits
+        Every waiting slice calls this from time to time, because nothing notifies the limiter when limits
         change.
         """
         model = self._models.get(name)
@@ -325,12 +316,11 @@ class ConcurrencyLimiter:
             self._is_granting = False
 
     def _next_model(self, now: float) -> _Model | None:
-        """Return the model that gets the next permit (the right to send a request); None if no model may get
-        one.
+        """Return the model that gets the next permit; None if no model may get one.
 
-        The model with the fewest permits in use gets the next permit. If several models have the same number,
-        the model that got its last permit first is chosen. As a result, no model waits forever, even if there
-        are fewer permits than models.
+        It is the model with the fewest permits in use. If several models have the same number, it is the
+        model whose last permit is the oldest. As a result, no model waits forever, even if there are fewer
+        permits than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
         first, rates, held = (0, 0, ""), self.limits.model_rates, self._shares.held_models
@@ -412,8 +402,8 @@ class ConcurrencyLimiter:
     def _retry_capped(self, model: _Model, tenant: str) -> None:
         """Move a tenant from `capped` to `waiting` if it is no longer at its limit.
 
-        The tenant is then treated as if it had just begun to wait. So it gets no advantage for the time when
-        it was at its limit.
+        The tenant then counts as a tenant that has just begun to wait. So it gets no advantage for the time
+        when it was at its limit.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

@@ -46,10 +46,7 @@ class EffectiveRates(Protocol):
     allocation: RateAllocation
 
     def pacing_of(self, model: str) -> Pacing | None:
-        """Return how fast one turn may send lines of the model; None if the model has no rate limit.
-
-        A turn is one attempt to send lines of a slice (a part of a batch).
-        """
+        """Return how fast one turn may send lines of the model; None if the model has no rate limit."""
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:
@@ -57,11 +54,9 @@ class EffectiveRates(Protocol):
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices (parts of batches) must move; empty if they can
-        stay.
+        """Return the task queue to which the model's slices must move from `queue`; empty if they can stay.
 
-        `queue` is the present task queue. A slice must move after a change of rates, because models that
-        share a rate also share a task queue.
+        Models that share a rate also share a task queue. Slices may therefore have to move when rates change.
         """
         ...
 
@@ -112,9 +107,9 @@ class FleetRates(EffectiveRates):
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
         """Return every rate limit as (model, task queue, pacing).
 
-        The pacing says how many requests one turn may send, and how many turns may start per second. A turn
-        is one attempt to send lines of a slice (a part of a batch). All models without a rate of their own
-        share one rate and one task queue. They have one entry together, with the model name `ALL_MODELS`.
+        The pacing says how many requests one turn (attempt of a slice) may send, and how many turns may start
+        per second. Models without a rate of their own share one rate and one task queue. They have one entry
+        together, with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -122,24 +117,21 @@ class FleetRates(EffectiveRates):
         return [*found, (ALL_MODELS, DISPATCH_QUEUE, rates.shared)] if rates.shared else found
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices (parts of batches) must move; empty if they can
-        stay.
+        """Return the task queue to which the model's slices must move from `queue`; empty if they can stay.
 
-        `queue` is the present task queue. The rates are read from the table first. If workers had different
-        rates, they would move a slice back and forth. If the rates cannot be read, return an empty string.
+        The rates are read from the table first, because workers with different rates would move a slice back
+        and forth. If the rates cannot be read, the result is empty.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""
         return self._rates.target_queue(model, queue)
 
     async def refresh(self) -> None:
-        """Read the rates from the table and apply them.
-
-        If this raises an exception, the earlier rates stay in effect.
+        """Read the rates from the table and apply them. If this fails, the earlier rates stay in effect.
 
         Raises:
-            Exception: the database is unreachable. The class of this exception is the argument
-                `unavailable` of the constructor.
+            Exception: the database is unreachable. The class of this exception is the argument `unavailable`
+                of the constructor.
             RatesConflict: the rates of single models use up the whole rate over all models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}

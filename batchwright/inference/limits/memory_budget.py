@@ -1,7 +1,7 @@
 """Memory limit of one process, in bytes, for input lines, requests and responses.
 
-A shard is a stored object with the input lines of a model. A worker fetches one slice's part of a shard. A
-response takes memory until it is stored.
+Input lines are stored in shards. A shard is an object with the lines of a model; a worker fetches the part of
+one slice. A response takes memory until it is stored.
 """
 
 from collections import deque

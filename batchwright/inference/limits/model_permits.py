@@ -55,7 +55,7 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant in `capped` if the tenant is no longer at a limit.
+        """Return the weight of a `capped` tenant if it is no longer at a limit.
 
         If the tenant is still at a limit, store this limit in `capped_by` and return None.
         """
@@ -68,8 +68,8 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this only if the model has no request in flight. The backends may be full because requests of
-        another model never get a response. The result is True if both conditions are met:
+        Call this only if the model has no request in flight. Requests of other models that never get a
+        response may keep its backends full forever. The result is True if both conditions are met:
 
         - The backends have been full for ten seconds.
         - At least one backend has no fleet-wide limit, or this process has not used up its part of the limit.

@@ -22,9 +22,9 @@ class PrefixGroups:
 
     A group consists of the lines with the same system prompt. Its number is the hash of the system prompt,
     and is never 0. A group is *cold* until one of its lines has succeeded, and then *warm*. A cold group is
-    full if one of its lines is in flight. A warm group is full if `width` of its lines are in flight. A line
-    of a full group should wait if another line can be sent instead. All code that sends lines of the model in
-    this process uses the same object.
+    full if one of its lines is in flight, a warm group if `width` of its lines are in flight. A line of a
+    full group should wait if another line can be sent instead. All code that sends lines of the model in this
+    process uses the same object.
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
@@ -39,8 +39,8 @@ class PrefixGroups:
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` from the number of requests that each backend of the model processes at once.
 
-        If one of the numbers is None, `width` becomes infinity. A backend without a number may queue requests
-        itself. In its queue, the lines of one group should follow each other.
+        If a backend has no number, `width` becomes infinity. Such a backend may queue requests itself, and
+        the lines of one group should follow each other in its queue.
 
         Args:
             in_flight: for each backend, the number that an operator has configured; None if no number is
@@ -69,7 +69,7 @@ class PrefixGroups:
         return max(0, most - self._in_flight.get(group, 0))
 
     def start(self, group: int) -> None:
-        """Record that a line of the group (lines with the same system prompt) was sent."""
+        """Record that a line of the group was sent."""
         if not group:
             return
         in_flight = self._in_flight.get(group, 0)
@@ -78,9 +78,7 @@ class PrefixGroups:
         self._in_flight[group] = in_flight + 1
 
     def succeed(self, group: int) -> None:
-        """Record that a line of the group succeeded. A backend now has the group's system prompt in its
-        cache.
-        """
+        """Record that a line of the group succeeded. A backend now has the group's prompt in its cache."""
         if group:
             self._warm[group] = self._clock()
             self._warm.move_to_end(group)
@@ -88,11 +86,7 @@ class PrefixGroups:
                 self._warm.popitem(last=False)
 
     def end(self, group: int) -> None:
-        """Record that a line of the group is no longer in flight.
-
-        If the group is cold (none of its lines has succeeded yet), the next line of the group may be sent
-        now.
-        """
+        """Record that a line of the group is no longer in flight, so that another one may be sent."""
         if group:
             in_flight = self._in_flight[group] - 1
             if in_flight:

@@ -22,7 +22,7 @@ _MAX_AVERAGES = 10_000
 class Limit(StrEnum):
     """Kinds of limits that make lines wait, apart from the limit on all requests in flight.
 
-    The values are metric labels.
+    A hold is a stop of a tenant or a model by an operator. The values are metric labels.
     """
 
     TENANT_HOLD = "tenant_hold"
@@ -41,10 +41,7 @@ class Limit(StrEnum):
 
     @property
     def is_hold(self) -> bool:
-        """True if this is a hold: an operator has stopped the sending for a tenant or a model.
-
-        The sending continues only when an operator releases the hold.
-        """
+        """True if an operator has stopped the tenant or the model. Only an operator can then end the wait."""
         return self in (Limit.TENANT_HOLD, Limit.MODEL_HOLD)
 
 
@@ -102,9 +99,7 @@ class TenantShares(Protocol):
 
 
 class BatchWeights(TenantShares):
-    """TenantShares without any settings: each tenant has the weight of its batches, no limits, and no order
-    of its batches.
-    """
+    """TenantShares without settings: each tenant has the weight of its batches, and there are no limits."""
 
     def __init__(self) -> None:
         self.weights: Mapping[str, float] = {}
@@ -210,20 +205,16 @@ class TenantAndModelLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the limit of the tenant that forbids a request now: a cap, a hold or a rate.
-
-        A hold means that an operator has stopped the sending. Return None if no limit forbids the request.
-        """
+        """Return the cap, hold or rate of the tenant that forbids a request now; None if none forbids it."""
         most = self.shares.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the hold or the rate of the tenant that forbids a request now; None if the tenant may send.
+        """Return the hold or rate of the tenant that forbids a request now; None if none forbids it.
 
-        A hold means that an operator has stopped the sending. The tenant's cap on requests in flight is not
-        checked.
+        The tenant's cap on requests in flight is not checked.
         """
         if tenant in self.shares.held_tenants:
             return Limit.TENANT_HOLD
@@ -231,21 +222,16 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the hold or the rate of the model that forbids a request now; None if the model may get
-        requests.
-
-        A hold means that an operator has stopped the sending.
-        """
+        """Return the hold or rate of the model that forbids a request now; None if none forbids it."""
         if model in self.shares.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if the rates of the model and the tenant allow one more request now, and neither is
-        held.
+        """Return True if no rate and no hold of the model and the tenant forbids one more request now.
 
-        A hold means that an operator has stopped the sending. Caps on requests in flight are not checked.
+        Caps on requests in flight are not checked.
         """
         return not (self.model_limit(model, now) or self.tenant_rate(tenant, now))
 
@@ -258,8 +244,7 @@ class TenantAndModelLimits:
         """Return the reason why lines wait, as the end of a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate that makes the lines wait. It must not be a hold (a stop by an operator),
-                because other code reports holds.
+            limit: the cap or rate that makes the lines wait. Holds are not allowed: other code reports them.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:
@@ -303,11 +288,11 @@ class TenantAndModelLimits:
         _take(charge, -1, -charge.tokens, -charge.model_tokens)
 
     def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
-        """Replace the estimated tokens of a charge by `used`.
+        """Replace the estimated tokens of a charge by `used`, and improve later estimates.
 
-        This also improves later estimates for the same model and tenant. An estimate is one token per four
-        bytes of the line, plus an average: the number of tokens by which earlier requests exceeded one token
-        per four bytes. If `used` is 0, the average does not change.
+        An estimate is one token per four bytes of the line, plus an average for the model and the tenant. The
+        average is the number of tokens by which earlier requests exceeded one token per four bytes. If `used`
+        is 0, the average does not change.
 
         Args:
             charge: the result of `charge`.
@@ -338,7 +323,8 @@ def _take(charge: Charge, requests: int, tokens: float, model_tokens: float) -> 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
     """Return the rate counters of a tenant or model, adapted to its present rates.
 
-    If `known` has no counters, add them. If `rates` has no limit, remove the counters and return None.
+    Counters that are missing in `known` are added to it. If `rates` has no limit, the counters are removed
+    from `known`, and the result is None.
 
     Args:
         known: the counters by name of the tenant or model.

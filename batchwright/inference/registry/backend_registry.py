@@ -53,7 +53,8 @@ class RuntimeChanges(Protocol):
 class BackendRegistry:
     """The models and backends that one process knows. `run` keeps them up to date.
 
-    If a backend becomes unreachable, its last list of models stays valid.
+    A gateway is a configured backend whose own model list says which models it serves. If a backend becomes
+    unreachable, its last list of models stays valid.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class BackendRegistry:
         """Return the names and aliases of the served models.
 
         The first call of `served` or `refresh` reads the models. If the database is then unreachable, it
-        raises the exception class that the constructor got as `unavailable`.
+        raises the exception class `unavailable` of the constructor.
         """
         if not self._read:
             await self.refresh()
@@ -109,7 +110,7 @@ class BackendRegistry:
         """Return the names and aliases of the served models, read again from the database.
 
         The result includes models that other processes added. If the database is unreachable, the call raises
-        the exception class that the constructor got as `unavailable`.
+        the exception class `unavailable` of the constructor.
         """
         if self._read:
             await self._read_lists()
@@ -196,7 +197,7 @@ class BackendRegistry:
         """Reload API keys and certificates, request the model list of each backend, and apply all changes.
 
         The model lists of gateways and the run-time changes are read from the database. If the database is
-        unreachable, an exception is raised. Its class is the argument `unavailable` of the constructor.
+        unreachable, the call raises the exception class `unavailable` of the constructor.
         """
         if self._read:
             await self.refresh_changes()
@@ -214,7 +215,7 @@ class BackendRegistry:
         """Store the model list of a backend in the database.
 
         If the database rejects one of the names, treat the request for the list as failed. If the database is
-        unreachable, raise the exception class that the constructor got as `unavailable`.
+        unreachable, raise the exception class `unavailable` of the constructor.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))
@@ -230,8 +231,7 @@ class BackendRegistry:
     async def refresh_changes(self) -> None:
         """Read and apply the changes made at run time. No request is sent to a backend.
 
-        If the database is unreachable, the call raises the exception class that the constructor got as
-        `unavailable`.
+        If the database is unreachable, the call raises the exception class `unavailable` of the constructor.
         """
         self._apply(await self._changes.all())
         for notify in self.on_refresh:  # before any `await`, so that a new backend's limit applies at once
@@ -328,9 +328,9 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` if the backend was reachable, and how long its response took. If the request
-        for the list succeeds after an earlier one has failed, each open circuit breaker of the backend lets
-        one trial request through.
+        Also record in `backend` if the backend was reachable, and how long its response took. After the first
+        success that follows a failure, each open circuit breaker of the backend lets one trial request
+        through.
         """
         began = time.monotonic()
         try:

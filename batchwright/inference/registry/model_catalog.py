@@ -35,11 +35,12 @@ class SeenModel(ListedModel, Protocol):
 class RuntimeChange(Protocol):
     """A change of one model that was made at run time, through the API or the command line.
 
+    If `config` and `patch` are both None, the change removes the model.
+
     Attributes:
         config: all settings of the model, which replace its earlier settings; None if the change does not set
             all of them.
-        patch: only the settings that change; None if the change has none. If `config` and `patch` are both
-            None, the change removes the model.
+        patch: only the settings that change; None if the change sets all of them or none.
     """
 
     @property
@@ -83,7 +84,7 @@ class CatalogEntry:
     Attributes:
         changed_at: time of the change at run time; None if the source is another one.
         seen_at: when a backend last listed the model; None if the source is not a backend's list.
-        problems: parts of the change at run time that could not be applied. Each text says what to do.
+        problems: reasons why parts of the change at run time could not be applied. Each text says what to do.
         base: the model before the change; None if nothing was changed, or if the change added the model.
         base_source: the source of `base`.
     """
@@ -231,7 +232,7 @@ def discovered_models(
     """Return the settings of every model that a gateway lists, by name of the model.
 
     A gateway is a backend whose own model list says which models it serves. If several gateways list a model,
-    all of them are backends of the model.
+    it can use all of them as backends.
 
     Args:
         listed: the stored model lists of the gateways.
@@ -247,9 +248,9 @@ def discovered_models(
 
 
 def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
-    """Return settings for models that no backend lists. `names` has the names of these models.
+    """Return settings for the models `names`, which no backend lists.
 
-    Each model gets all `gateways` that accept any model name as backends. If there are none, the result is
+    The backends of each model are all `gateways` that accept any model name. If there are none, the result is
     empty.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]

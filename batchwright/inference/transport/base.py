@@ -39,7 +39,7 @@ class TargetUrl:
 
     @classmethod
     def of(cls, url: str) -> "TargetUrl":
-        """Return the parsed form of a URL. Raise httpx.InvalidURL if the URL is not valid."""
+        """Parse a URL. Raise httpx.InvalidURL if the URL is not valid."""
         parsed = httpx.URL(url)
         secure = parsed.scheme == "https"
         origin = Origin(secure, parsed.host, parsed.port or (443 if secure else 80))
@@ -101,10 +101,7 @@ class ResponseTooLarge(Exception):
 
 
 class Exchange(Protocol):
-    """A request in flight. When it ends, a callback gets its response or error.
-
-    The request can be cancelled.
-    """
+    """A request in flight, which can be cancelled. When it ends, a callback gets its response or error."""
 
     def cancel(self) -> None:
         """Cancel the request and close its connection. The callback is not called.
@@ -143,7 +140,7 @@ class Transport(Protocol):
         """Send a request if that is possible without awaiting, and return the exchange.
 
         `ended` is called once when the exchange ends. Its argument is the response or exception with which
-        `exchange` would have ended. If nothing was sent, return None; `ended` is then not called.
+        `exchange` would have ended. If nothing was sent, return None and never call `ended`.
         """
         return None
 
@@ -166,16 +163,14 @@ class Transport(Protocol):
         yield StreamedResponse(response.status, response.headers, _single_piece(response.body))
 
     async def retire(self) -> None:
-        """Stop reusing connections, because the transport gets no new requests. Each connection is closed
-        when its current request has ended.
+        """Stop reusing connections: each is closed when its current request has ended.
+
+        Call this when the transport gets no new requests.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close all idle connections.
-
-        Some implementations also close the connections in use.
-        """
+        """Close all idle connections; some implementations also close the connections in use."""
         ...
 
 

@@ -166,7 +166,7 @@ class PooledTransport(Transport):
     async def _connect(self, origin: Origin, seconds: float) -> BackendConnection:
         """Open a connection to `origin`, and return it.
 
-        The time limit is the shorter one of `seconds` and the connect timeout.
+        It must succeed within `seconds` and within the connect timeout of the transport.
 
         Raises:
             httpx.ConnectError: the connection failed.
@@ -202,8 +202,8 @@ class PooledTransport(Transport):
 class Timeout(Struct, eq=False):
     """Timeout of one request. `on_timeout` is called once, unless `cancel` is called in time.
 
-    The timeout may expire before `on_timeout` is set, while the caller awaits something. Therefore, after
-    each await, check that `expired` is False before you set `on_timeout`.
+    The timeout may expire during an `await` of the caller, before `on_timeout` is set. After each `await`,
+    check that `expired` is False before you set `on_timeout`.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first

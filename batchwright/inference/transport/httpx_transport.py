@@ -89,8 +89,8 @@ class HttpxTransport(Transport):
     def _to_httpx(self, request: BackendRequest, seconds: float) -> httpx.Request:
         """Convert a request to an httpx request.
 
-        Its connect timeout is always shorter than `seconds`. If connecting takes too long, the error is
-        therefore a connect error, which shows that the request was never sent.
+        Its connect timeout is always shorter than `seconds`. If connecting takes too long, httpx therefore
+        raises a connect error, which shows that the request was never sent.
         """
         connect = min(self._connect_seconds, seconds * 0.9)
         waits = {"connect": connect, "read": None, "write": None, "pool": connect}
@@ -142,8 +142,9 @@ async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes
 async def _next_chunk(chunks: AsyncIterator[bytes], idle: float, number: int) -> bytes | None:
     """Return the next chunk of the response; None at its end.
 
-    httpx does not wait between the chunks that it has received together, which may be thousands of one byte.
-    Other tasks may run before each chunk whose `number` is a multiple of `_CHUNKS_PER_TURN`.
+    Other tasks may run before each chunk whose `number` (from 1) is a multiple of `_CHUNKS_PER_TURN`. This is
+    needed because httpx does not wait between chunks that it received together, such as thousands of one
+    byte.
 
     Raises:
         TimeoutError: no chunk arrived for `idle` seconds. With 0, there is no limit.
