@@ -36,7 +36,7 @@ def build_order(
     Args:
         start_at: time at which the batch starts; None to start it now.
         fairness_key: key by which Temporal shares the workers between tenants; empty for the tenant's name.
-        fairness_weight: weight of the tenant that was set at run time; None for the weight in the settings.
+        fairness_weight: weight of the tenant if it was set at run time; None for the weight in the settings.
         max_priority: highest priority that the tenant may use.
 
     Raises:
@@ -71,9 +71,7 @@ def build_order(
 def _policy(
     template: BatchTemplate, settings: Settings, fairness_key: str, fairness_weight: float | None
 ) -> BatchPolicy:
-    """Return those settings that keep their present values for the batch, even if the operator changes them
-    later.
-    """
+    """Return the settings that the batch keeps, even if the operator changes them later."""
     return BatchPolicy(
         profile=settings.profile,
         cancel_grace_seconds=settings.cancel_grace_seconds,

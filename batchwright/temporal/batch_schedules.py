@@ -76,18 +76,21 @@ class BatchSchedules(Protocol):
     """Access to the schedules of all tenants in Temporal.
 
     Callers must check that an id belongs to the tenant. All methods raise TemporalUnavailable if the server
-    does not respond. Methods for an existing schedule raise ScheduleMissing if there is no such schedule.
+    does not respond. If a schedule does not exist, all methods except `create` and `delete` raise
+    ScheduleMissing.
     """
 
     async def create(self, spec: ScheduleSpec) -> None:
-        """Create a schedule. If it exists already, nothing happens. Raises TimeZoneUnknown if the time zone
-        is unknown.
+        """Create a schedule. If it exists already, nothing happens.
+
+        Raises TimeZoneUnknown if Temporal does not know its time zone.
         """
         ...
 
     async def update(self, spec: ScheduleSpec) -> None:
-        """Change a schedule. A paused schedule stays paused. Raises TimeZoneUnknown if the time zone is
-        unknown.
+        """Change a schedule. A paused schedule stays paused.
+
+        Raises TimeZoneUnknown if Temporal does not know the new time zone.
         """
         ...
 
@@ -134,9 +137,9 @@ class TemporalBatchSchedules(BatchSchedules):
     async def _update(self, spec: ScheduleSpec) -> None:
         """Replace the times and the overlap policy of a schedule, and nothing else.
 
-        The SDK's own update is not used, because it would undo a pause between its two calls. If the schedule
-        has changed since it was read, Temporal ignores an update without an error. Therefore the schedule is
-        read again after each update: its note shows if the update was applied.
+        The SDK's own update is not used, because it would undo a pause between its two calls. Temporal
+        ignores an update, without an error, if the schedule has changed since it was read. Therefore the
+        schedule is read again after each update: its note shows if the update was applied.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"
@@ -219,8 +222,8 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 def _unless_time_zone(error: RPCError) -> Exception:
     """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule. Return other errors unchanged.
 
-    The status of the error alone is not enough. For example, a missing search attribute gives the same
-    status.
+    The error's message is checked, too, because other errors, such as a missing search attribute, have the
+    same status.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

@@ -70,8 +70,8 @@ async def open_connection(
 ) -> tuple[Client, TemporalConnection]:
     """Return a Temporal client and its connection, which can follow changes of the credential files.
 
-    The caller must run `TemporalConnection.run`, which reads the files every few seconds. Otherwise changes
-    have no effect.
+    The changes have an effect only while `TemporalConnection.run` runs, which reads the files every few
+    seconds. The caller must run it.
 
     Args:
         runtime: the SDK's runtime; None for the default runtime.

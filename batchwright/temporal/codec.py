@@ -29,9 +29,7 @@ _NONCE_BYTES = 12
 
 
 class PayloadDecryptionError(Exception):
-    """Raised if a payload cannot be decrypted. The message contains the id of the key that encrypted the
-    payload.
-    """
+    """Raised if a payload cannot be decrypted. The message names the key that encrypted the payload."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,9 @@ class PayloadKey:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Encrypts payloads with the first of `keys`.
+    """Encrypts payloads with the first of `keys`, and decrypts payloads that were encrypted with any of them.
 
-    It can decrypt payloads that were encrypted with any of `keys`. Unencrypted payloads are returned
-    unchanged.
+    Unencrypted payloads are returned unchanged by `decode`.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:

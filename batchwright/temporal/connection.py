@@ -1,6 +1,4 @@
-"""Connection of a Temporal client that follows changes of the credentials. The client object stays the
-same.
-"""
+"""Connection of a Temporal client that follows changes of the credentials, with the same client object."""
 
 import asyncio
 import logging

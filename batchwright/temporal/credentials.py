@@ -20,8 +20,7 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal. A field is None if the connection does not use
-    it.
+    """TLS settings and API key for a connection to Temporal, each None if the connection does not use it.
 
     Compare two of these objects to see if the credentials have changed.
     """

@@ -40,9 +40,7 @@ class TemporalNotSetUp(TemporalUnavailable):
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Return the exception to raise instead of the SDK's error `error`, raised when it could not connect to
-    Temporal.
-    """
+    """Return the exception to raise instead of `error`, with which the SDK failed to connect to Temporal."""
     text = str(error)
     if _REFUSED.search(text):
         return TemporalUnavailable(
@@ -55,7 +53,7 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, the error of a call to Temporal."""
+    """Return the exception to raise instead of `error`, with which a call to Temporal failed."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")
@@ -79,8 +77,8 @@ def is_unknown_namespace(error: RPCError) -> bool:
 async def translated_errors(settings: Settings, missing: Exception) -> AsyncGenerator[None]:
     """Context manager that replaces Temporal's own errors by `missing` or TemporalUnavailable.
 
-    `missing` is raised if Temporal does not find the object that the block uses. TemporalUnavailable is
-    raised for all other errors, also if Temporal does not find the whole namespace.
+    `missing` is raised if Temporal does not find the object that the block uses. All other errors become
+    TemporalUnavailable, even if Temporal does not find the whole namespace.
     """
     try:
         yield

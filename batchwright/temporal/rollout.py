@@ -73,7 +73,7 @@ async def list_builds(client: Client, deployment: str) -> Sequence[Build]:
 async def make_current(client: Client, deployment: str, build: str, *, lacking_queues: bool = False) -> str:
     """Make a build current, so that its workers get all new batches.
 
-    Return the id of the build that was current before, or "" if there was none.
+    Return the id of the previous current build; empty if there was none.
 
     Args:
         deployment: name of the worker deployment.

@@ -22,8 +22,8 @@ class StoredSecretUnreadable(Exception):
 class StoredSecrets:
     """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
 
-    Without keys, secrets are stored unencrypted. Decrypting a secret needs the same owner with which it was
-    encrypted.
+    Without keys, secrets are stored unencrypted. A secret is encrypted for an owner, and can be decrypted
+    only for the same owner.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:

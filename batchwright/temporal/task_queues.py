@@ -66,8 +66,8 @@ async def describe_queue(client: Client, queue: str) -> QueueReport:
 async def server_time(client: Client) -> datetime | None:
     """Return the time of Temporal's server, at most half a second old; None if the time cannot be read.
 
-    The function polls an unused queue, and reads the time that the server recorded for this poll. It takes at
-    most 5 s. Raises RPCError if a call fails.
+    The time is read from Temporal's record of a poll of an unused queue. This takes at most 5 s. Raises
+    RPCError if a call fails.
     """
     queue = f"batchwright-clock-{token_hex(8)}"
     request = PollActivityTaskQueueRequest(

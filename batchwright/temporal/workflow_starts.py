@@ -47,8 +47,7 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
 
 
 async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> None:
-    """Start the workflow of a webhook delivery. If the workflow was started before, nothing happens, even if
-    it has ended.
+    """Start the workflow of a webhook delivery, unless it was started before.
 
     Args:
         replays: number of times that a client has requested to send the delivery again. Each time has a
