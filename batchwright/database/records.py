@@ -255,7 +255,7 @@ class BackendLoad(NamedTuple):
 
 
 class InteractiveRate(NamedTuple):
-    """Requests and tokens per minute of interactive calls (a client waits), for one tenant or one model.
+    """Requests and tokens per minute of interactive calls, for which a client waits, of one tenant or model.
 
     Attributes:
         of_tenant: True for a tenant, False for a model.

@@ -74,7 +74,7 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of batches that are to retry lines of this batch but were never started."""
+        """Return the start arguments of the unstarted batches that are to retry lines of this batch."""
         ...
 
     async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
