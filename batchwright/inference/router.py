@@ -113,7 +113,10 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if all circuit breakers of the model and its fallback models are open: only trials are sent."""
+        """True if the circuit breakers of the model and of all its fallback models are open.
+
+        Only trials are then sent.
+        """
         return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property

@@ -61,7 +61,7 @@ class SetupStep:
 
 
 class _NotVisible(TemporalUnavailable):
-    """A server of the Temporal cluster does not know a new namespace or search attribute yet."""
+    """Raised while a server of the Temporal cluster does not know a new namespace or search attribute yet."""
 
     def __init__(self) -> None:
         super().__init__("Temporal does not show the new namespace or attributes yet: retry in a minute.")

@@ -122,9 +122,9 @@ class BackendLimits:
         return use.in_flight >= use.share
 
     def has_share(self, url: str) -> bool:
-        """Return False if this process may send no request to the backend at all.
+        """Return True if this process may send requests to the backend at all.
 
-        This is so if the backend has a fleet-wide limit and the part of this process is 0.
+        It may send none if its part of the backend's fleet-wide limit is 0.
         """
         return self._shares.get(url, 1) > 0
 

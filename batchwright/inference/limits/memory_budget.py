@@ -25,10 +25,10 @@ class Reservation:
 class MemoryBudget:
     """Limits the memory of one process. Half of it is for shards, the other half for requests and responses.
 
-    A shard is a stored object with input lines. Memory for requests is separate, because only sent requests
-    make memory free again. Shards get memory in the order of their reservations, so that small shards cannot
-    delay a large shard forever. The size of a response is estimated from recent responses until the response
-    arrives.
+    A shard is a stored object with input lines. If shards could take all memory, no request could be sent,
+    and no memory would become free again. Shards get memory in the order of their reservations, so that small
+    shards cannot delay a large shard forever. The size of a response is estimated from recent responses until
+    the response arrives.
     """
 
     def __init__(self, total: int) -> None:

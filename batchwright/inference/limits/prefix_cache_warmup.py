@@ -1,7 +1,7 @@
 """Prefix groups of one model: lines with the same system prompt, which backends keep in their prefix caches.
 
-A backend computes a system prompt again for each line that it gets before its first response to the group.
-Therefore the first line of a group is sent alone. Until this line has a response, lines of other groups are
+Until a backend has responded to a first line of a group, it computes the group's system prompt again for each
+line. Therefore the first line of a group is sent alone. Until it has a response, lines of other groups are
 sent.
 """
 

@@ -43,7 +43,7 @@ class ApiKeysTable(Protocol):
     async def revoke(self, key: str, at: datetime) -> ApiKeyRow | None:
         """Revoke the API key with the id or prefix `key`, and return it. Return None if there is no such key.
 
-        A key that was revoked before keeps the earlier time.
+        If the key was revoked before, the time of the first revocation stays.
         """
         ...
 

@@ -26,7 +26,7 @@ class TenantsTable(Protocol):
     async def disable(self, name: str, at: datetime) -> TenantRow | None:
         """Disable a tenant and return it. Return None if there is no such tenant.
 
-        A tenant that was disabled before keeps the earlier time.
+        If the tenant was disabled before, the earlier time stays.
         """
         ...
 
