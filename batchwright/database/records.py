@@ -191,7 +191,7 @@ class LiveBatch:
 
 @dataclass(frozen=True)
 class ModelBacklog:
-    """Number of lines of one batch in progress for one model that still need a final result."""
+    """Number of lines of one batch and one model that still need a final result. The batch is in progress."""
 
     tenant: str
     batch_id: str

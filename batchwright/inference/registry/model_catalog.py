@@ -231,8 +231,8 @@ def discovered_models(
 ) -> dict[str, ModelConfig]:
     """Return the settings of every model that a gateway lists, by name of the model.
 
-    A gateway is a backend whose own model list says which models it serves. If several gateways list a model,
-    it can use all of them as backends.
+    A gateway is a backend whose own model list says which models it serves. All gateways that list a model
+    are its backends.
 
     Args:
         listed: the stored model lists of the gateways.

@@ -105,7 +105,7 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """Range of the entries that the audit log has now, and how many of their actions have ended.
+    """Range of the entries that the audit log has now, and the entry below which all actions have ended.
 
     The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
 
