@@ -1,12 +1,20 @@
-"""Limit how many signals a process sends to the workflow of each batch.
+"""Limit how many signals that only inform, such as waiting reasons, are sent to the workflow of a batch.
 
-Each signal adds about four events to the history of the workflow. Temporal ends a workflow with more than
+Each signal adds one to four events to the history of the workflow. Temporal ends a workflow with more than
 51,200 events. After 10,000 signals, it accepts no further ones, so the batch could no longer be cancelled.
+
+`SignalBudget` keeps one process from sending many signals. `history_has_room` limits all processes together:
+Temporal counts the events of a history, whichever process causes them.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.client import WorkflowHandle
+
+from batchwright.contracts.search_attributes import DEADLINE
 
 _BURST = 20  # signals to a batch without a pause; the Web UI shows as many models
 _SHORTEST_PAUSE_SECONDS = 60.0
@@ -14,6 +22,11 @@ _PAUSES = (
     20  # a pause lasts this fraction of the time since the first signal: 120 signals a day, 180 in two weeks
 )
 _MAX_BATCHES = 10_000
+# Signals are sent while the history has fewer events than the first number, from the start of the batch, and
+# than the second number at its deadline. All events count, so these limits also bound the number of signals.
+_MAX_EVENTS_AT_START, _MAX_EVENTS_AT_DEADLINE = 1_000, 6_000
+# More events for signals that withdraw an earlier one, so that no outdated reason stays.
+EVENTS_FOR_WITHDRAWALS = 1_000
 
 
 @dataclass(slots=True)
@@ -48,3 +61,34 @@ class SignalBudget:
             return False
         spent.left, spent.last_at = left - 1, now
         return True
+
+
+async def history_has_room(
+    workflow: WorkflowHandle[object, object], more_events: int = 0, *, rpc_timeout: timedelta | None = None
+) -> bool:
+    """Return True if the history of a batch's workflow has room for a signal that only informs.
+
+    Args:
+        workflow: the workflow.
+        more_events: number of events that the history may have in addition to `max_events`.
+        rpc_timeout: maximum time to wait for Temporal's response; None for the client's default.
+
+    Raises:
+        RPCError: Temporal does not respond, or there is no such workflow.
+    """
+    run = await workflow.describe(rpc_timeout=rpc_timeout)
+    deadline = run.typed_search_attributes.get(DEADLINE)
+    return run.history_length < max_events(run.start_time, deadline, datetime.now(UTC)) + more_events
+
+
+def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
+    """Return the number of history events from which on no signals that only inform are sent.
+
+    The number grows evenly from the start of the workflow to the deadline. If the deadline is not known, it
+    does not grow.
+    """
+    if deadline is None:
+        return _MAX_EVENTS_AT_START
+    window = max(deadline - started_at, timedelta(seconds=1))
+    elapsed = min(max((at - started_at) / window, 0.0), 1.0)
+    return _MAX_EVENTS_AT_START + elapsed * (_MAX_EVENTS_AT_DEADLINE - _MAX_EVENTS_AT_START)

@@ -12,7 +12,11 @@ from typing import Protocol
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from batchwright.activities.services.signal_budget import SignalBudget
+from batchwright.activities.services.signal_budget import (
+    EVENTS_FOR_WITHDRAWALS,
+    SignalBudget,
+    history_has_room,
+)
 from batchwright.background import log_failure
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.database.errors import DatabaseUnavailable
@@ -25,8 +29,9 @@ _MAX_REMEMBERED = 10_000
 
 
 class ReasonSignal(Protocol):
-    """Sends a waiting reason to the batch's workflow. If Temporal does not accept the signal, no error is
-    raised.
+    """Sends a waiting reason to the batch's workflow.
+
+    If Temporal does not accept the signal, or the history of the workflow is too long, no error is raised.
     """
 
     async def __call__(self, batch_id: str, reason: WaitingReason) -> None: ...
@@ -149,13 +154,19 @@ class WaitingReasons:
 
 
 def temporal_reason_signal(client: Client) -> ReasonSignal:
-    """Return a function that sends the signal `waiting` to the batch's workflow."""
+    """Return a function that sends the signal `waiting` to the batch's workflow.
+
+    If the history of the workflow has no room for more signals of the fleet, nothing is sent.
+    """
 
     async def send(batch_id: str, reason: WaitingReason) -> None:
+        workflow = client.get_workflow_handle(batch_id)
+        error = "the history of the batch's workflow is too long"
         try:
-            await client.get_workflow_handle(batch_id).signal("waiting", reason)
-        except RPCError as error:
-            fields = {"batch_id": batch_id, "error": error.message}
-            logger.info("waiting reason not delivered", extra=fields)
+            if await history_has_room(workflow, 0 if reason.reason else EVENTS_FOR_WITHDRAWALS):
+                return await workflow.signal("waiting", reason)
+        except RPCError as failure:
+            error = failure.message
+        logger.info("waiting reason not delivered", extra={"batch_id": batch_id, "error": error})
 
     return send

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from batchwright.activities.services.signal_budget import history_has_room
 from batchwright.contracts.temporal_payloads.batch import BatchForecast
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastRow
@@ -29,7 +30,8 @@ class ForecastSignal(Protocol):
         """Send the forecast to the batch's workflow, and return True.
 
         Return False if Temporal does not respond. The caller must then send the forecast again. If the
-        workflow does not accept the forecast, for example because the workflow has ended, return True.
+        workflow does not accept the forecast, for example because the workflow has ended or its history is
+        too long, return True.
         """
         ...
 
@@ -121,7 +123,8 @@ def temporal_forecast_signal(client: Client) -> ForecastSignal:
     async def send(batch_id: str, forecast: BatchForecast) -> bool:
         workflow = client.get_workflow_handle(batch_id)
         try:
-            await workflow.signal("forecast", forecast, rpc_timeout=_SIGNAL_TIMEOUT)
+            if await history_has_room(workflow, rpc_timeout=_SIGNAL_TIMEOUT):
+                await workflow.signal("forecast", forecast, rpc_timeout=_SIGNAL_TIMEOUT)
         except RPCError as error:
             logger.info("forecast not delivered", extra={"batch_id": batch_id, "error": error.message})
             return error.status not in _NO_ANSWER

@@ -1,9 +1,11 @@
-"""Number of signals that a process may send to the workflow of one batch."""
+"""Number of signals that a process, and all processes together, may send to the workflow of one batch."""
+
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from batchwright.activities.services import signal_budget
-from batchwright.activities.services.signal_budget import SignalBudget
+from batchwright.activities.services.signal_budget import SignalBudget, max_events
 
 DAY = 86_400.0
 
@@ -68,3 +70,24 @@ def test_of_too_many_batches_the_one_with_the_oldest_first_signal_is_forgotten(
     assert budget.take("c")
     assert not budget.take("b")
     assert budget.take("a")
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "expected"),
+    [
+        (timedelta(seconds=-5), 1_000),  # the clock of the worker is behind
+        (timedelta(0), 1_000),
+        (timedelta(days=7), 3_500),
+        (timedelta(days=14), 6_000),
+        (timedelta(days=15), 6_000),
+    ],
+)
+def test_a_history_may_get_longer_until_the_deadline(elapsed: timedelta, expected: float) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    assert max_events(start, start + timedelta(days=14), start + elapsed) == expected
+
+
+def test_a_workflow_without_a_known_deadline_has_the_room_of_its_start() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    assert max_events(start, None, start + timedelta(days=14)) == 1_000
+    assert max_events(start, start, start + timedelta(days=14)) == 6_000
