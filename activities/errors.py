@@ -1,8 +1,9 @@
 """Translate errors of storage, database and Temporal into the failures that workflows know.
 
-StorageUnavailable, DatabaseUnavailable, RPCError retried by the activity's retry policy PlanDamaged,
-SegmentDamaged never retried, because a retry would fail in the same way ObjectMissing becomes the failure
-`missing` of `translated` anything else retried a few times by `batchwright.worker.interceptors`
+StorageUnavailable, DatabaseUnavailable, RPCError   retried by the activity's retry policy
+PlanDamaged, SegmentDamaged                         never retried, because a retry would fail in the same way
+ObjectMissing                                       becomes the failure `missing` of `translated`
+anything else                                       retried a few times by `batchwright.worker.interceptors`
 """
 
 import contextlib

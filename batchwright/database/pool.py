@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from batchwright.database import driver
-from batchwright.database.driver import CONNECT_SECONDS, QUERY_SECONDS, Row, Session
+from batchwright.database.driver import CONNECT_SECONDS, QUERY_SECONDS, PreparingSession, Row, Session
 from batchwright.database.errors import DatabaseUnavailable, OutcomeUnknown
 from batchwright.rules.json_text import storable
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class StorableSession(Session):
     """Database session that replaces characters in text arguments if PostgreSQL cannot store them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: PreparingSession) -> None:
         self._session = session
 
     async def execute(self, query: str, *args: object) -> str:
@@ -34,6 +34,15 @@ class StorableSession(Session):
 
     async def fetchrow(self, query: str, *args: object) -> Row | None:
         return await self._session.fetchrow(query, *map(_storable, args))
+
+    async def fetch_with_custom_plan(self, query: str, *args: object) -> list[Row]:
+        """Run a query that PostgreSQL plans for the values of its parameters, and return its rows.
+
+        A statement that is used several times may get one plan for all values. Use this method if the best
+        plan depends on how frequent the values are. It costs one more request to PostgreSQL.
+        """
+        statement = await self._session.prepare(query)
+        return await statement.fetch(*map(_storable, args))
 
     def transaction(self) -> AbstractAsyncContextManager[object]:
         return self._session.transaction()
@@ -62,7 +71,7 @@ class ConnectionPool:
             return await session.fetchrow(query, *args)
 
     @asynccontextmanager
-    async def session(self) -> AsyncGenerator[Session, None]:
+    async def session(self) -> AsyncGenerator[StorableSession, None]:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
                 with translated(self._where, OutcomeUnknown):
@@ -75,17 +84,6 @@ class ConnectionPool:
                 with translated(self._where, OutcomeUnknown):
                     async with connection.transaction():
                         yield StorableSession(connection)
-
-    @asynccontextmanager
-    async def custom_plans(self) -> AsyncGenerator[Session, None]:
-        """Open a transaction in which PostgreSQL plans each statement for the values of its parameters.
-
-        Use it for a statement whose best plan depends on these values, for example on how many batches have a
-        certain tag. Without it, PostgreSQL may reuse one plan for all values. It costs three more statements.
-        """
-        async with self.transaction() as session:
-            await session.execute("SET LOCAL plan_cache_mode = force_custom_plan")
-            yield session
 
     async def check(self) -> None:
         """Check that the database answers. Raises DatabaseUnavailable if it does not."""

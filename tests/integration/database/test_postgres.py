@@ -20,6 +20,7 @@ from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_deletions import BatchDeletionQueries
 from batchwright.database.tables.batches.batches import BatchQueries
 from batchwright.database.tables.tenants.admissions import AdmissionQueries
+from batchwright.rules.batch_filters import BatchFilters
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.ports import free_port
 from tests.integration.database.admission_rows import admit_batch
@@ -291,3 +292,18 @@ async def test_closing_ends_every_connection(database_url: str, connection: Data
     await database.close()
     with pytest.raises(DatabaseUnavailable):
         await database.check()
+
+
+async def test_a_list_of_batches_with_a_tag_is_read_after_its_table_has_got_a_column(
+    database_url: str,
+) -> None:
+    """PostgreSQL refuses a statement that was prepared before its table changed."""
+    database, owner = await open_database(load(database_url=database_url)), await connect(database_url)
+    await database.batches.upsert(an_order(metadata={"team": "search"}))
+    filters = BatchFilters(metadata=(("team", "search"),))
+    for column in ("one", "two"):
+        rows, _ = await database.batch_list.page("t", limit=10, after=None, filters=filters)
+        assert [row.order.batch_id for row in rows] == ["batch_1"]
+        await owner.execute(f"ALTER TABLE batches ADD COLUMN {column} text")
+    await database.close()
+    await owner.close()

@@ -120,8 +120,7 @@ class PostgresBatchList(BatchList):
     async def _records(self, tenant: str, count: int, after: str | None, filters: BatchFilters) -> list[Row]:
         status, tags = filters.status, filters.tags
         oldest = filters.created_after or FIRST_POSITION[0]
-        connected = self._connections.custom_plans() if tags else self._connections.session()
-        async with connected as session:
+        async with self._connections.session() as session:
             position = LAST_POSITION
             if after is not None:
                 position = await position_of(session, self._sql.position, tenant, after)
@@ -130,7 +129,8 @@ class PostgresBatchList(BatchList):
             bounds = (tenant, *position, count, oldest)
             if tags:
                 statuses = list(BatchStatus) if status is None else [status]
-                return await session.fetch(self._sql.of_tags, *bounds, statuses, tags[0], tags[1:])
+                bounds = (*bounds, statuses, tags[0], tags[1:])
+                return await session.fetch_with_custom_plan(self._sql.of_tags, *bounds)
             if status is not None:
                 return await session.fetch(self._sql.of_status, *bounds, status)
             return await session.fetch(self._sql.all, *bounds)

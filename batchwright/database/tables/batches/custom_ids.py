@@ -111,8 +111,9 @@ class PostgresCustomIds(CustomIdsTable):
             position = first if last is None else (last["created_at"], last["id"])
             bounds = (tenant, *position, EXAMINED_AT_ONCE, *conditions)
             if tags:
-                async with self._connections.custom_plans() as session:
-                    return await session.fetch(self._sql.search_tagged, *bounds, tags[0], tags[1:])
+                bounds = (*bounds, tags[0], tags[1:])
+                async with self._connections.session() as session:
+                    return await session.fetch_with_custom_plan(self._sql.search_tagged, *bounds)
             return await self._connections.fetch(self._sql.search, *bounds)
 
         ids, last_id = await search_in_steps(examine, limit, self._clock)
