@@ -75,7 +75,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
     files = PostgresFiles(pool)
     admissions = PostgresAdmissions(pool)
     uploads = PostgresUploads(pool, files, admissions)
-    dead_letters = PostgresDeadLetters(pool, files)
+    dead_letters = PostgresDeadLetters(pool, files, admissions)
     batches = PostgresBatches(pool, files, dead_letters)
     batch_list = PostgresBatchList(pool)
     budget_groups = PostgresBudgetGroups(pool)
@@ -90,7 +90,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         batch_deletions=PostgresBatchDeletions(pool),
         custom_ids=PostgresCustomIds(pool),
         progress=PostgresProgress(pool, batches),
-        reruns=PostgresReruns(pool, files),
+        reruns=PostgresReruns(pool, files, admissions),
         dead_letters=dead_letters,
         waiting=PostgresWaitingReasons(pool),
         forecasts=PostgresForecasts(pool),

@@ -13,6 +13,7 @@ from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.results.output_lines import request_digest
 
 _ATTEMPTS = 3
@@ -92,7 +93,8 @@ class DeadLetterRetries:
         order = await self._builder.order(row, parameters._replace(input_file_id=file.id))
         order = order.model_copy(update={"origin": SourceBatch(batch_id=batch_id, kind=RerunKind.RETRY)})
 
-        async def claim() -> BatchOrder | None:
-            return order if await self._dead_letters.claim(ids, order, file) else None
+        async def claim(admission: Admission | None) -> BatchOrder | None:
+            claimed = await self._dead_letters.claim(ids, order, file, admission=admission)
+            return order if claimed else None
 
         return await self._builder.admit_and_claim(order, file, claim)

@@ -5,7 +5,6 @@ result.
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
 from typing import TypeVar
 
 from batchwright.api.dependencies import ApiDependencies
@@ -26,8 +25,9 @@ from batchwright.api.services.files.upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.errors import OutcomeUnknown, ResultsGone, UnknownBatch
+from batchwright.database.errors import OutcomeUnknown, ResultsGone
 from batchwright.database.records import BatchRow, FileRow
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.backends.request_headers import currently_passed
 from batchwright.rules.results import error_tally
 from batchwright.rules.results.output_lines import ResultDamaged
@@ -192,13 +192,20 @@ class BatchReruns:
         If another new batch already has the claim, return the order of that batch.
         """
         table, tenant = self._deps.database.reruns, row.order.tenant
-        await QuotaChecks(self._deps, tenant).check_live_batches()
+        try:
+            await QuotaChecks(self._deps, tenant).check_live_batches()
+        except ApiError:
+            if claimed := await table.find(tenant, origin):  # by another request, whose batch already counts
+                return claimed
+            raise
         new_order, file = await build(parameters)
         new_order = new_order.model_copy(update={"origin": origin})
+
+        async def claim(admission: Admission | None) -> BatchOrder:
+            return await table.claim(new_order, origin, file, admission=admission)
+
         try:
-            return await self._builder.admit_and_claim(
-                new_order, file, partial(table.claim, new_order, origin, file)
-            )
+            return await self._builder.admit_and_claim(new_order, file, claim)
         except ResultsGone:
             raise _results_gone(row, "are no longer kept") from None
 
@@ -318,53 +325,49 @@ class RerunBuilder:
             raise ApiError(500, message, code="content_missing") from problem
 
     async def admit_and_claim(
-        self, new_order: BatchOrder, file: FileRow | None, claim: Callable[[], Awaitable[_Claimed]]
+        self,
+        new_order: BatchOrder,
+        file: FileRow | None,
+        claim: Callable[[Admission | None], Awaitable[_Claimed]],
     ) -> _Claimed:
-        """Count the new batch towards the tenant's quotas, then claim its lines. Return the result of
-        `claim`.
+        """Count the new batch towards the tenant's quotas, and claim its lines. Return the result of `claim`.
 
         A claim is a stored record that the lines belong to the new batch. It prevents a second batch from
         sending them.
 
-        If another batch has already claimed the lines, the new batch is not needed. It then no longer counts
+        If another batch has already claimed the lines, the new batch is not needed. It then does not count
         towards the quotas, and the object of its input file is deleted.
 
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: function that stores the claim and the row of the file, and returns `new_order`. If the
-                lines cannot be claimed, the function stores nothing. It then returns the order of the batch
-                that has the claim, or None.
+            claim: function that stores the claim, the row of the file and the given admission of the new
+                batch, and returns `new_order`. If the lines cannot be claimed, the function stores nothing.
+                It then returns the order of the batch that has the claim, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.
             ResultsGone, UnknownBatch: the ended batch was deleted meanwhile.
         """
-        admission = QuotaChecks(self._deps, new_order.tenant)
+        checks = QuotaChecks(self._deps, new_order.tenant)
         try:
-            async with self._storage_reserved(admission, file):
-                await admission.admit_batch(new_order.batch_id)
-                order = await claim()
+            async with self._storage_reserved(checks, file), checks.translated():
+                order = await claim(await checks.batch_admission(new_order.batch_id))
         except OutcomeUnknown:  # claim and row may exist; if not, retention deletes the object
-            raise
-        except (ResultsGone, UnknownBatch):  # the ended batch was deleted meanwhile
-            await admission.release(new_order.batch_id)
-            await self._discard(file)
             raise
         except Exception:
             await self._discard(file)
             raise
         if order is None or order.batch_id != new_order.batch_id:
-            await admission.release(new_order.batch_id)
             await self._discard(file)
         return order
 
     @asynccontextmanager
-    async def _storage_reserved(self, admission: QuotaChecks, file: FileRow | None) -> AsyncGenerator[None]:
+    async def _storage_reserved(self, checks: QuotaChecks, file: FileRow | None) -> AsyncGenerator[None]:
         if file is None:
             yield
             return
-        async with admission.reserve(file.id, file.bytes, await admission.storage_quota()):
+        async with checks.reserve(file.id, file.bytes, await checks.storage_quota()):
             yield
 
     async def _discard(self, file: FileRow | None) -> None:

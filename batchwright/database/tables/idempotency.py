@@ -79,12 +79,7 @@ class PostgresIdempotency(IdempotencyTable):
         *,
         admission: Admission | None = None,
     ) -> IdempotencyClaim | None:
-        transaction = (
-            self._connections.transaction()
-            if admission is None
-            else self._admissions.transaction(claim.tenant)
-        )
-        async with transaction as session:
+        async with self._admissions.transaction_for(admission) as session:
             record = await session.fetchrow(
                 self._sql.claim,
                 claim.tenant,

@@ -54,6 +54,9 @@ class Api:
     async def retry(self, batch_id: str) -> httpx.Response:
         return await self.http.post(f"/v1/batches/{batch_id}/x/retry")
 
+    async def resume(self, batch_id: str) -> httpx.Response:
+        return await self.http.post(f"/v1/batches/{batch_id}/x/resume")
+
 
 @pytest.fixture
 async def api(database: Database) -> AsyncGenerator[Api]:
@@ -191,3 +194,26 @@ async def test_retries_at_the_same_instant_copy_no_more_bytes_than_a_tenant_may_
     assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 5
     assert await api.database.quotas.stored("default") == room
     assert len(api.storage.objects) == before + 3
+
+
+async def test_resumes_of_one_batch_at_the_same_instant_take_one_place_of_the_tenant(
+    database: Database,
+) -> None:
+    api = Api(database, max_live_batches=1)
+    async with api.http:
+        ended = await api.ended()
+        answers = await asyncio.gather(*(api.resume(ended) for _ in range(12)))
+        another = await api.http.post("/v1/batches", json={**BODY, "input_file_id": "file-" + "0" * 32})
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert another.status_code == 429
+
+
+async def test_resumes_of_different_batches_at_the_same_instant_are_no_more_than_a_tenant_may_have(
+    database: Database,
+) -> None:
+    api = Api(database, max_live_batches=3)
+    async with api.http:
+        batches = [await api.ended() for _ in range(9)]
+        answers = await asyncio.gather(*(api.resume(batch) for batch in batches))
+    assert sorted(answer.status_code for answer in answers) == [200] * 3 + [429] * 6

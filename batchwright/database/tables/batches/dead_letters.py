@@ -13,6 +13,7 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.files import LAST_POSITION, PostgresFiles
+from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
 from batchwright.rules.json_text import storable_json
 from batchwright.rules.results.dead_letters import DeadLetter
 
@@ -77,7 +78,9 @@ class DeadLettersTable(Protocol):
         """Return the start arguments of the unstarted batches that are to retry lines of this batch."""
         ...
 
-    async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
+    async def claim(
+        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
+    ) -> bool:
         """Assign dead letters to a new batch that will retry them, insert its input file, and return True.
 
         If one of the dead letters is already assigned or no longer exists, change nothing and return False.
@@ -86,6 +89,10 @@ class DeadLettersTable(Protocol):
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
             order: start argument of the new batch.
             file: row of the input file of the new batch.
+            admission: what the new batch counts towards a quota; None if the quota has no limit. If False is
+                returned, nothing is counted.
+
+        Raises QuotaExhausted if the tenant would exceed the limit of `admission`. Nothing is changed then.
         """
         ...
 
@@ -116,9 +123,11 @@ class _AlreadyClaimed(Exception):
 
 
 class PostgresDeadLetters(DeadLettersTable):
-    def __init__(self, connections: ConnectionPool, files: PostgresFiles) -> None:
+    def __init__(
+        self, connections: ConnectionPool, files: PostgresFiles, admissions: PostgresAdmissions
+    ) -> None:
         self._connections = connections
-        self._files = files
+        self._files, self._admissions = files, admissions
         self._sql = queries(DeadLetterQueries, "dead_letters")
 
     async def insert_by(
@@ -168,15 +177,19 @@ class PostgresDeadLetters(DeadLettersTable):
         rows = await self._connections.fetch(self._sql.unstarted_retries, tenant, batch_id)
         return [BatchOrder.model_validate_json(row["made"]) for row in rows]
 
-    async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
+    async def claim(
+        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
+    ) -> bool:
         assert order.origin is not None
         tenant, origin = order.tenant, order.origin.batch_id
         try:
-            async with self._connections.transaction() as session:
+            async with self._admissions.transaction_for(admission) as session:
                 await session.fetchrow(self._sql.lock_origin, tenant, origin)
                 claimed = await session.fetch(self._sql.claim, tenant, origin, order.batch_id, list(ids))
                 if len(claimed) != len(ids):
                     raise _AlreadyClaimed
+                if admission is not None:
+                    await self._admissions.admit_by(session, admission)
                 made = order.model_dump_json()
                 await session.execute(self._sql.insert_retry, tenant, order.batch_id, origin, made)
                 await self._files.insert_by(session, file)

@@ -9,6 +9,7 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.files import PostgresFiles
+from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
 
 
 class RerunsTable(Protocol):
@@ -19,7 +20,14 @@ class RerunsTable(Protocol):
 
     async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None: ...
 
-    async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+    async def claim(
+        self,
+        order: BatchOrder,
+        origin: SourceBatch,
+        file: FileRow | None = None,
+        *,
+        admission: Admission | None = None,
+    ) -> BatchOrder:
         """Store `order` as the rerun of an ended batch, insert its input file, and return `order`.
 
         If the batch already has a rerun of this kind, change nothing and return the order of the existing
@@ -30,9 +38,13 @@ class RerunsTable(Protocol):
             order: start argument of the rerun.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
+            admission: what the rerun counts towards a quota; None if the quota has no limit. If the batch
+                already has a rerun, nothing is counted, so concurrent requests for one rerun count once.
 
-        Raises UnknownBatch if the ended batch has no row. Raises ResultsGone if the rerun is a resumption and
-        the results of the ended batch are no longer kept.
+        Raises:
+            UnknownBatch: the ended batch has no row.
+            ResultsGone: the rerun is a resumption, and the results of the ended batch are no longer kept.
+            QuotaExhausted: the tenant would exceed the limit of `admission`. Nothing is stored.
         """
         ...
 
@@ -46,17 +58,26 @@ class RerunQueries:
 
 
 class PostgresReruns(RerunsTable):
-    def __init__(self, connections: ConnectionPool, files: PostgresFiles) -> None:
+    def __init__(
+        self, connections: ConnectionPool, files: PostgresFiles, admissions: PostgresAdmissions
+    ) -> None:
         self._connections = connections
-        self._files = files
+        self._files, self._admissions = files, admissions
         self._sql = queries(RerunQueries, "reruns")
 
     async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None:
         row = await self._connections.fetchrow(self._sql.find, tenant, origin.batch_id, origin.kind)
         return None if row is None else BatchOrder.model_validate_json(row["made"])
 
-    async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
-        async with self._connections.transaction() as session:
+    async def claim(
+        self,
+        order: BatchOrder,
+        origin: SourceBatch,
+        file: FileRow | None = None,
+        *,
+        admission: Admission | None = None,
+    ) -> BatchOrder:
+        async with self._admissions.transaction_for(admission) as session:
             taken = await session.fetchrow(
                 self._sql.claim,
                 order.tenant,
@@ -66,6 +87,8 @@ class PostgresReruns(RerunsTable):
                 order.model_dump_json(),
             )
             if taken is not None:
+                if admission is not None:
+                    await self._admissions.admit_by(session, admission)
                 if file is not None:
                     await self._files.insert_by(session, file)
                 await session.execute(self._sql.keep_longer, order.tenant, origin.batch_id, order.deadline)

@@ -6,7 +6,7 @@ exceed a quota together.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -92,6 +92,12 @@ class PostgresAdmissions(AdmissionsTable):
                 yield session
         finally:
             lock.release()
+
+    def transaction_for(self, admission: Admission | None) -> AbstractAsyncContextManager[Session]:
+        """Open a transaction that can make this admission. If it is None, it is an ordinary transaction."""
+        if admission is None:
+            return self._connections.transaction()
+        return self.transaction(admission.tenant)
 
     async def admit(self, admission: Admission) -> None:
         async with self.transaction(admission.tenant) as session:

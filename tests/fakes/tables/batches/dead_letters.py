@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.records import FileRow
 from batchwright.database.tables.batches.dead_letters import DeadLettersTable, StoredDeadLetter
+from batchwright.database.tables.tenants.admissions import Admission
 from tests.fakes.tables.rows import Rows, position
+from tests.fakes.tables.tenants.admissions import MemoryAdmissions
 
 
 class MemoryDeadLetters(DeadLettersTable):
     def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+        self._rows, self._admissions = rows, MemoryAdmissions(rows)
 
     async def get(self, id: str) -> StoredDeadLetter | None:
         found = self._rows.enter().dead_letters.get(id)
@@ -58,13 +60,17 @@ class MemoryDeadLetters(DeadLettersTable):
             if (owner, origin) == (tenant, batch_id) and (owner, id) not in rows.batches
         ]
 
-    async def claim(self, ids: Sequence[str], order: BatchOrder, file: FileRow) -> bool:
+    async def claim(
+        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
+    ) -> bool:
         assert order.origin is not None
         rows, origin = self._rows.enter(), order.origin.batch_id
         found = [self._seen(rows.dead_letters[id]) for id in ids if id in rows.dead_letters]
         mine = [row for row in found if (row.tenant, row.batch_id, row.retry) == (order.tenant, origin, None)]
         if len(mine) != len(ids):
             return False
+        if admission is not None:
+            await self._admissions.admit(admission)
         for row in mine:
             rows.dead_letters[row.dead_letter.id] = row._replace(retry=order)
         rows.dead_letter_retries[order.tenant, order.batch_id] = (origin, order)

@@ -9,17 +9,26 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind,
 from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.records import FileRow
 from batchwright.database.tables.batches.reruns import RerunsTable
+from batchwright.database.tables.tenants.admissions import Admission
 from tests.fakes.tables.rows import Rows
+from tests.fakes.tables.tenants.admissions import MemoryAdmissions
 
 
 class MemoryReruns(RerunsTable):
     def __init__(self, rows: Rows) -> None:
-        self._rows = rows
+        self._rows, self._admissions = rows, MemoryAdmissions(rows)
 
     async def find(self, tenant: str, origin: SourceBatch) -> BatchOrder | None:
         return self._rows.enter().reruns.get((tenant, origin.batch_id, origin.kind))
 
-    async def claim(self, order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+    async def claim(
+        self,
+        order: BatchOrder,
+        origin: SourceBatch,
+        file: FileRow | None = None,
+        *,
+        admission: Admission | None = None,
+    ) -> BatchOrder:
         rows, key = self._rows.enter(), (order.tenant, origin.batch_id)
         row = rows.batches.get(key)
         if row is None:
@@ -28,6 +37,8 @@ class MemoryReruns(RerunsTable):
         gone = kept_until is not None and kept_until <= datetime.now(UTC)
         if gone and origin.kind is RerunKind.RESUME and (*key, origin.kind) not in rows.reruns:
             raise ResultsGone(origin.batch_id)
+        if admission is not None and (*key, origin.kind) not in rows.reruns:
+            await self._admissions.admit(admission)
         first = rows.reruns.setdefault((*key, origin.kind), order)
         if first is order:
             if file is not None:

@@ -14,6 +14,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.records import FileRow
+from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.ids import derived_file_id
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
@@ -260,9 +261,15 @@ def before_the_claim(
     """Call `action` during the next rerun: after the API's checks, and before it claims the rerun."""
     claim = api.database.reruns.claim
 
-    async def late(order: BatchOrder, origin: SourceBatch, file: FileRow | None = None) -> BatchOrder:
+    async def late(
+        order: BatchOrder,
+        origin: SourceBatch,
+        file: FileRow | None = None,
+        *,
+        admission: Admission | None = None,
+    ) -> BatchOrder:
         await action()
-        return await claim(order, origin, file)
+        return await claim(order, origin, file, admission=admission)
 
     monkeypatch.setattr(api.database.reruns, "claim", late)
 
