@@ -240,7 +240,7 @@ class BatchEvents:
             if snapshot is None:  # the batch was deleted
                 topic.close()
                 continue
-            source = snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE
+            source = snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE, _starts_later(snapshot, now)
             if source != topic.source:
                 try:
                     event = encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled))
@@ -283,3 +283,8 @@ class BatchEvents:
 def _forecast_age(snapshot: BatchSnapshot, now: datetime) -> timedelta:
     forecast = snapshot.row.forecast
     return timedelta() if forecast is None else now - forecast.made_at
+
+
+def _starts_later(snapshot: BatchSnapshot, now: datetime) -> bool:
+    start_at = snapshot.row.order.start_at
+    return start_at is not None and start_at > now

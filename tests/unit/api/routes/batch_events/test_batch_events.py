@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from batchwright.api.dependencies import now
+from batchwright.api.dependencies import ApiDependencies, now
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.api.services.batches.progress_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from batchwright.contracts.api_objects.openai import BatchObject
@@ -174,3 +174,21 @@ async def test_head_returns_the_headers_of_a_stream(api: ApiFixture) -> None:
     batch = await begun(api)
     answer = await api.http.head(f"/v1/batches/{batch.id}/x/events")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+
+
+async def test_the_time_of_the_start_is_an_event(api: ApiFixture) -> None:
+    """Nothing is stored at that time, so only the clock shows that the batch no longer waits for it."""
+    start = now() + timedelta(days=1)
+    batch = await api.create(x_batchwright={"start_at": start.isoformat()})
+    parts = (api.settings, api.database, api.storage, api.temporal, api.served, api.metrics)
+    moment = start - timedelta(seconds=1)
+    events = batch_events.BatchEvents(ApiDependencies(*parts, recent_seconds=0, clock=lambda: moment))
+    with events.listener(await events.topic("default", batch.id), None) as listener:
+        pieces = listener.pieces()
+        before = batch_in(await anext(pieces))
+        await events.poll()
+        moment = start
+        await events.poll()
+        after = batch_in(await anext(pieces))
+    assert [each.reason for each in before.waiting] == ["scheduled"]
+    assert "scheduled" not in [each.reason for each in after.waiting]
