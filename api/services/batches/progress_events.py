@@ -240,7 +240,12 @@ class BatchEvents:
             if snapshot is None:  # the batch was deleted
                 topic.close()
                 continue
-            source = snapshot, polled, _forecast_age(snapshot, now) > FORECAST_AGE, _starts_later(snapshot, now)
+            source = (
+                snapshot,
+                polled,
+                _forecast_age(snapshot, now) > FORECAST_AGE,
+                _starts_later(snapshot, now),
+            )
             if source != topic.source:
                 try:
                     event = encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled))

@@ -29,24 +29,32 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL AND b.deadline 
     WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model))
 
 -- name: publish
--- Only one of several control workers publishes: the others find a forecast that is not old enough.
+-- Only one of several control workers publishes: the others find a forecast that is not old enough. A worker whose clock
+-- was far ahead has stored a time in the future. Without the last condition, no worker could replace that forecast before
+-- that time.
 INSERT INTO forecasts AS f (tenant, batch_id, made_at, forecast)
 SELECT t.tenant, t.batch_id, $3, t.forecast
 FROM unnest($1::text[], $2::text[], $4::jsonb[]) AS t (tenant, batch_id, forecast)
 JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id AND b.status = 'in_progress'
 ORDER BY t.tenant, t.batch_id
 ON CONFLICT (tenant, batch_id) DO UPDATE SET made_at = excluded.made_at, forecast = excluded.forecast
-WHERE f.made_at <= excluded.made_at - interval '10 seconds'
+WHERE f.made_at <= excluded.made_at - interval '10 seconds' OR f.made_at > excluded.made_at + interval '1 minute'
 RETURNING batch_id
 
 -- name: publish_speeds
--- As for forecasts, one of several control workers publishes. Speeds that are too old to be used are deleted.
-WITH outdated AS (DELETE FROM model_speeds WHERE measured_at <= $2::timestamptz - $4::interval AND model <> ALL ($1::text[]))
+-- As for forecasts, one of several control workers publishes. Speeds that are too old to be used are deleted, and those of
+-- a clock that was ahead.
+WITH outdated AS (
+    DELETE FROM model_speeds
+    WHERE (measured_at <= $2::timestamptz - $4::interval OR measured_at > $2 + interval '1 minute')
+      AND model <> ALL ($1::text[])
+)
 INSERT INTO model_speeds AS s (model, measured_at, speed)
 SELECT t.model, $2, t.speed FROM unnest($1::text[], $3::jsonb[]) AS t (model, speed)
 ORDER BY t.model
 ON CONFLICT (model) DO UPDATE SET measured_at = excluded.measured_at, speed = excluded.speed
 WHERE s.measured_at <= excluded.measured_at - interval '10 seconds'
+   OR s.measured_at > excluded.measured_at + interval '1 minute'
 
 -- name: speeds
 SELECT model, speed FROM model_speeds WHERE model = ANY ($1) AND measured_at > $2

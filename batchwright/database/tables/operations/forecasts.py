@@ -70,15 +70,17 @@ class ForecastsTable(Protocol):
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
         A forecast is not stored if the stored forecast of the batch was made less than ten seconds before
-        `at`. If several workers make forecasts, usually only one of them stores them. If that worker ends,
-        another worker takes over.
+        `at`, or at most a minute after it. If several workers make forecasts, usually only one of them stores
+        them. If that worker ends, another worker takes over.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is not stored if the stored speed of the model was measured less than ten seconds before `at`.
+        A speed is not stored if the stored speed of the model was measured less than ten seconds before `at`,
+        or at most a minute after it. Speeds of other models are deleted if they are too old to be used, or
+        measured more than a minute after `at`.
         """
         ...
 

@@ -12,6 +12,12 @@ from batchwright.rules.forecast.model_queue import ModelSpeed
 from tests.fakes.tables.rows import Rows, per_model, slices
 from tests.fakes.tables.webhooks import record_event_of
 
+_MAX_AHEAD = timedelta(minutes=1)
+
+
+def _may_replace(stored_at: datetime, at: datetime) -> bool:
+    return stored_at <= at - timedelta(seconds=10) or stored_at > at + _MAX_AHEAD
+
 
 class MemoryForecasts(ForecastsTable):
     def __init__(self, rows: Rows) -> None:
@@ -61,7 +67,7 @@ class MemoryForecasts(ForecastsTable):
             if batch is None or batch.status is not BatchStatus.IN_PROGRESS:
                 continue
             before = self._rows.forecasts.get((row.tenant, row.batch_id))
-            if before is None or before.made_at <= at - timedelta(seconds=10):
+            if before is None or _may_replace(before.made_at, at):
                 self._rows.forecasts[row.tenant, row.batch_id] = row.forecast
                 written.add(row.batch_id)
                 if row.forecast.window is not WindowFit.FITS:
@@ -78,8 +84,11 @@ class MemoryForecasts(ForecastsTable):
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         stored = self._rows.enter().speeds
+        for model in [each for each in stored if each not in speeds]:
+            if not at - SPEED_AGE < stored[model][0] <= at + _MAX_AHEAD:
+                del stored[model]
         for model, speed in speeds.items():
-            if model not in stored or stored[model][0] <= at - timedelta(seconds=10):
+            if model not in stored or _may_replace(stored[model][0], at):
                 stored[model] = at, speed
 
     async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:

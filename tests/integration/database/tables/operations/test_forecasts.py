@@ -93,6 +93,15 @@ async def test_a_forecast_replaces_one_that_is_ten_seconds_older(any_database: D
     assert await stored(any_database) == forecast(35, 50)
 
 
+async def test_a_forecast_of_a_clock_that_was_ahead_is_replaced(any_database: Database) -> None:
+    await a_running_batch(any_database)
+    publish = any_database.forecasts.publish
+    await publish([ForecastRow("t", "batch_1", forecast(3600))], after(3600))
+    assert await publish([ForecastRow("t", "batch_1", forecast(3540, 50))], after(3540)) == frozenset()
+    assert await publish([ForecastRow("t", "batch_1", forecast(3539, 50))], after(3539)) == {"batch_1"}
+    assert await stored(any_database) == forecast(3539, 50)
+
+
 async def test_batches_that_are_unknown_or_not_in_progress_get_no_forecast(any_database: Database) -> None:
     await any_database.batches.upsert(an_order("batch_new"))
     rows = [ForecastRow("t", id, forecast(20)) for id in ("batch_new", "batch_unknown")]
@@ -162,6 +171,15 @@ async def test_a_speed_replaces_one_that_is_ten_seconds_older(any_database: Data
     await publish({"a": speed(25)}, after(10))
     await publish({}, after(30))
     assert await find(["a"], after(30)) == {"a": speed(25)}
+
+
+async def test_a_speed_of_a_clock_that_was_ahead_is_replaced_or_deleted(any_database: Database) -> None:
+    publish, find = any_database.forecasts.publish_speeds, any_database.forecasts.speeds
+    await publish({"a": speed(20), "b": speed(30)}, after(3600))
+    await publish({"a": speed(25)}, after(3540))
+    assert await find(["a", "b"], after(3540)) == {"a": speed(20), "b": speed(30)}
+    await publish({"a": speed(25)}, after(3539))
+    assert await find(["a", "b"], after(3539)) == {"a": speed(25)}
 
 
 def start_forecast(at: float, *, refused: bool = False) -> StartForecast:
