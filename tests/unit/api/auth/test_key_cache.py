@@ -1,11 +1,12 @@
 """Authentication by API key: cached keys, the limit of failures per address, recorded uses."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import pytest
 
+from batchwright.api.auth import key_cache
 from batchwright.api.auth.authenticators import ApiKeyAuthenticator
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
@@ -16,6 +17,7 @@ from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import NOW, create_key
+from tests.fakes.tables.tenants.tenants import MemoryApiKeys
 
 
 @pytest.fixture
@@ -76,6 +78,43 @@ async def test_a_key_is_looked_up_once_in_two_seconds(api: ApiFixture, client: C
     client.seconds += 2
     assert await client.attempt(key) == 0
     assert client.rows.key_lookups == 2
+
+
+async def test_of_too_many_keys_the_one_that_was_verified_longest_ago_is_dropped(
+    api: ApiFixture, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "MAX_CACHED_KEYS", 2)
+    first, second, third = [await create_key(api.database, "blue") for _ in range(3)]
+    for key in (first, second, third, second, third):
+        assert await client.attempt(key) == 0
+    assert client.rows.key_lookups == 3
+    assert await client.attempt(first) == 0
+    assert client.rows.key_lookups == 4
+
+
+class CountedUses(MemoryApiKeys):
+    """The fake table of keys. It records the ids of the keys whose use is stored."""
+
+    def __init__(self, api: ApiFixture) -> None:
+        super().__init__(api.database.rows)
+        self.ids: list[str] = []
+
+    async def record_uses(self, uses: Mapping[str, datetime]) -> None:
+        self.ids += uses
+
+
+async def test_of_too_many_recorded_uses_the_oldest_is_forgotten(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_cache, "_MAX_RECORDED_KEYS", 2)
+    prefixes = [(await create_key(api.database, "blue")).prefix for _ in range(3)]
+    first, second, third = [api.database.rows.api_keys[each].key for each in prefixes]
+    table = CountedUses(api)
+    recorder = key_cache.KeyUsageRecorder(table)
+    for key in (first, second, third, second, third, first):
+        recorder.record(key, NOW)
+    await recorder.drain()
+    assert table.ids == [first.id, second.id, third.id, first.id]
 
 
 async def test_a_revoked_key_and_a_disabled_tenant_are_refused_within_two_seconds(

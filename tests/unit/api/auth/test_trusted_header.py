@@ -5,8 +5,11 @@ from collections.abc import AsyncGenerator
 import httpx
 import pytest
 
+from batchwright.api.auth import authenticators
+from batchwright.database.records import TenantRow
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW
+from tests.fakes.tables.tenants.tenants import MemoryTenants
 
 
 @pytest.fixture
@@ -130,3 +133,28 @@ async def test_the_description_names_the_header_of_the_settings(api: ApiFixture)
     described = (await api.http.get("/openapi.json")).text
     assert '"X-Team"' in described
     assert "X-Tenant" not in described
+
+
+class LookedUpTenants(MemoryTenants):
+    """The fake table of tenants. It records which tenants are looked up."""
+
+    def __init__(self, api: ApiFixture) -> None:
+        super().__init__(api.database.rows)
+        self.names: list[str] = []
+
+    async def get(self, name: str) -> TenantRow | None:
+        self.names.append(name)
+        return await super().get(name)
+
+
+async def test_of_too_many_tenants_the_one_that_was_found_enabled_longest_ago_is_looked_up_again(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authenticators, "_MAX_TENANTS", 2)
+    tenants = LookedUpTenants(api)
+    authenticator = authenticators.TrustedHeaderAuthenticator(tenants, api.settings, lambda: 1000.0)
+    for tenant in ("a", "b", "c", "b", "c", "a"):
+        headers = [(b"x-team", tenant.encode())]
+        scope = {"type": "http", "method": "GET", "path": "/v1/files", "headers": headers}
+        assert await authenticator.authenticate(scope) == tenant
+    assert tenants.names == ["a", "b", "c", "a"]

@@ -70,6 +70,17 @@ async def test_no_query_is_sent_without_listeners(api: ApiFixture, monkeypatch: 
     assert reads.calls == []
 
 
+async def test_the_streams_of_a_batch_that_was_deleted_end(api: ApiFixture) -> None:
+    deleted, other = await begun(api), await begun(api)
+    async with listen(api, deleted) as client, listen(api, other) as other_client:
+        await client.next()
+        await other_client.next()
+        del api.database.rows.batches["default", deleted.id]
+        await settle(api, other, 1)
+        assert await client.rest() == []
+        assert batch_in(await other_client.next()).request_counts.completed == 1
+
+
 async def test_a_client_that_reads_slowly_gets_the_latest_event_only(api: ApiFixture) -> None:
     batch = await begun(api)
     async with listen(api, batch) as client:

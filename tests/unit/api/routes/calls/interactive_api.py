@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -112,11 +112,22 @@ async def adds_the_tenant(call: HookCall) -> dict[str, object] | None:
     return {**json.loads(call.body), "user": f"{call.tenant} {call.model} {call.endpoint} {call.custom_id}"}
 
 
+# Called once each, while hooks check the next call.
+during_hooks: list[Callable[[], Awaitable[None]]] = []
+
+
+async def lets_the_test_act(_: HookCall) -> None:
+    while during_hooks:
+        await during_hooks.pop()()
+
+
 class Fixture:
     """The API with interactive calls, and a model `llama` whose backends `handlers` imitate."""
 
     def __init__(self, **settings: Any) -> None:
-        hooks = [f"{__name__}:{hook.__name__}" for hook in (refuses_secrets, adds_the_tenant)]
+        hooks = [
+            f"{__name__}:{hook.__name__}" for hook in (refuses_secrets, adds_the_tenant, lets_the_test_act)
+        ]
         self.settings = load(
             interactive_passthrough=True, max_response_bytes=1024 * 1024, pre_call_hooks=hooks, **settings
         )

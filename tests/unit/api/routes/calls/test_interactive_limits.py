@@ -24,6 +24,7 @@ from tests.unit.api.routes.calls.interactive_api import (
     Fixture,
     Pieces,
     answered,
+    during_hooks,
 )
 
 STREAM = {**ASK, "stream": True}
@@ -50,6 +51,17 @@ async def test_a_hold_stops_interactive_calls_until_it_is_released(
     assert other.status_code == (200 if kind is HoldKind.TENANT else 503)
     await api.database.holds.remove(kind, name)
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_a_call_is_not_sent_if_a_hold_begins_while_hooks_check_it(api: Fixture) -> None:
+    async def hold() -> None:
+        await api.database.holds.put(HoldKind.TENANT, "default", NOW)
+        assert (await api.http.post(CHAT, json=ASK)).status_code == 503  # reads the holds
+
+    during_hooks.append(hold)
+    answer = await api.http.post(CHAT, json=ASK)
+    assert (answer.status_code, error_of(answer).code) == (503, "tenant_hold")
+    assert api.requests == []
 
 
 async def test_a_tenants_rate_of_requests_bounds_its_interactive_calls(
