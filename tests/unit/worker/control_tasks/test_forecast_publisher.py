@@ -1,17 +1,29 @@
 """Forecasts that a control worker makes, stores, shows and reports."""
 
 from datetime import datetime
+from typing import cast
 
 import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchOrder, ModelCounts, WindowFit
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.rules.worker_stats import UpstreamTraffic
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher
+from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher, temporal_forecast_signal
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import after, an_order, slice_progress
+
+FORECAST = BatchForecast(
+    made_at=after(0),
+    lines_per_second=10,
+    lines_ahead=0,
+    p50_seconds=100,
+    p90_seconds=120,
+    window=WindowFit.FITS,
+)
 
 
 class ForecastFixture:
@@ -176,3 +188,42 @@ async def test_the_speed_that_a_tenant_with_a_cap_had_is_not_stored() -> None:
     for step in range(6):
         await fixture.refresh(after(15 * step), settled=150 * step)
     assert await fixture.database.forecasts.speeds(["a"], after(90)) == {}
+
+
+class SignalledClient:
+    """Client of Temporal whose workflows record the signals that they get, or raise `error` instead."""
+
+    def __init__(self, error: RPCError | None = None) -> None:
+        self.signals: list[tuple[str, str, BatchForecast]] = []
+        self._error = error
+
+    def get_workflow_handle(self, batch_id: str) -> "SignalledClient":
+        self._batch_id = batch_id
+        return self
+
+    async def signal(self, name: str, forecast: BatchForecast, **_: object) -> None:
+        if self._error is not None:
+            raise self._error
+        self.signals.append((self._batch_id, name, forecast))
+
+
+async def test_a_forecast_is_a_signal_to_the_workflow_of_its_batch() -> None:
+    client = SignalledClient()
+    assert await temporal_forecast_signal(cast("Client", client))("batch_1", FORECAST)
+    assert client.signals == [("batch_1", "forecast", FORECAST)]
+
+
+@pytest.mark.parametrize(
+    ("status", "is_done"),
+    [
+        (RPCStatusCode.UNAVAILABLE, False),
+        (RPCStatusCode.DEADLINE_EXCEEDED, False),
+        (RPCStatusCode.CANCELLED, False),
+        (RPCStatusCode.NOT_FOUND, True),
+    ],
+)
+async def test_a_forecast_is_sent_again_only_if_temporal_did_not_answer(
+    status: RPCStatusCode, is_done: bool
+) -> None:
+    client = SignalledClient(RPCError("no", status, b""))
+    assert await temporal_forecast_signal(cast("Client", client))("batch_1", FORECAST) is is_done
