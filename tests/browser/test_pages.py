@@ -23,6 +23,7 @@ from tests.browser.chromium import axe, chromium
 from tests.browser.holding_proxy import holding_proxy
 from tests.browser.many import multiply
 from tests.browser.scenario import ENDED, HOSTILE, Client, line
+from tests.clients import SECONDS
 from tests.e2e.stack import MODELS, Stack, dev
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -62,7 +63,7 @@ def new_tenant(stack: Stack, name: str) -> str:
 @contextmanager
 def api_client(stack: Stack, key: str) -> Generator[Client]:
     headers = {"Authorization": f"Bearer {key}"}
-    with httpx.Client(base_url=stack.now.api, headers=headers, trust_env=False) as http:
+    with httpx.Client(base_url=stack.now.api, headers=headers, timeout=SECONDS, trust_env=False) as http:
         yield Client(http)
 
 

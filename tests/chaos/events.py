@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import httpx
 from aiohttp import web
 from openai import InvalidWebhookSignatureError
 
 from batchwright.contracts.api_objects.webhooks import WebhookObject
 from tests.chaos.check import Verdict
+from tests.clients import http_client
 from tests.e2e.batches import until
 from tests.e2e.stack import Stack
 from tests.fakes.webhook_receiver import ReceivedWebhook, WebhookReceiver, receiving
@@ -60,7 +60,7 @@ class EventWitness(WebhookReceiver):
 
     async def register(self, stack: Stack, tenants: Iterable[str]) -> None:
         """Create an endpoint for the ends of all batches of each tenant."""
-        async with httpx.AsyncClient(base_url=stack.now.api) as http:
+        async with http_client(stack.now.api) as http:
             for tenant in tenants:
                 body = {"url": f"{self.url}?tenant={tenant}"}
                 made = await http.post("/v1/x/webhooks", json=body, headers={"X-Tenant": tenant})

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from batchwright.contracts.api_objects.webhooks import DeliveryPage, WebhookObject
+from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_lines, ended, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes.webhook_receiver import receiving
@@ -29,7 +29,7 @@ async def test_events_arrive_although_the_worker_is_killed_while_a_delivery_is_p
         receiving() as receiver,
         receiving() as other,
         stack.client() as client,
-        httpx.AsyncClient(base_url=stack.now.api) as http,
+        http_client(stack.now.api) as http,
     ):
         receiver.status = 503
         body = {"url": receiver.url, "events": sorted(EVENTS), "details": True}

@@ -18,6 +18,7 @@ from batchwright.settings import load
 from batchwright.starter.diagnostics.checks import check_issuer, now
 from batchwright.starter.diagnostics.findings import Level
 from batchwright.starter.embedded_stack.ports import free_port
+from tests.clients import SECONDS, get
 from tests.fakes.api_keys import NOW
 from tests.integration.api.test_process import running
 from tests.integration.starter.commands import batchwright
@@ -49,7 +50,7 @@ def issuing(port: int) -> Generator[str]:
 
 def _responds(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/jwks", trust_env=False).is_success
+        return get(f"http://127.0.0.1:{port}/jwks").is_success
     except httpx.HTTPError:
         return False
 
@@ -57,7 +58,7 @@ def _responds(port: int) -> bool:
 def sign_in(issuer: str, client_id: str = _CLIENT[0]) -> str:
     """Sign in as alice with the authorization code flow, and return the ID token."""
     asked = {"client_id": client_id, "redirect_uri": _BACK, "response_type": "code", "scope": "openid"}
-    with httpx.Client(base_url=issuer, trust_env=False) as http:
+    with httpx.Client(base_url=issuer, timeout=SECONDS, trust_env=False) as http:
         back = http.post("/oauth2/authorize", params=asked, data={"sub": "alice"})
         [code] = parse_qs(urlsplit(back.headers["location"]).query)["code"]
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": _BACK}

@@ -53,11 +53,12 @@ async def test_readers_that_do_not_read_are_cut_off_and_may_go_on(
         ExitStack() as opened,
     ):
         address = (client.base_url.host, client.base_url.port or 0)
-        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(READERS)]
-        for connection in idle:
+        idle = [opened.enter_context(socket.create_connection(address)) for _ in range(READERS + 1)]
+        for connection in idle:  # all at once: the first must not be cut off before the last one arrives
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: api\r\nConnection: close\r\n\r\n".encode())
-            await asyncio.to_thread(connection.recv, 1, socket.MSG_PEEK)
-        assert status(client, path) == 429
+        statuses = [await asyncio.to_thread(status_of, connection) for connection in idle]
+        assert sorted(statuses) == [b"200"] * READERS + [b"429"]
+        idle.pop(statuses.index(b"429"))
         await asyncio.to_thread(until, lambda: not any(map(is_open_at_server, idle)))
         await asyncio.to_thread(until, lambda: status(client, path) == 200)
         got = await asyncio.to_thread(b"".join, received(idle[0]))
@@ -72,6 +73,11 @@ async def test_readers_that_do_not_read_are_cut_off_and_may_go_on(
 def status(client: httpx.Client, path: str) -> int:
     """Return the status of a request for one result."""
     return client.get(path, params={"custom_id": "0"}).status_code
+
+
+def status_of(connection: socket.socket) -> bytes:
+    """Return the status of the response on the connection, and leave the response unread."""
+    return connection.recv(len(b"HTTP/1.1 200"), socket.MSG_PEEK).split()[1]
 
 
 def received(connection: socket.socket) -> Iterator[bytes]:

@@ -253,7 +253,7 @@ async def test_an_address_that_does_not_answer_does_not_delay_the_next_one(
 ) -> None:
     resolving(monkeypatch, "127.0.0.2", "127.0.0.1")
     monkeypatch.setattr("random.sample", lambda found, _: [*found])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    engine = PooledTransport(connect_seconds=5)
+    engine = PooledTransport(connect_seconds=60)
     async with served(answering(OK)) as target:
         with deaf("127.0.0.2", target.origin.port):
             assert await exchanged(engine, named(target)) == 200
