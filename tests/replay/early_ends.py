@@ -13,7 +13,7 @@ from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.contracts.temporal_payloads.batch import BatchPolicy
 from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
-from batchwright.workflows import options
+from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
 from tests.e2e.batches import until
 from tests.workflows.fixture import POLICY, BatchHandle, WorkflowFixture
@@ -179,7 +179,7 @@ async def expired_in_an_ingestion_that_takes_too_long(workflows: WorkflowFixture
     The batch ends at once. Its files are written when ingestion has ended.
     """
     workflows.ingestion.released.clear()
-    with mock.patch.object(options, "FILES_TIMEOUT", timedelta(seconds=1)):
+    with mock.patch.object(batch_files, "FILES_TIMEOUT", timedelta(seconds=1)):
         batch = await workflows.start(await workflows.order(window=timedelta(0)))
         await workflows.lifecycle.ended.wait()
     workflows.ingestion.released.set()
@@ -207,7 +207,7 @@ async def expired_while_its_files_take_too_long(workflows: WorkflowFixture) -> N
     workflows.execution.behaviours["m"] = until_cancelled
     workflows.finalization.silent.set()
     workflows.finalization.released.clear()
-    with mock.patch.object(options, "FILES_TIMEOUT", timedelta(seconds=1)):
+    with mock.patch.object(batch_files, "FILES_TIMEOUT", timedelta(seconds=1)):
         batch = await workflows.start(await workflows.order(window=timedelta(seconds=1)))
         await workflows.lifecycle.ended.wait()
     workflows.finalization.released.set()

@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.temporal_payloads.batch import BatchPolicy, BatchResult
 from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.terms import BatchStatus
-from batchwright.workflows import options
+from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
 from tests.workflows.stub_activities import until_cancelled
@@ -104,7 +104,7 @@ async def test_a_batch_whose_slices_expired_stays_expired_if_its_files_are_never
 async def test_an_expired_batch_whose_input_is_still_being_read_is_abandoned(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    monkeypatch.setattr(batch_files, "FILES_TIMEOUT", SHORT)
     fixture.ingestion.released.clear()
     async with fixture.workers():
         batch = await fixture.start(await fixture.order(window=SHORT))

@@ -11,7 +11,7 @@ from batchwright.contracts.temporal_payloads.execution import SliceRequest, Slic
 from batchwright.contracts.temporal_payloads.finalization import EndRequest
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus, ValidationError
-from batchwright.workflows import options
+from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
 from tests.workflows.stub_activities import fails, ingested, share, until_cancelled
@@ -286,7 +286,7 @@ async def test_a_batch_that_would_complete_waits_for_its_storage(fixture: Workfl
 async def test_while_its_files_are_pending_an_ended_batch_shows_its_status(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    monkeypatch.setattr(batch_files, "FILES_TIMEOUT", SHORT)
     fixture.execution.behaviours["m"] = until_cancelled
     fixture.finalization.silent.set()
     fixture.finalization.released.clear()
@@ -332,7 +332,7 @@ async def test_a_failed_batch_ends_during_a_storage_outage(fixture: WorkflowFixt
 async def test_a_batch_whose_input_cannot_be_read_expires_on_time(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    monkeypatch.setattr(batch_files, "FILES_TIMEOUT", SHORT)
     fixture.ingestion.released.clear()
     async with fixture.workers():
         batch = await fixture.start(await fixture.order(window=SHORT))
@@ -349,7 +349,7 @@ async def test_a_batch_whose_input_cannot_be_read_expires_on_time(
 async def test_an_expired_batch_whose_input_is_found_invalid_stays_expired(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    monkeypatch.setattr(batch_files, "FILES_TIMEOUT", SHORT)
     fixture.ingestion.released.clear()
     fixture.ingestion.result = IngestResult(failed=True, total=7, error_count=3)
     async with fixture.workers():
@@ -364,7 +364,7 @@ async def test_an_expired_batch_whose_input_is_found_invalid_stays_expired(
 async def test_an_expired_batch_whose_input_cannot_be_prepared_stays_expired(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "FILES_TIMEOUT", SHORT)
+    monkeypatch.setattr(batch_files, "FILES_TIMEOUT", SHORT)
     fixture.ingestion.released.clear()
     async with fixture.workers():
         batch = await fixture.start(await fixture.order(window=SHORT))
