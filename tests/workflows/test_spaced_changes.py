@@ -1,5 +1,6 @@
 """Many pauses and resumes of one batch: the pauses that its model runs receive are spread over the window."""
 
+import asyncio
 from datetime import datetime, timedelta
 
 import pytest
@@ -79,8 +80,8 @@ async def test_a_pause_that_is_resumed_before_its_time_never_reaches_a_model(
 async def test_a_pause_that_waits_reaches_a_model_in_its_time(fixture: WorkflowFixture) -> None:
     async with fixture.workers():
         batch = await paused_twice(fixture, window=timedelta(minutes=2))  # the interval is some 20 s
-        while await signals_of_run(fixture) != ["pause", "resume", "pause"]:
-            pass
+        while await signals_of_run(fixture) != ["pause", "resume", "pause"]:  # noqa: ASYNC110 - another process's
+            await asyncio.sleep(0.05)
         await batch.signal(BatchWorkflow.cancel)
         await batch.result()
 

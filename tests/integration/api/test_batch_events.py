@@ -122,6 +122,7 @@ async def test_a_listener_that_does_not_read_is_cut_off_and_may_go_on(
                     tenant=TENANT, batch_id=batch_id, model=models[0].model, completed=completed
                 )
                 await database.progress.record([progress])
+                await asyncio.sleep(0.05)
         known = {"Last-Event-ID": first["id"]}
         with client.stream("GET", path_of(batch_id), headers=known) as response:
             latest = batch_in(await asyncio.to_thread(next, Events(response)))

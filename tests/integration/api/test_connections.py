@@ -26,7 +26,7 @@ GET = b"GET /v1/files HTTP/1.1\r\nHost: api\r\n"
 class Api:
     def __init__(self, pid: int, client: httpx.Client, folder: Path) -> None:
         self.client = client
-        self._process = psutil.Process(pid)
+        self.process = psutil.Process(pid)
         self._folder = folder
 
     def say(self, *pieces: bytes) -> bytes:
@@ -44,7 +44,7 @@ class Api:
         return connection
 
     def rss(self) -> int:
-        return self._process.memory_info().rss
+        return self.process.memory_info().rss
 
     def left(self) -> int:
         """Return the number of stored objects, including unfinished ones, plus the number of file rows."""
@@ -272,21 +272,21 @@ def test_a_client_that_does_not_read_its_file_is_disconnected(hasty_api: Api) ->
     file = read(post(hasty_api, "/v1/files", form(lines(30 * MIB))), FileObject)
     with hasty_api.connected() as connection:
         connection.sendall(b"GET /v1/files/%b/content HTTP/1.1\r\nHost: api\r\n\r\n" % file.id.encode())
-        until(lambda: _received_end(connection, file.bytes))
+        until(lambda: _received_end(hasty_api.process, connection, file.bytes))
     assert hasty_api.client.get("/healthz").status_code == 200
 
 
-def is_open_at_server(connection: socket.socket) -> bool:
+def is_open_at_server(server: psutil.Process, connection: socket.socket) -> bool:
     return any(
         other.laddr == connection.getpeername() and other.raddr == connection.getsockname()
-        for other in psutil.net_connections("tcp")
+        for other in server.net_connections("tcp")
         if other.status == psutil.CONN_ESTABLISHED and other.raddr
     )
 
 
-def _received_end(connection: socket.socket, size: int) -> bool:
+def _received_end(server: psutil.Process, connection: socket.socket, size: int) -> bool:
     """Return True if the server gave up before it had sent the whole file, and False if it still sends."""
-    if is_open_at_server(connection):
+    if is_open_at_server(server, connection):
         return False
     received = 0
     try:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
@@ -49,7 +50,7 @@ async def test_readers_that_do_not_read_are_cut_off_and_may_go_on(
     path = f"/v1/batches/{batch_id}/x/results"
     with (
         constants(stalled_seconds=6),
-        running(tmp_path, database_url=database_url) as (_, client),
+        running(tmp_path, database_url=database_url) as (process, client),
         ExitStack() as opened,
     ):
         address = (client.base_url.host, client.base_url.port or 0)
@@ -59,7 +60,8 @@ async def test_readers_that_do_not_read_are_cut_off_and_may_go_on(
         statuses = [await asyncio.to_thread(status_of, connection) for connection in idle]
         assert sorted(statuses) == [b"200"] * READERS + [b"429"]
         idle.pop(statuses.index(b"429"))
-        await asyncio.to_thread(until, lambda: not any(map(is_open_at_server, idle)))
+        server = psutil.Process(process.pid)
+        await asyncio.to_thread(until, lambda: not any(is_open_at_server(server, each) for each in idle))
         await asyncio.to_thread(until, lambda: status(client, path) == 200)
         got = await asyncio.to_thread(b"".join, received(idle[0]))
         assert 0 < got.count(b"\n") < LINES
