@@ -121,7 +121,11 @@ async def _validation_error(_: Request, error: Exception) -> Response:
 
 async def _run_missing(_: Request, error: Exception) -> Response:
     logger.error("live batch has no workflow", extra={"batch_id": str(error)})
-    return error_response(ApiError(500, "The batch's workflow no longer exists.", code="run_missing"))
+    message = (
+        "The batch has no running workflow, so it stands still. After an operator has run `batchwright "
+        "consistency --repair`, which ends the batch with the results it has, you can resume it."
+    )
+    return error_response(ApiError(500, message, code="run_missing"))
 
 
 async def _unknown_batch(_: Request, error: Exception) -> Response:

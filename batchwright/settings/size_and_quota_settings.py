@@ -1,6 +1,6 @@
 """Size limits of files and batches, default quotas of tenants, and what input is accepted."""
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
 from batchwright.contracts.model_registry.price_config import DecimalText
@@ -129,8 +129,20 @@ class SizeAndQuotaSettings(BaseSettings):
         60, ge=1, description="Shortest completion window in profile `relaxed`, in seconds."
     )
     max_window_seconds: int = Field(
-        14 * 86_400, ge=60, description="Longest completion window in profile `relaxed`, in seconds."
+        14 * 86_400,
+        ge=60,
+        validate_default=True,
+        description="Longest completion window in profile `relaxed`, in seconds. Not shorter than "
+        "`BATCHWRIGHT_MIN_WINDOW_SECONDS`.",
     )
+
+    @field_validator("max_window_seconds")
+    @classmethod
+    def _longest_window(cls, seconds: int, checked: ValidationInfo) -> int:
+        shortest = checked.data.get("min_window_seconds", seconds)
+        if seconds < shortest:
+            raise ValueError(f"it is less than BATCHWRIGHT_MIN_WINDOW_SECONDS, which is {shortest}")
+        return seconds
 
     @property
     def quotas(self) -> QuotaLimits:

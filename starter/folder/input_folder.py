@@ -41,22 +41,30 @@ _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 class InputFolder:
     """The folder of all inputs, with a subdirectory for each state. Only one process can use it at a time.
 
+    With `create`, a missing folder is created. Its subdirectories are created in any case.
+
     It is a context manager. Each method makes at most one change. If the process crashes or a method raises
     OSError, this change is either complete or not made at all.
 
     Raises:
-        FolderError: another process uses the folder, or its directories cannot be created or used.
+        FolderError: the folder is missing, another process uses it, or its directories cannot be created
+            or used.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._path, self._create = path, create
         self._fds: dict[State | None, int] = {}  # by state; None is the folder itself
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         try:
             with ExitStack() as opened:
-                self._path.mkdir(parents=True, exist_ok=True)
+                if self._create:
+                    self._path.mkdir(parents=True, exist_ok=True)
+                elif not self._path.exists():
+                    raise FolderError(
+                        f"{self._path} does not exist, so it has no inputs. Check the path, or create it."
+                    )
                 root = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
                 opened.callback(os.close, root)
                 self._lock(root, opened)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from batchwright.contracts.api_objects.openai import BatchObject, DeletedBatch
+from batchwright.contracts.temporal_payloads.batch import RerunKind
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.results import error_tally
 from batchwright.starter.batch_groups import (
@@ -337,7 +338,9 @@ def _follow_new(
     """
     for source, batch in zip(sources, batches, strict=True):
         if batch.id != source and not json:
-            stderr().print(f"Created {batch.id} from {source}.", style="dim", markup=False)
+            origin = batch.x_batchwright.origin
+            verb = "retries" if origin is not None and origin.kind is RerunKind.RETRY else "resumes"
+            stderr().print(f"{batch.id} {verb} {source}.", style="dim", markup=False)
     if wait:
         batches = follow_all(client, batches, interval=interval, silent=json)
     print_batches(id, batches, json)

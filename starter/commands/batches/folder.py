@@ -17,7 +17,11 @@ from batchwright.starter.output import ExitCode, stdout, stop
 def folder(
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder of the inputs; created if missing.", show_default=False),
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of the inputs; created if missing, unless --once is given.",
+            show_default=False,
+        ),
     ],
     endpoint: Annotated[
         Endpoint, typer.Option(metavar="ENDPOINT", help="Endpoint of the requests.")
@@ -44,7 +48,7 @@ def folder(
 
     with api_client(url, tenant) as client:
         try:
-            with InputFolder(directory) as inbox:
+            with InputFolder(directory, create=not once) as inbox:
                 runner = FolderRunner(inbox, client, BatchOptions(endpoint, window, model), say)
                 before = signal.signal(signal.SIGTERM, signal.default_int_handler)
                 try:

@@ -70,11 +70,17 @@ def clear_rate(
     target = _target(model or [], all_models)
     with operator_client(url, tenant) as client:
         changed = {rate.model for rate in client.rates().data if rate.source == "change"}
-        _print(client.clear_rate(target), json)
+        left = client.clear_rate(target)
+    of = "over all models" if target is None else f"of {target}"
     if target not in changed:
-        of = "over all models" if target is None else f"of {target}"
         message = f"The rate {of} was not changed at run time, so there is nothing to undo."
         stderr().print(message, markup=False)
+    elif not json:
+        stderr().print(f"Cleared the rate {of}.", markup=False)
+    if json:
+        print_json(left)
+    else:
+        _print_rates(left)
 
 
 def _target(names: list[str], all_models: bool) -> str | None:
@@ -100,6 +106,13 @@ def _number(text: str) -> float:
 def _print(page: RateList, json: bool) -> None:
     if json:
         return print_json(page)
+    if not page.data:
+        stderr().print("There is no rate; `batchwright rates set MODEL RATE` sets one.")
+    _print_rates(page)
+
+
+def _print_rates(page: RateList) -> None:
+    """Print the rates as a table, if there are any, and what models without a rate share."""
     if page.data:
         table = column_table("model", "requests/s", "from")
         table.columns[1].justify = "right"
@@ -107,8 +120,6 @@ def _print(page: RateList, json: bool) -> None:
             amount = f"{rate.requests_per_second:g}" if rate.requests_per_second else "no limit"
             table.add_row(escaped(rate.model or "all models"), amount, rate.source)
         stdout().print(table)
-    else:
-        stderr().print("There is no rate; `batchwright rates set MODEL RATE` sets one.")
     if page.shared_requests_per_second is not None:
         shared = f"{page.shared_requests_per_second:g} requests/s"
         stderr().print(f"Models without a rate of their own share {shared}.", style="dim")

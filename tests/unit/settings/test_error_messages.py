@@ -115,3 +115,15 @@ def test_an_origin_is_stored_as_browsers_send_it() -> None:
     assert load(api_cors_origins=given).api_cors_origins == [
         *("*", "https://app.example.com", "http://[::1]:8080", "chrome-extension://abc")
     ]
+
+
+def test_the_longest_window_must_not_be_shorter_than_the_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHWRIGHT_MIN_WINDOW_SECONDS", "1209601")
+    with pytest.raises(SettingsError) as caught:
+        load()
+    assert str(caught.value) == (
+        "BATCHWRIGHT_MAX_WINDOW_SECONDS is wrong: it is less than BATCHWRIGHT_MIN_WINDOW_SECONDS, which is "
+        "1209601 (it is 1209600)."
+    )
+    monkeypatch.setenv("BATCHWRIGHT_MAX_WINDOW_SECONDS", "1209601")
+    assert load().max_window_seconds == 1209601

@@ -140,6 +140,16 @@ def test_status_shows_the_forecast(cli: Cli, tmp_path: Path) -> None:
     assert "done in 4 min (90 %: 10 h 5 min), may be late, 12.5 lines/s, 3,000 lines ahead" in shown
 
 
+def test_a_repeated_rerun_prints_the_same_batch_and_claims_no_new_one(cli: Cli, tmp_path: Path) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    line = error_line(request_id(batch_id, 0), "a", LineCode.BATCH_EXPIRED, "late")
+    cli.end(batch_id, BatchStatus.EXPIRED, error=line + b"\n")
+    for command, verb in (("retry", "retries"), ("resume", "resumes")):
+        first, second = (cli.run(command, batch_id) for _ in range(2))
+        new = first.stdout.split()[1]
+        assert first.stderr == second.stderr == f"{new} {verb} {batch_id}.\n"
+
+
 def test_retry_takes_the_codes_of_the_lines(cli: Cli, tmp_path: Path) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id
     line = error_line(request_id(batch_id, 0), "a", LineCode.REQUEST_TIMEOUT, "late")

@@ -249,6 +249,7 @@ async def test_a_live_batch_without_a_run_is_a_server_error(api: ApiFixture) -> 
     api.temporal.orders.clear()
     answer = await api.http.post(f"/v1/batches/{batch_id}/cancel")
     assert (answer.status_code, error_of(answer).code) == (500, "run_missing")
+    assert "After an operator has run `batchwright consistency --repair`" in error_of(answer).message
 
 
 async def test_pause_and_resume_reach_the_run(api: ApiFixture) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -273,6 +274,15 @@ def test_a_file_among_the_queued_inputs_is_an_input_too(inbox: Inbox) -> None:
     with inbox.runner() as runner:
         runner.round()
     assert inbox.states() == {"a": "processing"}
+
+
+def test_a_missing_folder_is_created_unless_the_command_runs_once(inbox: Inbox, tmp_path: Path) -> None:
+    typo = tmp_path / "typo"
+    ended = inbox.cli.run("folder", str(typo), "--once")
+    assert (ended.exit_code, typo.exists()) == (3, False)
+    assert ended.stderr == f"{typo} does not exist, so it has no inputs. Check the path, or create it.\n"
+    with InputFolder(typo):
+        assert typo.is_dir()
 
 
 def test_a_folder_has_one_process_at_a_time(inbox: Inbox) -> None:
