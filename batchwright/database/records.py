@@ -255,7 +255,9 @@ class BackendLoad(NamedTuple):
 
 
 class InteractiveRate(NamedTuple):
-    """Requests and tokens per minute of interactive calls, for which a client waits, of one tenant or model.
+    """Requests and tokens per minute of interactive calls, for one tenant or one model.
+
+    A client waits for the answer to an interactive call.
 
     Attributes:
         of_tenant: True for a tenant, False for a model.
@@ -381,7 +383,7 @@ class PartRow(Message):
 
 
 class IdempotencyClaim(Message):
-    """What is stored under an idempotency key: the successful request and the object that it created.
+    """Entry under an idempotency key: the successful request and the object that it created.
 
     Attributes:
         operation: kind of the object: batches, files or uploads.

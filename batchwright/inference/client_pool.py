@@ -216,7 +216,7 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return a key of the settings that a backend's client needs. Backends with equal keys share a client."""
+    """Return the key of a backend's client. Backends with equal client settings have the same key."""
     settings = backend.model_dump_json(
         exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "prices", "any_model"}
     )

@@ -182,7 +182,7 @@ class ResolvedModel(NamedTuple):
 
     Attributes:
         config: settings that apply now; None if the change removes the model.
-        problems: parts of the change that could not be applied.
+        problems: reasons why parts of the change could not be applied.
     """
 
     config: ModelConfig | None
