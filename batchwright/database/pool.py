@@ -38,8 +38,9 @@ class StorableSession(Session):
     async def fetch_with_custom_plan(self, query: str, *args: object) -> list[Row]:
         """Run a query that PostgreSQL plans for the values of its parameters, and return its rows.
 
-        A statement that is used several times may get one plan for all values. Use this method if the best
-        plan depends on how frequent the values are. It costs one more request to PostgreSQL.
+        Use it if the best plan depends on these values, for example on how many batches have a certain tag.
+        For a statement that is used several times, PostgreSQL may otherwise reuse one plan for all values. It
+        costs one more request to PostgreSQL.
         """
         statement = await self._session.prepare(query)
         return await statement.fetch(*map(_storable, args))

@@ -35,7 +35,8 @@ class BackendHeaders:
         Args:
             backend: the backend's configuration in the registry; None to use only the settings of the
                 process.
-            of_batches: False if `shared` should mark no request as one of batches.
+            of_batches: True if `shared` marks requests as requests of batches; False for a process that sends
+                only interactive calls.
         """
         self._backend, self._secrets_dir = backend, settings.secrets_dir
         self._common = [*_BATCH_HEADERS, *_registry_headers(settings, backend, of_batches=of_batches)]
@@ -61,9 +62,9 @@ class BackendHeaders:
         return [header for header in extra if header[0] not in own]
 
     def reload_key(self) -> str:
-        """Read the API key again. If this fails, keep the old key.
+        """Read the API key again, and return "". If this fails, keep the old key.
 
-        Return the reason if there is no key because none could ever be read; otherwise return an empty text.
+        If it fails and there is no old key, return the reason.
         """
         backend = self._backend
         if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):

@@ -69,18 +69,18 @@ class ForecastsTable(Protocol):
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is not stored if the stored forecast of the batch was made less than ten seconds before
-        `at`, or at most a minute after it. If several workers make forecasts, usually only one of them stores
-        them. If that worker ends, another worker takes over.
+        A forecast is not stored if the batch already has one that was made less than ten seconds before `at`,
+        or at most a minute after it. So usually only one of several workers stores its forecasts. If that
+        worker ends, another worker takes over.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is not stored if the stored speed of the model was measured less than ten seconds before `at`,
-        or at most a minute after it. Speeds of other models are deleted if they are too old to be used, or
-        measured more than a minute after `at`.
+        A speed is not stored if the model already has one that was measured less than ten seconds before
+        `at`, or at most a minute after it. Speeds of other models are deleted if they are too old to be used.
+        They are also deleted if they were measured more than a minute after `at`.
         """
         ...
 

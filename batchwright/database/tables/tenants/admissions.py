@@ -94,7 +94,7 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, admission: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction that can make this admission. If it is None, it is an ordinary transaction."""
+        """Open a transaction in which `admission` can be made; any transaction if `admission` is None."""
         if admission is None:
             return self._connections.transaction()
         return self.transaction(admission.tenant)
