@@ -360,8 +360,8 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     the backend was at fault (decision 0005). If the backend has answered another line since this line was
     last sent, it is up. If not, its list of models is requested.
 
-    None is returned if that request gets no response, but the backend has answered lines before and has never
-    responded to such a request.
+    Some backends answer lines, but have never responded to a request for their list. If such a backend does
+    not respond, return None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -1,10 +1,10 @@
-"""Limit how many signals that only inform, such as waiting reasons, are sent to the workflow of a batch.
+"""Limit the signals that only inform the workflow of a batch, such as waiting reasons.
 
 Each signal adds one to four events to the history of the workflow. Temporal ends a workflow with more than
 51,200 events. After 10,000 signals, it accepts no further ones, so the batch could no longer be cancelled.
 
-`SignalBudget` keeps one process from sending many signals. `history_has_room` limits all processes together:
-Temporal counts the events of a history, whichever process causes them.
+`SignalBudget` limits the signals of one process. `history_has_room` limits the signals of all processes
+together, because Temporal counts the events of a history.
 """
 
 import time
@@ -40,7 +40,7 @@ class SignalBudget:
     """Number of signals that this process may still send to each batch's workflow.
 
     At first, 20 signals may be sent without a pause. After that, the pauses grow with the time since the
-    first signal, so that their number stays small even in a window of two weeks.
+    first signal: about 120 signals are possible in a day, and 180 in two weeks.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,10 +82,10 @@ async def history_has_room(
 
 
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
-    """Return the number of history events from which on no signals that only inform are sent.
+    """Return the length, in events, at which a history has no more room for signals that only inform.
 
-    The number grows evenly from the start of the workflow to the deadline. If the deadline is not known, it
-    does not grow.
+    The length grows evenly from the start of the workflow to the deadline. Without a known deadline, it does
+    not grow.
     """
     if deadline is None:
         return _MAX_EVENTS_AT_START

@@ -156,7 +156,7 @@ class WaitingReasons:
 def temporal_reason_signal(client: Client) -> ReasonSignal:
     """Return a function that sends the signal `waiting` to the batch's workflow.
 
-    If the history of the workflow has no room for more signals of the fleet, nothing is sent.
+    If the history of the workflow has no room for such a signal (`history_has_room`), nothing is sent.
     """
 
     async def send(batch_id: str, reason: WaitingReason) -> None:
