@@ -90,7 +90,7 @@ class Lifecycle(LifecycleActivities):
         order, at = request.order, _now()
         # Longer than ingestion and finalization may take together.
         files_timeout = 2 * timedelta(seconds=order.policy.finalize_patience_seconds) + _FILES_MARGIN
-        row, moved = await self._database.batches.end_without_files(
+        row, moved = await self._database.batch_ends.end_without_files(
             order.tenant,
             order.batch_id,
             request.status,
@@ -107,7 +107,7 @@ class Lifecycle(LifecycleActivities):
     async def _give_up_files(self, request: EndRequest) -> BatchRow:
         order = request.order
         keep_until = _now() + self._keep if request.keep_results else None
-        row, moved = await self._database.batches.abandon_files(
+        row, moved = await self._database.batch_ends.abandon_files(
             order.tenant, order.batch_id, request.errors, keep_until=keep_until
         )
         if moved:

@@ -105,7 +105,7 @@ class ConsistencyCheck:
 
         async def finish() -> None:
             at = run.ended_at or self._sources.now
-            await self._sources.database.batches.finish(order.tenant, order.batch_id, outcome, at)
+            await self._sources.database.batch_ends.finish(order.tenant, order.batch_id, outcome, at)
 
         await self._add(DifferenceKind.RUN_ENDED, order, what, f"the row becomes '{result.status}'", finish)
 
@@ -116,8 +116,8 @@ class ConsistencyCheck:
     async def _fail(self, order: BatchOrder, run: BatchRun) -> None:
         message = f"The batch's run was ended by an operator ({run.ended})."
         errors = [ValidationError(code="system_error", message=message)]
-        at, table = run.ended_at or self._sources.now, self._sources.database.batches
-        await table.end_without_files(
+        at, ends = run.ended_at or self._sources.now, self._sources.database.batch_ends
+        await ends.end_without_files(
             order.tenant, order.batch_id, BatchStatus.FAILED, errors, at, self._keep_until()
         )
 
@@ -148,7 +148,7 @@ class ConsistencyCheck:
         If repairs are on, repair the row: add the files if they exist. If they do not exist, record that the
         batch no longer waits for files.
         """
-        order, table = row.order, self._sources.database.batches
+        order, ends = row.order, self._sources.database.batch_ends
         with_result = await self._sources.runs.find(run.id)
         result = with_result.result if with_result is not None else None
         outcome = await self._restored(order, result, run) if result is not None else None
@@ -156,12 +156,12 @@ class ConsistencyCheck:
 
         async def settle() -> None:
             if outcome is not None and (outcome.output or outcome.error):
-                await table.add_files(order.tenant, order.batch_id, outcome)
+                await ends.add_files(order.tenant, order.batch_id, outcome)
                 return
             message = f"The batch's run was ended by an operator ({run.ended}) before its files were written."
             errors = [*row.errors, ValidationError(code="system_error", message=message)]
             keep_until = self._keep_until()
-            await table.abandon_files(order.tenant, order.batch_id, errors, keep_until=keep_until)
+            await ends.abandon_files(order.tenant, order.batch_id, errors, keep_until=keep_until)
 
         await self._add(DifferenceKind.RUN_ENDED, order, what, "the row's pending files are settled", settle)
 

@@ -193,10 +193,10 @@ class Finalization(FinalizationActivities):
         self, request: FinalizeRequest, outcome: BatchOutcome, settled: _SettledLines
     ) -> BatchRow:
         order, at = request.order, _now()
-        row, ended = await self._database.batches.finish(order.tenant, order.batch_id, outcome, at)
+        row, ended = await self._database.batch_ends.finish(order.tenant, order.batch_id, outcome, at)
         added = False
         if row.files_pending:
-            row, added = await self._database.batches.add_files(order.tenant, order.batch_id, outcome)
+            row, added = await self._database.batch_ends.add_files(order.tenant, order.batch_id, outcome)
         if not row.status.is_terminal:
             raise ApplicationError(
                 "A cancel was accepted before the batch was completed.",

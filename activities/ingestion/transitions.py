@@ -82,7 +82,7 @@ class BatchTransitions:
 
         A call is a single request that runs as a line of a rolling batch.
         """
-        row, _ = await self._database.batches.end_without_files(
+        row, _ = await self._database.batch_ends.end_without_files(
             self._order.tenant, self._order.batch_id, BatchStatus.CANCELLED, [], _now()
         )
         return result_of_ended(row)
@@ -97,7 +97,7 @@ class BatchTransitions:
             total: number of lines of the input; `0` if the input was not read.
         """
         order = self._order
-        moved = await self._database.batches.fail_validation(
+        moved = await self._database.batch_ends.fail_validation(
             order.tenant, order.batch_id, errors=errors, total=total, at=_now()
         )
         if moved:
@@ -108,11 +108,13 @@ class BatchTransitions:
         else:
             # An earlier attempt may have started the batch with other settings. `end` ends any live status.
             status = BatchStatus.FAILED
-            row, _ = await self._database.batches.end_without_files(
+            row, _ = await self._database.batch_ends.end_without_files(
                 order.tenant, order.batch_id, status, errors, _now()
             )
             if row.files_pending:  # the batch expired meanwhile and keeps that status
-                await self._database.batches.abandon_files(order.tenant, order.batch_id, errors, total=total)
+                await self._database.batch_ends.abandon_files(
+                    order.tenant, order.batch_id, errors, total=total
+                )
             elif row.status is not status:
                 return result_of_ended(row)
         row = await self._database.batches.get(order.tenant, order.batch_id) if tracing.spans() else None

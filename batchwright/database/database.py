@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchwright.database.tables.batches.batch_deletions import BatchDeletions
+from batchwright.database.tables.batches.batch_ends import BatchEnds
 from batchwright.database.tables.batches.batch_list import BatchList
 from batchwright.database.tables.batches.batch_snapshots import BatchSnapshots
 from batchwright.database.tables.batches.batches import BatchesTable
@@ -62,6 +63,7 @@ class Database:
     uploads: UploadsTable
     idempotency: IdempotencyTable
     batches: BatchesTable
+    batch_ends: BatchEnds
     batch_list: BatchList
     batch_snapshots: BatchSnapshots
     batch_deletions: BatchDeletions

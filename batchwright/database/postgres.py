@@ -5,6 +5,7 @@ from batchwright.database.errors import SchemaMismatch
 from batchwright.database.migrate import missing_names
 from batchwright.database.pool import ConnectionPool, open_connection_pool
 from batchwright.database.tables.batches.batch_deletions import PostgresBatchDeletions
+from batchwright.database.tables.batches.batch_ends import PostgresBatchEnds
 from batchwright.database.tables.batches.batch_list import PostgresBatchList
 from batchwright.database.tables.batches.batch_snapshots import PostgresBatchSnapshots
 from batchwright.database.tables.batches.batches import PostgresBatches
@@ -76,7 +77,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
     admissions = PostgresAdmissions(pool)
     uploads = PostgresUploads(pool, files, admissions)
     dead_letters = PostgresDeadLetters(pool, files, admissions)
-    batches = PostgresBatches(pool, files, dead_letters)
+    batches = PostgresBatches(pool)
     batch_list = PostgresBatchList(pool)
     budget_groups = PostgresBudgetGroups(pool)
     return Database(
@@ -85,6 +86,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         uploads=uploads,
         idempotency=PostgresIdempotency(pool, files, uploads, admissions),
         batches=batches,
+        batch_ends=PostgresBatchEnds(pool, batches, files, dead_letters),
         batch_list=batch_list,
         batch_snapshots=PostgresBatchSnapshots(pool),
         batch_deletions=PostgresBatchDeletions(pool),

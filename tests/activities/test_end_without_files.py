@@ -72,7 +72,7 @@ async def test_results_of_a_batch_whose_files_could_not_be_written_are_kept() ->
 
 async def test_a_batch_that_has_ended_stays_as_it_is() -> None:
     batch = await a_batch()
-    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.EXPIRED, [], CREATED)
+    await batch.database.batch_ends.end_without_files(TENANT, BATCH_ID, BatchStatus.EXPIRED, [], CREATED)
     before = await batch.database.batches.get(TENANT, BATCH_ID)
     assert await end(batch, BatchStatus.FAILED) is BatchStatus.EXPIRED
     assert await batch.database.batches.get(TENANT, BATCH_ID) == before

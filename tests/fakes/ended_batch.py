@@ -53,7 +53,7 @@ class Ended:
             errors=SYSTEM if status is BatchStatus.FAILED else [],
             errors_summary=ErrorTally(map(line_error, failures.values())).counts(),
         )
-        await self._database.batches.finish("default", self.order.batch_id, outcome, datetime.now(UTC))
+        await self._database.batch_ends.finish("default", self.order.batch_id, outcome, datetime.now(UTC))
 
     def _success(self, n: int) -> bytes:
         id = request_id(self.order.batch_id, self._offsets[n])

@@ -2,6 +2,7 @@
 
 from batchwright.database.database import Database, DatabaseServer
 from tests.fakes.tables.batches.batch_deletions import MemoryBatchDeletions
+from tests.fakes.tables.batches.batch_ends import MemoryBatchEnds
 from tests.fakes.tables.batches.batch_list import MemoryBatchList, MemoryBatchSnapshots
 from tests.fakes.tables.batches.batches import MemoryBatches
 from tests.fakes.tables.batches.custom_ids import MemoryCustomIds
@@ -64,6 +65,7 @@ class MemoryDatabase(Database):
             uploads=MemoryUploads(rows),
             idempotency=MemoryIdempotency(rows),
             batches=MemoryBatches(rows),
+            batch_ends=MemoryBatchEnds(rows),
             batch_list=MemoryBatchList(rows),
             batch_snapshots=MemoryBatchSnapshots(rows),
             batch_deletions=MemoryBatchDeletions(rows),

@@ -79,11 +79,11 @@ async def assert_whole(batch: SettledBatch) -> None:
 async def test_terminal_status_overwritten_by_a_late_writer(batch: SettledBatch) -> None:
     await batch.finalize()
     ended = await row_of(batch)
-    table, at = batch.tables.batches, CREATED + timedelta(hours=2)
+    table, ends, at = batch.tables.batches, batch.tables.batch_ends, CREATED + timedelta(hours=2)
     assert not await table.start(TENANT, BATCH_ID, total=9, models=[], at=at, unserved=0)
     assert not await table.start_finalizing(TENANT, BATCH_ID, at)
-    assert not await table.fail_validation(TENANT, BATCH_ID, errors=[], total=9, at=at)
-    await table.end_without_files(TENANT, BATCH_ID, BatchStatus.FAILED, [], at)
+    assert not await ends.fail_validation(TENANT, BATCH_ID, errors=[], total=9, at=at)
+    await ends.end_without_files(TENANT, BATCH_ID, BatchStatus.FAILED, [], at)
     await batch.finalize(batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED))
     assert await row_of(batch) == ended
     assert ended.status is BatchStatus.COMPLETED

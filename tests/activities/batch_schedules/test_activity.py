@@ -215,7 +215,7 @@ async def test_the_end_of_a_batch_is_awaited_without_occupying_a_worker(fixture:
     with pytest.raises(ApplicationError) as live:
         await ActivityEnvironment().run(wait, order)
     assert (live.value.type, live.value.non_retryable) == (Failure.BATCH_LIVE, False)
-    ended = await fixture.database.batches.end_without_files(
+    ended = await fixture.database.batch_ends.end_without_files(
         "t", order.batch_id, BatchStatus.CANCELLED, [], after(60)
     )
     assert ended[1]

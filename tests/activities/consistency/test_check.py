@@ -182,7 +182,7 @@ async def test_a_batch_that_its_tenant_deleted_is_no_difference_and_stays_delete
 ) -> None:
     await fixture.live()
     fixture.run("completed", BatchResult(status=BatchStatus.COMPLETED))
-    await fixture.database.batches.end_without_files("acme", ID, BatchStatus.FAILED, [], NOW)
+    await fixture.database.batch_ends.end_without_files("acme", ID, BatchStatus.FAILED, [], NOW)
     assert await fixture.database.batch_deletions.remove("acme", ID, NOW)
     report = await fixture.check()
     assert (report.differences, report.runs) == ([], 1)
@@ -215,7 +215,7 @@ async def test_wrong_counts_and_files_without_objects_are_reported(
     )
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage(), output=file)
     await fixture.database.batches.start("acme", ID, total=2, models=[], at=EARLIER)
-    await fixture.database.batches.finish("acme", ID, outcome, EARLIER)
+    await fixture.database.batch_ends.finish("acme", ID, outcome, EARLIER)
     report = await fixture.check()
     assert kinds(report) == [DifferenceKind.COUNTS, DifferenceKind.FILE_MISSING]
     assert report.left == 2
@@ -223,7 +223,7 @@ async def test_wrong_counts_and_files_without_objects_are_reported(
 
 async def files_pending(fixture: ConsistencyFixture) -> None:
     await fixture.live()
-    await fixture.database.batches.end_without_files(
+    await fixture.database.batch_ends.end_without_files(
         "acme", ID, BatchStatus.EXPIRED, [], EARLIER, files_until=NOW + timedelta(days=9)
     )
 

@@ -306,18 +306,20 @@ async def fail(batch: SettledBatch, error: Exception | None) -> None:
 
 async def win(batch: SettledBatch) -> None:
     """End the batch and delete its scratch objects, as another attempt would that was faster."""
-    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], CREATED)
+    await batch.database.batch_ends.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], CREATED)
     await batch.storage.delete_prefix(object_keys.batch_root(TENANT, BATCH_ID))
 
 
 async def abandon(batch: SettledBatch) -> None:
     """Abandon the files of the batch, as an operator would."""
     until = datetime.now(UTC) + timedelta(days=1)
-    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.FAILED, [], CREATED, until)
+    await batch.database.batch_ends.end_without_files(
+        TENANT, BATCH_ID, BatchStatus.FAILED, [], CREATED, until
+    )
 
 
 async def end_with_files_pending(batch: SettledBatch) -> None:
     until = datetime.now(UTC) + timedelta(days=1)
-    await batch.database.batches.end_without_files(
+    await batch.database.batch_ends.end_without_files(
         TENANT, BATCH_ID, BatchStatus.EXPIRED, [], CREATED + timedelta(days=1), files_until=until
     )

@@ -55,7 +55,7 @@ async def test_jobs_are_cancelled_although_the_worker_does_not_hear_that_the_bat
     """Its next attempt finds the batch ended."""
     server, batch = JobServer(config_of()), SettledBatch(lines=2)
     batch.routers = server.execution.backends
-    finish = batch.database.batches.finish
+    finish = batch.database.batch_ends.finish
 
     async def unheard(*args: Any) -> None:
         await finish(*args)
@@ -64,7 +64,7 @@ async def test_jobs_are_cancelled_although_the_worker_does_not_hear_that_the_bat
     await batch.prepare()
     await batch.put([attempt(batch, 1, "runs")])
     request = batch.request(BatchStatus.CANCELLED, LineCode.BATCH_CANCELLED)
-    monkeypatch.setattr(batch.database.batches, "finish", unheard)
+    monkeypatch.setattr(batch.database.batch_ends, "finish", unheard)
     with pytest.raises(ApplicationError):
         await batch.finalize(request)
     monkeypatch.undo()

@@ -57,7 +57,7 @@ async def test_a_batch_that_has_already_ended_is_not_changed() -> None:
     batch = await a_batch(a_line("1"))
     await batch.database.batches.upsert(batch.order)
     at = batch.order.created_at
-    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
+    await batch.database.batch_ends.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
     assert await batch.ingest() == IngestResult()
     assert batch.written() == []
 
@@ -378,7 +378,7 @@ async def test_bytes_written_by_attempts_count_as_stored_bytes_of_the_tenant_unt
     await batch.ingest()
     assert await batch.database.quotas.stored(TENANT) == 3 * size + 4 * 16
     at = batch.order.created_at
-    await batch.database.batches.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
+    await batch.database.batch_ends.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], at)
     assert await batch.database.quotas.stored(TENANT) == size
 
 

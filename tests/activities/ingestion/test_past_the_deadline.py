@@ -158,7 +158,7 @@ async def ended_with_files_pending(batch: FreshBatch) -> None:
     await batch.database.batches.upsert(batch.order)
     later = datetime.now(UTC) + timedelta(days=1)
     at = batch.order.deadline
-    await batch.database.batches.end_without_files(
+    await batch.database.batch_ends.end_without_files(
         TENANT, BATCH_ID, BatchStatus.EXPIRED, [], at, files_until=later
     )
 

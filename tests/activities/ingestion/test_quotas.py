@@ -51,7 +51,7 @@ async def test_a_batch_over_a_quota_waits_if_the_tenants_batches_do_and_starts_w
     )
     assert waiting.value.message == "its tenant may have 3 lines enqueued: 2 are, and this batch has 2"
     assert ((await batch.row()).status, batch.written()) == (BatchStatus.VALIDATING, [])
-    await batch.database.batches.end_without_files(TENANT, "batch_running", BatchStatus.FAILED, [], START)
+    await batch.database.batch_ends.end_without_files(TENANT, "batch_running", BatchStatus.FAILED, [], START)
     assert not (await batch.ingest()).failed
     assert (await batch.database.quotas.used(TENANT)).enqueued_lines == 2
 
@@ -76,7 +76,7 @@ async def test_a_batch_that_reserved_its_lines_before_an_earlier_one_began_to_wa
     with pytest.raises(ApplicationError) as waiting:
         await batch.ingest()
     assert waiting.value.type == Failure.OVER_QUOTA
-    await batch.database.batches.end_without_files(TENANT, "batch_running", BatchStatus.FAILED, [], START)
+    await batch.database.batch_ends.end_without_files(TENANT, "batch_running", BatchStatus.FAILED, [], START)
     batch.storage.failing = StorageUnavailable("no answer")
     with pytest.raises(ApplicationError) as unreadable:
         await batch.ingest()
@@ -93,7 +93,7 @@ async def test_later_batches_get_the_rest_of_the_quota_while_the_input_of_the_fi
     with pytest.raises(ApplicationError):
         await batch.ingest()
     assert await wait_for(batch, "batch_late", lines=1, created=1) is not None
-    await batch.database.batches.end_without_files(TENANT, "batch_running", BatchStatus.FAILED, [], START)
+    await batch.database.batch_ends.end_without_files(TENANT, "batch_running", BatchStatus.FAILED, [], START)
     batch.storage.failing = StorageUnavailable("no answer")
     with pytest.raises(ApplicationError):
         await batch.ingest()

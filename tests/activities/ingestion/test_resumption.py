@@ -66,7 +66,7 @@ class ResumedBatch(FreshBatch):
             output=files[0],
             error=files[1],
         )
-        await self.database.batches.finish(TENANT, ORIGIN_ID, outcome, datetime.now(UTC))
+        await self.database.batch_ends.finish(TENANT, ORIGIN_ID, outcome, datetime.now(UTC))
 
     async def end_without_files(self, records: list[SegmentRecord]) -> None:
         """Make the source batch `failed`, and keep a segment with these records."""
@@ -79,7 +79,7 @@ class ResumedBatch(FreshBatch):
         await self.storage.put(object_keys.segment(folder, 0, 1, "nonce", 0), writer.finish())
         now = datetime.now(UTC)
         keep = now + timedelta(days=1)
-        await self.database.batches.end_without_files(TENANT, ORIGIN_ID, BatchStatus.FAILED, [], now, keep)
+        await self.database.batch_ends.end_without_files(TENANT, ORIGIN_ID, BatchStatus.FAILED, [], now, keep)
 
     async def _file(self, kind: str, lines: list[bytes]) -> FileRow | None:
         if not lines:

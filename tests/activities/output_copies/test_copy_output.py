@@ -52,7 +52,7 @@ class Target:
         for kind, data in files.items():
             await self.storage.put(f"of/{kind}", data)
         outcome = an_outcome(output=rows["output"], error=rows["error"])
-        await self.database.batches.finish("t", "batch_1", outcome, after(30))
+        await self.database.batch_ends.finish("t", "batch_1", outcome, after(30))
 
     async def copy(self, attempt: int = 1, **settings: object) -> OutputCopyState:
         environment = ActivityEnvironment()
@@ -123,7 +123,7 @@ async def test_a_repeated_attempt_writes_nothing_more(target: Target) -> None:
 async def test_a_batch_without_files_has_nothing_to_write(target: Target) -> None:
     target.database = MemoryDatabase()
     await target.database.batches.upsert(target.order)
-    await target.database.batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(30))
+    await target.database.batch_ends.finish("t", "batch_1", an_outcome(output=None, error=None), after(30))
     assert await target.copy() is OutputCopyState.WRITTEN
     assert target.proxy.seen == []
 

@@ -65,7 +65,7 @@ class RetentionFixture:
     async def batch(self, id: str, file_id: str = "file-in", status: BatchStatus | None = None) -> None:
         await self.database.batches.upsert(an_order(id, input_file_id=file_id, created_at=OLD))
         if status is not None:
-            await self.database.batches.end_without_files("t", id, status, [], OLD)
+            await self.database.batch_ends.end_without_files("t", id, status, [], OLD)
 
     @property
     def objects(self) -> set[str]:
@@ -100,7 +100,7 @@ async def test_an_input_stays_until_its_batch_has_ended_and_the_grace_is_over(
     await fixture.file("file-in", expires_at=OLD)
     await fixture.batch("batch_1")
     assert (await fixture.retention.run(RetentionKind.FILES, NOW)).count == 0
-    await fixture.database.batches.end_without_files(
+    await fixture.database.batch_ends.end_without_files(
         "t", "batch_1", BatchStatus.FAILED, [], NOW - timedelta(minutes=30)
     )
     assert (await fixture.retention.run(RetentionKind.FILES, NOW)).count == 0
@@ -187,7 +187,7 @@ async def test_files_of_losing_attempts_are_deleted_and_those_of_the_winner_stay
     id = derived_file_id("batch_1", "output")
     await fixture.batch("batch_1")
     own = await fixture.file(id, purpose="batch_output", expires_at=NOW + DAY)
-    await fixture.database.batches.finish("t", "batch_1", an_outcome(output=own, error=None), OLD)
+    await fixture.database.batch_ends.finish("t", "batch_1", an_outcome(output=own, error=None), OLD)
     fixture.write(object_keys.output_key("t", id, "late"))
     assert (await fixture.retention.run(RetentionKind.BATCHES, NOW)).count == 1
     assert fixture.objects == {own.storage_key}

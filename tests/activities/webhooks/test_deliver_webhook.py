@@ -47,7 +47,7 @@ class DeliveryFixture:
         await self.create_endpoint(**endpoint)
         await a_running_batch(self.database)
         failed = [ErrorCount(code="http_400", model="a", count=2)]
-        await self.database.batches.finish("t", "batch_1", an_outcome(errors_summary=failed), after(30))
+        await self.database.batch_ends.finish("t", "batch_1", an_outcome(errors_summary=failed), after(30))
         return await self.recorded()
 
     async def create_endpoint(self, **endpoint: object) -> None:
@@ -287,7 +287,7 @@ async def test_events_about_batches_of_every_end_are_delivered(fixture: Delivery
     await fixture.happens()
     for status in (BatchStatus.EXPIRED, BatchStatus.CANCELLED, BatchStatus.FAILED):
         await a_running_batch(fixture.database, f"batch_{status}")
-        await fixture.database.batches.finish("t", f"batch_{status}", an_outcome(status), after(30))
+        await fixture.database.batch_ends.finish("t", f"batch_{status}", an_outcome(status), after(30))
     for delivery in await fixture.database.webhook_deliveries.unstarted(10):
         order = DeliveryOrder(tenant="t", delivery_id=delivery.id, endpoint_id="webhook_1")
         await fixture.attempt(order)

@@ -72,7 +72,7 @@ async def test_a_batch_is_followed_to_its_end_over_two_connections(
         with client.stream("GET", path_of(batch_id), headers=known) as response:
             events = Events(response)
             second = await asyncio.to_thread(next, events)
-            await database.batches.finish(TENANT, batch_id, an_outcome(), after(20))
+            await database.batch_ends.finish(TENANT, batch_id, an_outcome(), after(20))
             [last] = await asyncio.to_thread(list, events)
         again = client.get(path_of(batch_id), headers={"Last-Event-ID": last["id"]})
     assert [batch_in(each).request_counts.completed for each in (first, second, last)] == [0, 4, 8]

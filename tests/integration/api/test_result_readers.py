@@ -39,7 +39,7 @@ async def ended_batch(database: Database, storage: LocalStorage) -> str:
     await database.batches.upsert(an_order(batch_id, TENANT))
     models = [ModelCounts(model="a", lines=LINES)]
     await database.batches.start(TENANT, batch_id, total=LINES, models=models, at=after(10))
-    await database.batches.finish(TENANT, batch_id, an_outcome(output=file, error=None), after(20))
+    await database.batch_ends.finish(TENANT, batch_id, an_outcome(output=file, error=None), after(20))
     return batch_id
 
 

@@ -106,7 +106,7 @@ async def test_a_lost_server_is_unavailable_to_every_table(lost: Database) -> No
         lost.files.get("t", "file-1"),
         lost.files.delete("t", "file-1"),
         lost.batches.upsert(an_order()),
-        lost.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1)),
+        lost.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1)),
         lost.progress.record([slice_progress()]),
         lost.models.replace_models("http://one", ["a"], after(1)),
         lost.workers.count_alive(timedelta(seconds=1)),
@@ -232,7 +232,7 @@ async def test_a_resumption_that_waited_for_a_deletion_to_begin_claims_nothing(
 ) -> None:
     await a_running_batch(database)
     later = datetime.now(UTC) + timedelta(days=1)
-    await database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), later)
+    await database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), later)
     sql = queries(BatchDeletionQueries, "batch_deletions")
     async with connection.transaction():
         await connection.fetchrow(sql.lock, "t", "batch_1")
@@ -267,7 +267,7 @@ async def test_a_concurrent_second_end_waits_and_then_changes_nothing(
     await a_running_batch(database)
     async with connection.transaction():
         await connection.execute("UPDATE batches SET status = 'expired', expired_at = created_at")
-        finishing = asyncio.create_task(database.batches.finish("t", "batch_1", an_outcome(), after(30)))
+        finishing = asyncio.create_task(database.batch_ends.finish("t", "batch_1", an_outcome(), after(30)))
         while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
             assert not finishing.done()
     assert (await finishing).row.status is BatchStatus.EXPIRED
@@ -278,7 +278,7 @@ async def test_progress_reported_beside_an_end_is_never_read(
     database: Database, connection: DatabaseConnection
 ) -> None:
     await a_running_batch(database)
-    ended, _ = await database.batches.end_without_files("t", "batch_1", BatchStatus.EXPIRED, [], after(30))
+    ended, _ = await database.batch_ends.end_without_files("t", "batch_1", BatchStatus.EXPIRED, [], after(30))
     await connection.execute(
         "INSERT INTO slice_progress VALUES ('t', 'batch_1', 'a', 0, 0, 1, 99, 99, 99, 99, 99, 99)"
     )

@@ -6,10 +6,14 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from batchwright.database.sql import migrations, queries
+from batchwright.database.tables.batches.batch_ends import BatchEndQueries
 from batchwright.database.tables.batches.batches import BatchQueries
 from batchwright.database.tables.files import FileQueries
 
-BATCHES: list[str] = list(asdict(queries(BatchQueries, "batches")).values())
+BATCHES: list[str] = [
+    *asdict(queries(BatchQueries, "batches")).values(),
+    *asdict(queries(BatchEndQueries, "batch_ends")).values(),
+]
 FILES: list[str] = list(asdict(queries(FileQueries, "files")).values())
 
 

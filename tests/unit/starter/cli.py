@@ -141,7 +141,7 @@ class Cli:
             error=self._file(batch_id, "error", error),
             errors_summary=list(errors_summary),
         )
-        run_now(self.api.database.batches.finish("default", batch_id, outcome, LATER))
+        run_now(self.api.database.batch_ends.finish("default", batch_id, outcome, LATER))
 
     @contextmanager
     def ending(self, status: BatchStatus) -> Generator[None]:

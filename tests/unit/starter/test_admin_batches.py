@@ -108,7 +108,7 @@ def test_a_batch_of_any_tenant_is_shown_paused_resumed_and_cancelled(cli: Cli) -
 def test_a_batch_that_has_ended_is_refused_with_the_reason(cli: Cli) -> None:
     red = created(cli, "red")
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
-    run_now(cli.api.database.batches.finish("red", red, outcome, LATER))
+    run_now(cli.api.database.batch_ends.finish("red", red, outcome, LATER))
     refused = cli.run("admin", "batches", "pause", red)
     assert refused.exit_code == 3
     assert "Cannot pause a batch with status 'completed'." in refused.stderr

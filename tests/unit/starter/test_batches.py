@@ -105,8 +105,8 @@ def test_status_counts_no_lines_before_they_are_known(cli: Cli, tmp_path: Path) 
 def test_status_lists_the_first_errors_of_validation(cli: Cli, tmp_path: Path) -> None:
     row = cli.submitted(tmp_path)
     errors = [ValidationError(code="invalid_url", message="Bad.", line=number) for number in range(1, 13)]
-    batches = cli.api.database.batches
-    run_now(batches.fail_validation("default", row.order.batch_id, errors=errors, total=12, at=LATER))
+    ends = cli.api.database.batch_ends
+    run_now(ends.fail_validation("default", row.order.batch_id, errors=errors, total=12, at=LATER))
     ended = cli.run("status", row.order.batch_id)
     assert ended.exit_code == 1
     assert "line 10: Bad. (invalid_url)" in ended.stdout
@@ -295,7 +295,9 @@ def test_a_batch_is_deleted_when_it_has_ended(cli: Cli, tmp_path: Path) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id
     refused = cli.run("delete", batch_id)
     assert (refused.exit_code, "cancel it, or wait" in refused.stderr) == (3, True)
-    run_now(cli.api.database.batches.end_without_files("default", batch_id, BatchStatus.EXPIRED, [], LATER))
+    run_now(
+        cli.api.database.batch_ends.end_without_files("default", batch_id, BatchStatus.EXPIRED, [], LATER)
+    )
     deleted = cli.run("delete", batch_id)
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", f"Deleted {batch_id}.\n")
     again = cli.run("delete", batch_id, "--keep-files", "--json")

@@ -39,7 +39,7 @@ def buried(cli: Cli, folder: Path) -> str:
     outcome = BatchOutcome(
         status=BatchStatus.COMPLETED, completed=0, failed=1, usage=Usage(), dead_letters=[dead_letter]
     )
-    run_now(cli.api.database.batches.finish("default", row.order.batch_id, outcome, LATER))
+    run_now(cli.api.database.batch_ends.finish("default", row.order.batch_id, outcome, LATER))
     return dead_letter.id
 
 

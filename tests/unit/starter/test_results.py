@@ -437,7 +437,7 @@ def test_help_lists_every_command_at_80_columns(cli: Cli) -> None:
 
 def test_pending_files_do_not_exist_yet(cli: Cli, tmp_path: Path) -> None:
     batch_id = cli.submitted(tmp_path).order.batch_id
-    end = cli.api.database.batches.end_without_files
+    end = cli.api.database.batch_ends.end_without_files
     run_now(end("default", batch_id, BatchStatus.EXPIRED, [], LATER, files_until=LATER))
     early = cli.run("results", batch_id)
     assert (early.exit_code, "its files are not written yet" in early.stderr) == (2, True)

@@ -124,7 +124,9 @@ async def test_a_model_is_polled_from_its_first_batch_until_it_is_idle() -> None
         assert set(fixture.registry.awaited) == {"a", "b"}
         fixture.now = 1000
         await fixture.refreshed()
-        await fixture.database.batches.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(20))
+        await fixture.database.batch_ends.end_without_files(
+            "t", "batch_1", BatchStatus.CANCELLED, [], after(20)
+        )
         fixture.now = 1059
         await fixture.refreshed()
         await fixture.polls("dispatch", "inference.a", "inference.b")

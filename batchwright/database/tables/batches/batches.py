@@ -7,32 +7,25 @@ from typing import Protocol
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
-from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownBatch
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch
+from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import (
     dump_error_counts,
-    dump_errors,
     dump_metadata,
     dump_models,
     dump_prices,
-    dump_usages,
-    final_counts,
     parse_batch,
     parse_waiting,
 )
-from batchwright.database.tables.batches.dead_letters import PostgresDeadLetters
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
-from batchwright.database.tables.files import PostgresFiles
 from batchwright.rules.batch_filters import (
     endpoint_tag,
     metadata_tags,
     model_tags,
 )
-from batchwright.rules.batch_states import cancel_takes_precedence
 from batchwright.rules.json_text import storable_json
 
 
@@ -138,89 +131,10 @@ class BatchesTable(Protocol):
         """
         ...
 
-    async def fail_validation(
-        self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
-    ) -> bool:
-        """Change a batch's status from `validating` to `failed`, because its input is invalid.
-
-        Return True, or False without a change if the status is not `validating`.
-
-        Args:
-            errors: what is wrong with the input.
-            total: number of lines of the input.
-            at: time of the change.
-        """
-        ...
-
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
         """Change a batch's status from `in_progress` to `finalizing`. Its files are written in this phase.
 
         Return True, or False without a change if the status is not `in_progress`.
-        """
-        ...
-
-    async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        """End a live batch with the files, counts and token usage of `outcome`. Return its row.
-
-        In two cases the row is not changed:
-
-        - The batch has already ended.
-        - `outcome` has the status `completed`, but a client requested a cancel in the last ten minutes.
-
-        Raises UnknownBatch if the batch has no row.
-        """
-        ...
-
-    async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        """Add files, counts and token usage to a batch that ended before its files were written.
-
-        Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
-        batch has no row.
-        """
-        ...
-
-    async def abandon_files(
-        self,
-        tenant: str,
-        batch_id: str,
-        errors: list[ValidationError],
-        *,
-        total: int = 0,
-        keep_until: datetime | None = None,
-    ) -> EndedBatch:
-        """Record that the pending files of an ended batch will never be written.
-
-        Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
-        batch has no row.
-
-        Args:
-            errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. A greater number in the row stays.
-            keep_until: time until which results stay in storage; None if they are not kept.
-        """
-        ...
-
-    async def end_without_files(
-        self,
-        tenant: str,
-        batch_id: str,
-        status: BatchStatus,
-        errors: list[ValidationError],
-        at: datetime,
-        keep_until: datetime | None = None,
-        files_until: datetime | None = None,
-    ) -> EndedBatch:
-        """End a live batch without files. The last counts that workers reported become its final counts.
-
-        Return the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the
-        batch has no row.
-
-        Args:
-            status: final status.
-            errors: why the batch failed; empty if it did not fail.
-            at: time of the end.
-            keep_until: time until which results stay in storage; None if they are not kept.
-            files_until: time until which `add_files` may add the files; None if the batch gets no files.
         """
         ...
 
@@ -231,29 +145,19 @@ class BatchQueries:
     insert: str
     get: str
     get_with_reasons: str
-    lock: str
     request_cancel: str
     set_max_cost: str
     count_change: str
     record_output_copy: str
     start: str
-    fail_validation: str
     start_finalizing: str
-    close: str
-    keep_results: str
-    add_files: str
-    abandon_files: str
     add_attempt: str
     remove_attempt: str
-    clear_progress: str
 
 
 class PostgresBatches(BatchesTable):
-    def __init__(
-        self, connections: ConnectionPool, files: PostgresFiles, dead_letters: PostgresDeadLetters
-    ) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._files, self._dead_letters = files, dead_letters
         self._sql = queries(BatchQueries, "batches")
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -284,7 +188,7 @@ class PostgresBatches(BatchesTable):
                 order.input_location,
                 order.output_location,
             )
-            return await self._row(session, order.tenant, order.batch_id)
+            return await self.read_by(session, order.tenant, order.batch_id)
 
     async def get(self, tenant: str, batch_id: str) -> BatchRow | None:
         if not batch_id.isprintable():  # PostgreSQL stores no NUL characters, so no row can match
@@ -341,118 +245,18 @@ class PostgresBatches(BatchesTable):
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
         await self._connections.execute(self._sql.remove_attempt, tenant, batch_id, prefix)
 
-    async def fail_validation(
-        self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
-    ) -> bool:
-        return await self._moved(self._sql.fail_validation, tenant, batch_id, at, total, dump_errors(errors))
-
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
         return await self._moved(self._sql.start_finalizing, tenant, batch_id, at)
-
-    async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        async with self._connections.transaction() as session:
-            row = await self._locked(session, tenant, batch_id)
-            if row.status.is_terminal or cancel_takes_precedence(outcome.status, row.cancel_requested_at, at):
-                return EndedBatch(row, moved=False)
-            await self._insert_files(session, row, outcome)
-            return EndedBatch(await self._close(session, row, outcome, at), moved=True)
-
-    async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        async with self._connections.transaction() as session:
-            row = await self._locked(session, tenant, batch_id)
-            if not row.files_pending:
-                return EndedBatch(row, moved=False)
-            await self._insert_files(session, row, outcome)
-            await session.execute(self._sql.add_files, tenant, batch_id, *_files_and_counts(row, outcome))
-            return EndedBatch(await self._row(session, tenant, batch_id), moved=True)
-
-    async def abandon_files(
-        self,
-        tenant: str,
-        batch_id: str,
-        errors: list[ValidationError],
-        *,
-        total: int = 0,
-        keep_until: datetime | None = None,
-    ) -> EndedBatch:
-        async with self._connections.transaction() as session:
-            row = await self._locked(session, tenant, batch_id)
-            if not row.files_pending:
-                return EndedBatch(row, moved=False)
-            await session.execute(
-                self._sql.abandon_files, tenant, batch_id, dump_errors(errors), total, keep_until
-            )
-            return EndedBatch(await self._row(session, tenant, batch_id), moved=True)
-
-    async def end_without_files(
-        self,
-        tenant: str,
-        batch_id: str,
-        status: BatchStatus,
-        errors: list[ValidationError],
-        at: datetime,
-        keep_until: datetime | None = None,
-        files_until: datetime | None = None,
-    ) -> EndedBatch:
-        async with self._connections.transaction() as session:
-            row = await self._locked(session, tenant, batch_id)
-            if row.status.is_terminal:
-                return EndedBatch(row, moved=False)
-            outcome = BatchOutcome(
-                status=status,
-                completed=row.completed,
-                failed=row.failed,
-                usage=row.usage,
-                model_usage=row.model_usage,
-                errors=errors,
-                errors_summary=row.errors_summary,
-            )
-            if keep_until is not None or files_until is not None:
-                await session.execute(self._sql.keep_results, tenant, batch_id, keep_until, files_until)
-            return EndedBatch(await self._close(session, row, outcome, at), moved=True)
-
-    async def _insert_files(self, session: Session, row: BatchRow, outcome: BatchOutcome) -> None:
-        for file in (outcome.output, outcome.error):
-            if file is not None:
-                await self._files.insert_by(session, file)
-        order = row.order
-        await self._dead_letters.insert_by(session, order.tenant, order.batch_id, outcome.dead_letters)
-
-    async def _close(self, session: Session, row: BatchRow, outcome: BatchOutcome, at: datetime) -> BatchRow:
-        tenant, batch_id = row.order.tenant, row.order.batch_id
-        errors = dump_errors(outcome.errors)
-        counts = _files_and_counts(row, outcome)
-        await session.execute(self._sql.close, tenant, batch_id, outcome.status, at, errors, *counts)
-        await session.execute(self._sql.clear_progress, tenant, batch_id)
-        return await self._row(session, tenant, batch_id)
 
     async def _moved(self, sql: str, *args: object) -> bool:
         return await self._connections.fetchrow(sql, *args) is not None
 
-    async def _locked(self, session: Session, tenant: str, batch_id: str) -> BatchRow:
-        """Return the row of a batch, and lock it until the transaction of `session` ends."""
-        await session.fetchrow(self._sql.lock, tenant, batch_id)
-        return await self._row(session, tenant, batch_id)
+    async def read_by(self, session: Session, tenant: str, batch_id: str) -> BatchRow:
+        """Return the row of a batch as the transaction of `session` sees it.
 
-    async def _row(self, session: Session, tenant: str, batch_id: str) -> BatchRow:
+        Raises UnknownBatch if the batch has no row.
+        """
         record = await session.fetchrow(self._sql.get, tenant, batch_id)
         if record is None:
             raise UnknownBatch(batch_id)
         return parse_batch(record)
-
-
-def _files_and_counts(row: BatchRow, outcome: BatchOutcome) -> tuple[object, ...]:
-    usage = outcome.usage
-    return (
-        outcome.output and outcome.output.id,
-        outcome.error and outcome.error.id,
-        dump_models(final_counts(row.models, outcome.models)),
-        outcome.completed,
-        outcome.failed,
-        usage.input_tokens,
-        usage.cached_tokens,
-        usage.output_tokens,
-        usage.reasoning_tokens,
-        dump_error_counts(outcome.errors_summary),
-        dump_usages(outcome.model_usage),
-    )

@@ -5,14 +5,13 @@ from datetime import datetime
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy, OutputCopyState
-from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
+from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.errors import UnknownBatch
-from batchwright.database.records import BatchOutcome, BatchRow, EndedBatch
-from batchwright.database.tables.batches.batch_records import add_reported, final_counts
+from batchwright.database.records import BatchRow
+from batchwright.database.tables.batches.batch_records import add_reported
 from batchwright.database.tables.batches.batches import BatchesTable
-from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
-from batchwright.rules.batch_states import LIVE_STATES, cancel_takes_precedence
+from batchwright.rules.batch_states import LIVE_STATES
 from tests.fakes.tables.calls import end_calls
 from tests.fakes.tables.rows import (
     Rows,
@@ -57,14 +56,14 @@ class MemoryBatches(BatchesTable):
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
         row = self._rows.enter().batches.get((tenant, batch_id))
         if row is not None and row.status in LIVE_STATES and row.cancel_requested_at is None:
-            self._put(row, cancel_requested_at=not_before(row, at))
+            self.put(row, cancel_requested_at=not_before(row, at))
         return await self.get(tenant, batch_id)
 
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
-        row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
+        row = self.find(BatchStatus.IN_PROGRESS, tenant, batch_id)
         if row is None or row.cancel_requested_at is not None or row.cap_reached_at is not None:
             return False
-        self._put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
+        self.put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
 
     async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
@@ -82,7 +81,7 @@ class MemoryBatches(BatchesTable):
         state = OutputCopyState.PENDING if row.output_copy is None else row.output_copy.state
         succeeds_late = (state, copy.state) == (OutputCopyState.FAILED, OutputCopyState.WRITTEN)
         if state is OutputCopyState.PENDING or succeeds_late:
-            self._put(row, output_copy=copy)
+            self.put(row, output_copy=copy)
 
     async def start(
         self,
@@ -98,13 +97,13 @@ class MemoryBatches(BatchesTable):
         errors: list[ErrorCount] | None = None,
         prices: dict[str, PriceConfig] | None = None,
     ) -> bool:
-        row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
+        row = self.find(BatchStatus.VALIDATING, tenant, batch_id)
         if row is None:
             return False
         status, time = BatchStatus.IN_PROGRESS, not_before(row, at)
         settled = {"completed": completed, "failed": unserved, "ingestion_errors": errors or []}
         began = {"in_progress_at": time, "ingestion_began_at": began_at, "prices": prices or {}}
-        self._put(row, status=status, total=total, models=models, **settled, **began)
+        self.put(row, status=status, total=total, models=models, **settled, **began)
         add_sample(self._rows, tenant, batch_id, time)
         return True
 
@@ -116,115 +115,20 @@ class MemoryBatches(BatchesTable):
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
         self._rows.enter().attempts.pop((tenant, batch_id, prefix), None)
 
-    async def fail_validation(
-        self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
-    ) -> bool:
-        row = self._in(BatchStatus.VALIDATING, tenant, batch_id)
-        if row is None:
-            return False
-        self._put(row, status=BatchStatus.FAILED, failed_at=not_before(row, at), errors=errors, total=total)
-        return True
-
     async def start_finalizing(self, tenant: str, batch_id: str, at: datetime) -> bool:
-        row = self._in(BatchStatus.IN_PROGRESS, tenant, batch_id)
+        row = self.find(BatchStatus.IN_PROGRESS, tenant, batch_id)
         if row is None:
             return False
         time = not_before(row, at)
-        self._put(row, status=BatchStatus.FINALIZING, finalizing_at=time)
+        self.put(row, status=BatchStatus.FINALIZING, finalizing_at=time)
         add_sample(self._rows, tenant, batch_id, time)
         return True
 
-    async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        row = await self._row(tenant, batch_id)
-        if row.status not in LIVE_STATES or cancel_takes_precedence(
-            outcome.status, row.cancel_requested_at, at
-        ):
-            return EndedBatch(row, moved=False)
-        self._insert_files(row, outcome)
-        return EndedBatch(self._close(row, outcome, at), moved=True)
-
-    async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
-        row = await self._row(tenant, batch_id)
-        if not row.files_pending:
-            return EndedBatch(row, moved=False)
-        self._insert_files(row, outcome)
-        changed = self._put(row, files_pending_until=None, **_files_and_counts(row, outcome))
-        return EndedBatch(changed, moved=True)
-
-    async def abandon_files(
-        self,
-        tenant: str,
-        batch_id: str,
-        errors: list[ValidationError],
-        *,
-        total: int = 0,
-        keep_until: datetime | None = None,
-    ) -> EndedBatch:
-        row = await self._row(tenant, batch_id)
-        if not row.files_pending:
-            return EndedBatch(row, moved=False)
-        changes = {"errors": errors, "total": max(row.total, total), "results_kept_until": keep_until}
-        return EndedBatch(self._put(row, files_pending_until=None, **changes), moved=True)
-
-    async def end_without_files(
-        self,
-        tenant: str,
-        batch_id: str,
-        status: BatchStatus,
-        errors: list[ValidationError],
-        at: datetime,
-        keep_until: datetime | None = None,
-        files_until: datetime | None = None,
-    ) -> EndedBatch:
-        row = await self._row(tenant, batch_id)
-        if row.status not in LIVE_STATES:
-            return EndedBatch(row, moved=False)
-        row = self._put(row, results_kept_until=keep_until, files_pending_until=files_until)
-        outcome = BatchOutcome(
-            status=status,
-            completed=row.completed,
-            failed=row.failed,
-            usage=row.usage,
-            model_usage=row.model_usage,
-            errors=errors,
-            errors_summary=row.errors_summary,
-        )
-        return EndedBatch(self._close(row, outcome, at), moved=True)
-
-    def _insert_files(self, row: BatchRow, outcome: BatchOutcome) -> None:
-        order = row.order
-        for file in (outcome.output, outcome.error):
-            if file is not None:
-                self._rows.files[order.tenant, file.id] = file
-        for dead_letter in outcome.dead_letters:
-            self._rows.dead_letters[dead_letter.id] = StoredDeadLetter(
-                order.tenant, order.batch_id, dead_letter
-            )
-
-    def _close(self, row: BatchRow, outcome: BatchOutcome, at: datetime) -> BatchRow:
-        time = not_before(row, at)
-        cancelled = outcome.status is BatchStatus.CANCELLED
-        self._forget(row.order.tenant, row.order.batch_id)
-        return self._put(
-            row,
-            status=outcome.status,
-            **{f"{outcome.status}_at": time},
-            cancel_requested_at=row.cancel_requested_at or (time if cancelled else None),
-            errors=outcome.errors,
-            **_files_and_counts(row, outcome),
-        )
-
-    async def _row(self, tenant: str, batch_id: str) -> BatchRow:
-        row = await self.get(tenant, batch_id)
-        if row is None:
-            raise UnknownBatch(batch_id)
-        return row
-
-    def _in(self, status: BatchStatus, tenant: str, batch_id: str) -> BatchRow | None:
+    def find(self, status: BatchStatus, tenant: str, batch_id: str) -> BatchRow | None:
         row = self._rows.enter().batches.get((tenant, batch_id))
         return row if row is not None and row.status is status else None
 
-    def _put(self, row: BatchRow, **changes: object) -> BatchRow:
+    def put(self, row: BatchRow, **changes: object) -> BatchRow:
         changed = row.model_copy(update=changes)
         self._rows.batches[row.order.tenant, row.order.batch_id] = changed
         end_calls(self._rows, changed)
@@ -248,26 +152,3 @@ class MemoryBatches(BatchesTable):
         return add_reported(row, per_model(progress), [] if in_list else errors).model_copy(
             update={"usage": usage, "model_usage": usage_per_model(progress)}
         )
-
-    def _forget(self, tenant: str, batch_id: str) -> None:
-        self._rows.forecasts.pop((tenant, batch_id), None)
-        for progress in slices(self._rows, tenant, batch_id):
-            del self._rows.progress[tenant, batch_id, progress.model, progress.number]
-        for key in [key for key in self._rows.waiting if key[:2] == (tenant, batch_id)]:
-            del self._rows.waiting[key]
-        for attempt in [key for key in self._rows.attempts if key[:2] == (tenant, batch_id)]:
-            del self._rows.attempts[attempt]
-
-
-def _files_and_counts(row: BatchRow, outcome: BatchOutcome) -> dict[str, object]:
-    return {
-        "output_file_id": outcome.output and outcome.output.id,
-        "error_file_id": outcome.error and outcome.error.id,
-        "total": max(row.total, outcome.completed + outcome.failed),
-        "completed": outcome.completed,
-        "failed": outcome.failed,
-        "usage": outcome.usage,
-        "model_usage": outcome.model_usage,
-        "models": final_counts(row.models, outcome.models),
-        "errors_summary": outcome.errors_summary,
-    }

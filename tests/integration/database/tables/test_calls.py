@@ -257,7 +257,7 @@ async def test_a_batch_that_ends_ends_its_calls_and_takes_no_more(
     await opened(any_database, "resp_1", "resp_2", notifies=True)
     await any_database.calls.answer("t", [an_answer("resp_2")])
     error = ValidationError(code="c", message="why")
-    await any_database.batches.end_without_files("t", "batch_1", end, [error], after(20))
+    await any_database.batch_ends.end_without_files("t", "batch_1", end, [error], after(20))
     call = await any_database.calls.get("t", "resp_1")
     assert call is not None
     assert (call.status, call.answer, call.error) == (expected, None, "why")
@@ -271,9 +271,11 @@ async def test_calls_of_a_batch_whose_files_follow_are_not_ended_yet(any_databas
     await opened(any_database, "resp_1")
     soon = datetime.now(UTC) + timedelta(hours=1)
     end, no_errors = BatchStatus.EXPIRED, list[ValidationError]()
-    await any_database.batches.end_without_files("t", "batch_1", end, no_errors, after(20), files_until=soon)
+    await any_database.batch_ends.end_without_files(
+        "t", "batch_1", end, no_errors, after(20), files_until=soon
+    )
     assert await status(any_database) is CallStatus.QUEUED
-    await any_database.batches.abandon_files("t", "batch_1", no_errors)
+    await any_database.batch_ends.abandon_files("t", "batch_1", no_errors)
     assert await status(any_database) is CallStatus.FAILED
 
 
@@ -302,7 +304,7 @@ async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_dat
     await any_database.calls.open("group_2", a_rolling_order("batch_3", group="group_2"), most=9)
     assert await any_database.calls.count_batches("t") == 2
     assert await any_database.calls.count_batches("other") == 0
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
     assert await any_database.calls.count_batches("t") == 1
     row = await any_database.batches.get("t", "batch_1")
     assert row is not None
@@ -338,7 +340,7 @@ async def test_all_bytes_of_calls_count_as_stored_and_the_end_of_a_call_removes_
     assert await quotas.stored("t") == (used := size + 2 + 2 + 2 + 5)
     assert not await admit_bytes(any_database, "file-1", 1, used)
     assert await admit_bytes(any_database, "file-1", 1, used + 1)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
     assert await quotas.stored("t") == 4 * 2 + 5
     for number in range(1, 5):
         call = await calls.get("t", f"resp_{number}")
@@ -350,7 +352,7 @@ async def test_the_row_of_a_rolling_batch_is_kept_for_two_days_only(any_database
     await opened(any_database)
     await any_database.batches.upsert(an_order("batch_2"))
     for id in ("batch_1", "batch_2"):
-        await any_database.batches.end_without_files("t", id, BatchStatus.FAILED, [], after(20))
+        await any_database.batch_ends.end_without_files("t", id, BatchStatus.FAILED, [], after(20))
     retention = any_database.retention
     for row in await retention.ended_batches(after(30), SWEEP_START, 10):
         assert await retention.record_sweep(row, after(30))

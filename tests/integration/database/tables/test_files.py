@@ -78,7 +78,7 @@ async def test_a_live_batch_keeps_its_expired_input_known(any_database: Database
     await any_database.batches.upsert(an_order(created_at=LONG_AGO - timedelta(seconds=1)))
     assert await any_database.files.get("t", "file-1") == file
     assert await names(any_database) == (["file-1"], False)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
     assert await any_database.files.get("t", "file-1") is None
 
 
@@ -97,7 +97,7 @@ async def test_the_input_of_a_live_batch_cannot_be_deleted(any_database: Databas
     with pytest.raises(FileInUse) as refused:
         await any_database.files.delete("t", "file-1")
     assert (refused.value.file_id, refused.value.batch_id) == ("file-1", "batch_1")
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1))
     assert await any_database.files.delete("t", "file-1") == a_file()
 
 

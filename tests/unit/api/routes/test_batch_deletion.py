@@ -98,7 +98,7 @@ async def test_a_live_batch_is_a_409(api: ApiFixture) -> None:
 async def test_a_batch_whose_files_follow_is_a_409(api: ApiFixture) -> None:
     batch = await api.create()
     later = now() + timedelta(hours=1)
-    await api.database.batches.end_without_files(
+    await api.database.batch_ends.end_without_files(
         "default", batch.id, BatchStatus.EXPIRED, [], now(), files_until=later
     )
     answer = await delete(api, batch.id)

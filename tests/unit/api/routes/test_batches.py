@@ -56,7 +56,7 @@ async def begun(api: ApiFixture, *models: str) -> str:
 async def ended(api: ApiFixture, status: BatchStatus) -> str:
     batch_id = await begun(api, "llama")
     outcome = BatchOutcome(status=status, completed=8, failed=2, usage=Usage(input_tokens=5, output_tokens=7))
-    await api.database.batches.finish("default", batch_id, outcome, NOW)
+    await api.database.batch_ends.finish("default", batch_id, outcome, NOW)
     return batch_id
 
 
@@ -89,7 +89,7 @@ async def test_an_ended_batch_shows_counts_and_tokens(api: ApiFixture) -> None:
 async def test_validation_errors_are_listed_with_their_lines(api: ApiFixture) -> None:
     batch = await api.create()
     errors = [ValidationError(code="invalid_json_line", message="This line is not JSON.", line=3)]
-    await api.database.batches.fail_validation("default", batch.id, errors=errors, total=3, at=NOW)
+    await api.database.batch_ends.fail_validation("default", batch.id, errors=errors, total=3, at=NOW)
     failed = await api.openai.batches.retrieve(batch.id)
     assert failed.errors is not None
     assert failed.errors.object == "list"
@@ -237,7 +237,7 @@ async def test_a_batch_that_ended_while_it_was_cancelled_is_shown_as_ended(
 
     async def end_first(_: str) -> None:
         outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=10, failed=0, usage=Usage())
-        await api.database.batches.finish("default", batch_id, outcome, NOW)
+        await api.database.batch_ends.finish("default", batch_id, outcome, NOW)
 
     monkeypatch.setattr(api.temporal, "cancel", end_first)
     answer = await api.http.post(f"/v1/batches/{batch_id}/cancel")
@@ -296,7 +296,7 @@ async def test_a_batch_that_ends_while_a_pause_is_checked_was_not_paused_too_oft
 
     async def count_after_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
         outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=10, failed=0, usage=Usage())
-        await table.finish(tenant, batch_id, outcome, NOW)
+        await api.database.batch_ends.finish(tenant, batch_id, outcome, NOW)
         return await count(table, tenant, batch_id, most)
 
     monkeypatch.setattr(MemoryBatches, "count_change", count_after_the_end)
@@ -448,7 +448,7 @@ async def test_the_forecast_made_before_a_batch_began_stays_in_it_and_in_lists(a
     expected = StartForecastObject(
         window=StartFit.AT_RISK, seconds_p50=100, seconds_p90=201, lines_ahead=7, made_at=int(NOW.timestamp())
     )
-    await api.database.batches.end_without_files("default", batch.id, BatchStatus.FAILED, [], NOW)
+    await api.database.batch_ends.end_without_files("default", batch.id, BatchStatus.FAILED, [], NOW)
     assert read(await api.http.get(f"/v1/batches/{batch.id}"), BatchObject).start_forecast == expected
     [listed] = read(await api.http.get("/v1/batches"), BatchPage).data
     assert listed.start_forecast == expected

@@ -39,7 +39,7 @@ async def test_a_batch_may_name_where_its_files_are_also_written(url: str) -> No
 async def test_the_batch_shows_how_the_last_attempt_ended() -> None:
     async with open_api(data_locations=LOCATIONS) as api:
         id = (await create(api, "s3://out/blue")).id
-        await api.database.batches.end_without_files(
+        await api.database.batch_ends.end_without_files(
             "default", id, BatchStatus.EXPIRED, [], datetime.now(UTC)
         )
         copies = [OutputCopy(error="Refused."), OutputCopy(state=OutputCopyState.WRITTEN)]

@@ -72,7 +72,7 @@ async def test_a_repeated_request_gets_the_first_response_and_creates_nothing(ap
 async def test_the_first_answer_is_returned_even_if_the_batch_has_changed(api: ApiFixture) -> None:
     first = await post(api, "batches", BATCH)
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
-    await api.database.batches.finish("default", first.json()["id"], outcome, now())
+    await api.database.batch_ends.finish("default", first.json()["id"], outcome, now())
     api.temporal.orders.clear()  # the workflow has ended and its history was deleted
     assert (await post(api, "batches", BATCH)).content == first.content
     assert api.temporal.orders == {}

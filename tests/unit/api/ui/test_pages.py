@@ -58,7 +58,7 @@ async def end(api: ApiFixture, batch: BatchObject, output: bytes = b"", errors: 
     files = [await stored(api, content) if content else None for content in (output, errors)]
     failed = len(errors.splitlines())
     example = ErrorExample(custom_id="line-1", message=HOSTILE)
-    await api.database.batches.finish(
+    await api.database.batch_ends.finish(
         "default",
         batch.id,
         BatchOutcome(

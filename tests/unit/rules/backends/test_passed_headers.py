@@ -128,6 +128,6 @@ async def test_a_resumption_has_the_headers_of_its_batch_and_not_those_of_its_re
     rows = api.database.rows.batches
     rows["default", batch.id] = rows["default", batch.id].model_copy(update={"order": order})
     ended = BatchOutcome(status=BatchStatus.CANCELLED, completed=0, failed=0, usage=Usage())
-    await api.database.batches.finish("default", batch.id, ended, datetime.now(UTC))
+    await api.database.batch_ends.finish("default", batch.id, ended, datetime.now(UTC))
     api.http.headers["x-team"] = "lakes"
     assert await again(api, "resume", batch.id) == headers

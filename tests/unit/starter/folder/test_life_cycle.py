@@ -165,8 +165,8 @@ def test_a_batch_that_fails_moves_its_input_to_failed_with_every_error(inbox: In
     with inbox.runner() as runner:
         runner.round()
         errors = [ValidationError(code="invalid_url", message="Bad.", line=number) for number in (1, 12)]
-        batches, batch_id = inbox.cli.api.database.batches, inbox.batches[0].order.batch_id
-        run_now(batches.fail_validation("default", batch_id, errors=errors, total=12, at=LATER))
+        ends, batch_id = inbox.cli.api.database.batch_ends, inbox.batches[0].order.batch_id
+        run_now(ends.fail_validation("default", batch_id, errors=errors, total=12, at=LATER))
         assert runner.round()
         assert runner.has_failures
     assert inbox.states() == {"a": "failed"}

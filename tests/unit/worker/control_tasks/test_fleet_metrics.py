@@ -194,7 +194,7 @@ async def test_a_batch_that_ended_needs_no_run() -> None:
     fleet = FleetFixture()
     await fleet.batch("batch_1")
     fleet.runs.runs = {"batch_1": False}
-    await fleet.database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1))
+    await fleet.database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1))
     await fleet.refresh(after(2))
     assert fleet.value("batches_without_run") == 0
 
@@ -203,7 +203,7 @@ async def test_ended_batches_leave_no_series_behind() -> None:
     fleet = FleetFixture()
     await fleet.batch("batch_1")
     await fleet.refresh(after(1))
-    await fleet.database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(2))
+    await fleet.database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(2))
     await fleet.refresh(after(3))
     assert fleet.value("jobs", status="in_progress") == 0
     assert fleet.value("model_lines_left", model="a") is None

@@ -25,7 +25,7 @@ LETTER = DeadLetter(
 
 async def an_ended_batch(database: Database, id: str = "batch_1") -> None:
     await a_running_batch(database, id)
-    await database.batches.finish("t", id, an_outcome(dead_letters=[LETTER]), after(100))
+    await database.batch_ends.finish("t", id, an_outcome(dead_letters=[LETTER]), after(100))
 
 
 def a_rerun(kind: RerunKind) -> BatchOrder:
@@ -78,11 +78,11 @@ async def test_a_live_batch_and_one_whose_files_are_pending_are_not_removed(any_
     await a_running_batch(any_database)
     remove = any_database.batch_deletions.remove
     assert not await remove("t", "batch_1", after(200))
-    await any_database.batches.end_without_files(
+    await any_database.batch_ends.end_without_files(
         "t", "batch_1", BatchStatus.EXPIRED, [], after(100), files_until=after(1000)
     )
     assert not await remove("t", "batch_1", after(200))
-    await any_database.batches.abandon_files("t", "batch_1", [])
+    await any_database.batch_ends.abandon_files("t", "batch_1", [])
     assert await remove("t", "batch_1", after(200))
 
 
@@ -101,7 +101,7 @@ async def test_results_that_a_resumption_still_reads_stay(any_database: Database
 async def test_kept_results_cannot_be_claimed_after_a_deletion_has_begun(any_database: Database) -> None:
     await a_running_batch(any_database)
     later = datetime.now(UTC) + timedelta(days=1)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100), later)
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100), later)
     await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
     with pytest.raises(ResultsGone):
         await claim(any_database, RerunKind.RESUME)
@@ -111,7 +111,7 @@ async def test_kept_results_cannot_be_claimed_after_a_deletion_has_begun(any_dat
 async def test_a_claimed_resumption_is_still_found_after_a_deletion_has_begun(any_database: Database) -> None:
     await a_running_batch(any_database)
     later = datetime.now(UTC) + timedelta(days=1)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100), later)
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100), later)
     first = await claim(any_database, RerunKind.RESUME)
     await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
     assert await claim(any_database, RerunKind.RESUME) == first
@@ -128,7 +128,7 @@ async def test_after_its_rerun_was_deleted_a_batch_can_be_rerun_again(any_databa
     await an_ended_batch(any_database)
     order = await claim(any_database, RerunKind.RESUME)
     await any_database.batches.upsert(order)
-    await any_database.batches.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(120))
+    await any_database.batch_ends.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(120))
     assert await any_database.batch_deletions.remove("t", "batch_2", after(200))
     assert order.origin is not None
     assert await any_database.reruns.find("t", order.origin) is None
@@ -147,7 +147,7 @@ async def test_a_tenant_deletes_nothing_of_another(any_database: Database) -> No
 async def test_old_deletions_are_forgotten(any_database: Database) -> None:
     for id in ("batch_1", "batch_2"):
         await a_running_batch(any_database, id)
-        await any_database.batches.finish("t", id, an_outcome(output=None, error=None), after(100))
+        await any_database.batch_ends.finish("t", id, an_outcome(output=None, error=None), after(100))
     deletions = any_database.batch_deletions
     await deletions.remove("t", "batch_1", after(200))
     await deletions.remove("t", "batch_2", after(200) + timedelta(seconds=1))

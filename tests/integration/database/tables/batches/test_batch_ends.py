@@ -27,7 +27,7 @@ async def test_finishing_sets_files_counts_usage_and_time(any_database: Database
     running = await a_running_batch(any_database)
     await any_database.batches.start_finalizing("t", "batch_1", after(20))
     outcome = an_outcome()
-    row, _ = await any_database.batches.finish("t", "batch_1", outcome, after(30))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", outcome, after(30))
     assert row == running.model_copy(
         update={
             "status": BatchStatus.COMPLETED,
@@ -56,7 +56,7 @@ async def test_every_live_status_may_end_in_every_way(
         await any_database.batches.start("t", "batch_1", total=1, models=[], at=START)
     if before == "finalizing":
         await any_database.batches.start_finalizing("t", "batch_1", START)
-    row, _ = await any_database.batches.finish("t", "batch_1", an_outcome(status), after(5))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", an_outcome(status), after(5))
     times = {
         BatchStatus.COMPLETED: row.completed_at,
         BatchStatus.FAILED: row.failed_at,
@@ -71,7 +71,7 @@ async def test_every_live_status_may_end_in_every_way(
 
 async def test_a_batch_ends_once_and_late_attempts_change_nothing(any_database: Database) -> None:
     await a_running_batch(any_database)
-    ended, _ = await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    ended, _ = await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(30))
     late = an_outcome(
         BatchStatus.EXPIRED,
         completed=0,
@@ -79,11 +79,11 @@ async def test_a_batch_ends_once_and_late_attempts_change_nothing(any_database: 
         error=a_file("file-late"),
     )
     unmoved = EndedBatch(ended, moved=False)
-    assert await any_database.batches.finish("t", "batch_1", late, after(40)) == unmoved
-    assert await any_database.batches.add_files("t", "batch_1", late) == unmoved
-    assert await any_database.batches.abandon_files("t", "batch_1", []) == unmoved
+    assert await any_database.batch_ends.finish("t", "batch_1", late, after(40)) == unmoved
+    assert await any_database.batch_ends.add_files("t", "batch_1", late) == unmoved
+    assert await any_database.batch_ends.abandon_files("t", "batch_1", []) == unmoved
     assert (
-        await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(40))
+        await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(40))
         == unmoved
     )
     assert not await any_database.batches.start_finalizing("t", "batch_1", after(40))
@@ -98,7 +98,7 @@ async def test_of_attempts_at_the_same_time_one_wins_whole(any_database: Databas
         an_outcome(completed=number, output=a_file("file-out", storage_key=f"x/{number}"), error=None)
         for number in range(5)
     ]
-    finish = any_database.batches.finish
+    finish = any_database.batch_ends.finish
     ends = await asyncio.gather(*(finish("t", "batch_1", attempt, after(30)) for attempt in attempts))
     assert len({row.completed for row, _ in ends}) == 1
     assert [moved for _, moved in ends].count(True) == 1
@@ -109,13 +109,13 @@ async def test_of_attempts_at_the_same_time_one_wins_whole(any_database: Databas
 
 async def test_finishing_a_batch_without_a_row_is_an_error(any_database: Database) -> None:
     with pytest.raises(UnknownBatch, match="batch_1"):
-        await any_database.batches.finish("t", "batch_1", an_outcome(), START)
+        await any_database.batch_ends.finish("t", "batch_1", an_outcome(), START)
     assert await any_database.files.get("t", "file-out") is None
 
 
 async def test_a_batch_without_successes_has_no_output_file(any_database: Database) -> None:
     await a_running_batch(any_database)
-    row, _ = await any_database.batches.finish("t", "batch_1", an_outcome(output=None), after(30))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", an_outcome(output=None), after(30))
     assert (row.output_file_id, row.error_file_id) == (None, "file-err")
 
 
@@ -198,7 +198,7 @@ async def test_errors_of_a_finished_batch_are_those_of_its_files(any_database: D
     await any_database.progress.record([slice_progress(failed=1, errors=[an_error("http_400", None, 1)])])
     final = ErrorCount(code="batch_expired", model="a", count=2)
     outcome = an_outcome(BatchStatus.EXPIRED, errors_summary=[final])
-    row, _ = await any_database.batches.finish("t", "batch_1", outcome, after(30))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", outcome, after(30))
     assert row.errors_summary == [final]
     assert await any_database.batches.get("t", "batch_1") == row
 
@@ -207,12 +207,12 @@ async def test_errors_of_an_end_without_files_are_those_reported_last(any_databa
     await a_running_batch(any_database)
     reported = ErrorCount(code="http_400", count=1)
     await any_database.progress.record([slice_progress(failed=1, errors=[reported])])
-    row, _ = await any_database.batches.end_without_files(
+    row, _ = await any_database.batch_ends.end_without_files(
         "t", "batch_1", BatchStatus.EXPIRED, [], after(30), files_until=after(60)
     )
     assert row.errors_summary == [reported.model_copy(update={"model": "a"})]
     final = ErrorCount(code="http_400", model="a", count=2)
-    row, _ = await any_database.batches.add_files("t", "batch_1", an_outcome(errors_summary=[final]))
+    row, _ = await any_database.batch_ends.add_files("t", "batch_1", an_outcome(errors_summary=[final]))
     assert row.errors_summary == [final]
 
 
@@ -271,7 +271,7 @@ async def test_models_of_a_finished_batch_have_the_counts_of_its_files(
         ModelCounts(model="a", lines=3, completed=3),
         ModelCounts(model="b", lines=6, completed=5, failed=1),
     ]
-    row, _ = await any_database.batches.finish("t", "batch_1", an_outcome(status, models=exact), after(30))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", an_outcome(status, models=exact), after(30))
     assert row.models == [exact[1], exact[0], ModelCounts(model="c", lines=1, failed=1)]
     assert row.completed == sum(model.completed for model in row.models)
     assert row.failed == sum(model.failed for model in row.models)
@@ -283,7 +283,7 @@ async def test_final_counts_come_from_finalization_and_models_keep_their_reporte
 ) -> None:
     await a_running_batch(any_database)
     await any_database.progress.record([slice_progress(completed=3)])
-    row, _ = await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(30))
     await any_database.progress.record([slice_progress(attempt=2, completed=99)])
     assert (row.completed, row.failed) == (8, 2)
     assert row.models == [MODELS[0], ModelCounts(model="a", lines=3, completed=3)]
@@ -295,7 +295,7 @@ async def test_an_end_without_files_has_the_reported_counts(any_database: Databa
     usage = Usage(input_tokens=3)
     errors = [ValidationError(code="storage_unavailable", message="no space")]
     await any_database.progress.record([slice_progress(completed=2, failed=1, usage=usage)])
-    row, _ = await any_database.batches.end_without_files(
+    row, _ = await any_database.batch_ends.end_without_files(
         "t", "batch_1", BatchStatus.FAILED, errors, after(30)
     )
     assert row == running.model_copy(
@@ -315,7 +315,7 @@ async def test_an_end_without_files_has_the_reported_counts(any_database: Databa
 
 async def test_the_total_is_never_less_than_the_lines_of_the_files(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
-    row, _ = await any_database.batches.finish("t", "batch_1", an_outcome(BatchStatus.EXPIRED), after(30))
+    row, _ = await any_database.batch_ends.finish("t", "batch_1", an_outcome(BatchStatus.EXPIRED), after(30))
     assert row.total == 10
 
 

@@ -51,6 +51,6 @@ async def test_every_change_is_in_the_next_snapshot(any_database: Database) -> N
     await any_database.progress.record([slice_progress(completed=1)])
     counted = (await any_database.batch_snapshots.read([ONE], after(30)))[ONE]
     assert counted.row.completed == first.row.completed + 1
-    await any_database.batches.finish("t", "batch_1", an_outcome(), after(40))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(40))
     ended = (await any_database.batch_snapshots.read([ONE], after(50)))[ONE]
     assert ended.row.status is BatchStatus.COMPLETED

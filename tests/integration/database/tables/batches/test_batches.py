@@ -75,7 +75,7 @@ async def test_changes_of_an_unknown_batch_are_not_counted(any_database: Databas
 async def test_changes_of_an_ended_batch_are_not_counted(any_database: Database) -> None:
     batches = any_database.batches
     await batches.upsert(an_order())
-    assert await batches.fail_validation("t", "batch_1", errors=ERRORS, total=4, at=after(5))
+    assert await any_database.batch_ends.fail_validation("t", "batch_1", errors=ERRORS, total=4, at=after(5))
     assert not await batches.count_change("t", "batch_1", 2)
 
 
@@ -100,7 +100,7 @@ async def test_the_copy_of_the_files_has_a_state_and_only_a_success_replaces_a_f
     await batches.upsert(an_order("batch_2"))
     await batches.record_output_copy("t", "batch_1", written)  # it has not ended
     for batch_id in ("batch_1", "batch_2"):
-        await batches.end_without_files("t", batch_id, BatchStatus.EXPIRED, [], after(30))
+        await any_database.batch_ends.end_without_files("t", batch_id, BatchStatus.EXPIRED, [], after(30))
     late = [OutputCopy(error="late"), OutputCopy(state=OutputCopyState.FAILED, error="late")]
     for copies, kept in (
         ([OutputCopy(error="no"), OutputCopy(error="no \0")], OutputCopy(error="no \ufffd")),
@@ -123,7 +123,7 @@ async def test_the_copy_of_the_files_has_a_state_and_only_a_success_replaces_a_f
 
 async def test_validation_fails_with_its_errors(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
-    assert await any_database.batches.fail_validation("t", "batch_1", errors=ERRORS, total=4, at=after(5))
+    assert await any_database.batch_ends.fail_validation("t", "batch_1", errors=ERRORS, total=4, at=after(5))
     assert await any_database.batches.get("t", "batch_1") == BatchRow(
         order=an_order(), status=BatchStatus.FAILED, failed_at=after(5), errors=ERRORS, total=4
     )
@@ -144,18 +144,20 @@ async def test_a_change_from_another_status_changes_nothing(any_database: Databa
     assert await batches.start("t", "batch_1", total=1, models=[], at=after(1))
     before = await batches.get("t", "batch_1")
     assert not await batches.start("t", "batch_1", total=2, models=MODELS, at=after(2))
-    assert not await batches.fail_validation("t", "batch_1", errors=ERRORS, total=2, at=after(2))
+    assert not await any_database.batch_ends.fail_validation(
+        "t", "batch_1", errors=ERRORS, total=2, at=after(2)
+    )
     assert await batches.get("t", "batch_1") == before
 
 
 async def test_a_change_of_an_unknown_batch_changes_nothing(any_database: Database) -> None:
     batches = any_database.batches
     assert not await batches.start("t", "batch_1", total=1, models=[], at=START)
-    assert not await batches.fail_validation("t", "batch_1", errors=[], total=1, at=START)
+    assert not await any_database.batch_ends.fail_validation("t", "batch_1", errors=[], total=1, at=START)
     assert not await batches.start_finalizing("t", "batch_1", START)
     assert await batches.request_cancel("t", "batch_1", START) is None
     with pytest.raises(UnknownBatch, match="batch_1"):
-        await batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], START)
+        await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], START)
 
 
 async def test_a_batch_of_another_tenant_is_unknown_and_cannot_be_changed(any_database: Database) -> None:
@@ -169,7 +171,7 @@ async def test_a_batch_of_another_tenant_is_unknown_and_cannot_be_changed(any_da
     assert await batches.request_cancel("other", "batch_1", START) is None
     assert not await batches.start("other", "batch_1", total=1, models=[], at=START)
     with pytest.raises(UnknownBatch):
-        await batches.end_without_files("other", "batch_1", BatchStatus.FAILED, [], START)
+        await any_database.batch_ends.end_without_files("other", "batch_1", BatchStatus.FAILED, [], START)
     assert await batches.get("t", "batch_1") == row
 
 
@@ -190,7 +192,7 @@ async def test_a_cancel_is_recorded_once(any_database: Database) -> None:
 
 async def test_a_cancel_of_an_ended_batch_changes_nothing(any_database: Database) -> None:
     await a_running_batch(any_database)
-    ended, _ = await any_database.batches.end_without_files(
+    ended, _ = await any_database.batch_ends.end_without_files(
         "t", "batch_1", BatchStatus.EXPIRED, [], after(30)
     )
     assert await any_database.batches.request_cancel("t", "batch_1", after(40)) == ended
@@ -202,7 +204,9 @@ async def test_times_never_decrease_even_if_clocks_do(any_database: Database) ->
     await batches.start("t", "batch_1", total=1, models=[], at=after(-100))
     await batches.request_cancel("t", "batch_1", after(50))
     await batches.start_finalizing("t", "batch_1", after(40))
-    row, _ = await batches.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(30))
+    row, _ = await any_database.batch_ends.end_without_files(
+        "t", "batch_1", BatchStatus.CANCELLED, [], after(30)
+    )
     times = (row.in_progress_at, row.cancel_requested_at, row.finalizing_at, row.cancelled_at)
     assert times == (START, after(50), after(50), after(50))
 
@@ -213,7 +217,7 @@ async def test_only_live_batches_of_the_tenant_are_counted(any_database: Databas
     await a_running_batch(any_database, "batch_3")
     await any_database.batches.start_finalizing("t", "batch_3", after(20))
     await any_database.batches.upsert(an_order("batch_4"))
-    await any_database.batches.end_without_files("t", "batch_4", BatchStatus.CANCELLED, [], after(1))
+    await any_database.batch_ends.end_without_files("t", "batch_4", BatchStatus.CANCELLED, [], after(1))
     await any_database.batches.upsert(an_order("batch_5", tenant="other"))
     assert await any_database.batch_list.count_live("t") == 3
 
@@ -235,9 +239,9 @@ async def test_a_batch_gets_the_fairness_key_of_live_batches_or_a_fresh_one_afte
     await put("batch_2", 3, key)
     assert await batch_list.fairness_key("t", after(4)) == key
     await put("batch_3", 4, key)
-    await batches.end_without_files("t", "batch_2", BatchStatus.EXPIRED, [], after(5))
+    await any_database.batch_ends.end_without_files("t", "batch_2", BatchStatus.EXPIRED, [], after(5))
     assert await batch_list.fairness_key("t", after(6)) == key
-    await batches.end_without_files("t", "batch_3", BatchStatus.FAILED, [], after(7))
+    await any_database.batch_ends.end_without_files("t", "batch_3", BatchStatus.FAILED, [], after(7))
     assert await batch_list.fairness_key("t", after(8)) == fresh_fairness_key("t", "batch_2")
     assert await batch_list.fairness_key("other", after(8)) == ""
 
@@ -264,7 +268,7 @@ async def test_a_page_shows_rows_as_get_does(any_database: Database) -> None:
 async def test_a_batch_has_the_time_when_reading_its_input_began(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
     await any_database.batches.start("t", "batch_1", total=1, models=[], at=after(10), began_at=after(3))
-    ended, _ = await any_database.batches.end_without_files(
+    ended, _ = await any_database.batch_ends.end_without_files(
         "t", "batch_1", BatchStatus.EXPIRED, [], after(30)
     )
     assert ended.ingestion_began_at == after(3)
@@ -279,13 +283,13 @@ async def test_a_page_is_filtered_by_the_status_that_clients_see(any_database: D
     batches = any_database.batches
     for number in (1, 2, 3):
         await batches.upsert(an_order(f"batch_{number}", created_at=after(number)))
-    await batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(9))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(9))
     await batches.request_cancel("t", "batch_2", after(9))
     assert await found(any_database, status=BatchStatus.FAILED) == ["batch_1"]
     assert await found(any_database, status=BatchStatus.CANCELLING) == ["batch_2"]
     assert await found(any_database, status=BatchStatus.VALIDATING) == ["batch_3"]
     assert await found(any_database, status=BatchStatus.COMPLETED) == []
-    await batches.end_without_files("t", "batch_2", BatchStatus.CANCELLED, [], after(9))
+    await any_database.batch_ends.end_without_files("t", "batch_2", BatchStatus.CANCELLED, [], after(9))
     assert await found(any_database, status=BatchStatus.CANCELLED) == ["batch_2"]
 
 

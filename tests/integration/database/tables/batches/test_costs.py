@@ -49,7 +49,7 @@ async def test_usage_is_counted_by_model_while_a_batch_runs_and_as_finalization_
     ]
     assert row.usage == usage + usage
     outcome = an_outcome()
-    ended, _ = await any_database.batches.finish("t", "batch_1", outcome, after(5))
+    ended, _ = await any_database.batch_ends.finish("t", "batch_1", outcome, after(5))
     assert (ended.model_usage, ended.prices) == (outcome.model_usage, PRICES)
 
 
@@ -104,7 +104,7 @@ async def test_a_cap_that_a_batch_has_reached_cannot_be_changed(any_database: Da
     assert row.cap_reached_at is not None
     await started(any_database, "batch_2")
     assert not await progress.reach_cap(BatchKey("t", "batch_2"), amount_of("99"))  # it has no cap
-    await batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(5))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(output=None, error=None), after(5))
     assert not await progress.reach_cap(KEY, amount_of("99"))
 
 
@@ -113,7 +113,7 @@ async def test_the_output_of_earlier_batches_is_known_by_model_endpoint_and_tena
 ) -> None:
     for id, tenant in (("batch_1", "t"), ("batch_2", "t"), ("batch_3", "u")):
         await started(any_database, id, tenant)
-        await any_database.batches.finish(tenant, id, an_outcome(output=None, error=None), after(5))
+        await any_database.batch_ends.finish(tenant, id, an_outcome(output=None, error=None), after(5))
     history = any_database.batch_list.output_history
     assert await history("t", Endpoint.CHAT_COMPLETIONS, ["a", "b"]) == {"a": OutputHistory(16, 14)}
     assert await history("t", Endpoint.EMBEDDINGS, ["a"]) == {}

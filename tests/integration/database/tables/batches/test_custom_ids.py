@@ -83,7 +83,7 @@ async def test_a_batch_without_a_row_stores_nothing(any_database: Database) -> N
 
 async def test_a_deleted_batch_is_found_no_longer(any_database: Database) -> None:
     await a_batch(any_database, 1, "a")
-    await any_database.batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
     assert await found(any_database, "a") == ["batch_1"]
     assert await any_database.batch_deletions.remove("t", "batch_1", after(30))
     assert await found(any_database, "a") == await found_by_operators(any_database, "a") == []
@@ -93,7 +93,7 @@ async def test_a_batch_that_fails_validation_at_a_later_attempt_is_not_found(any
     await any_database.batches.upsert(an_order())
     await any_database.custom_ids.store("t", "batch_1", 0, part_of("a"))
     assert await found(any_database, "a") == []
-    await any_database.batches.fail_validation("t", "batch_1", errors=[], total=1, at=after(5))
+    await any_database.batch_ends.fail_validation("t", "batch_1", errors=[], total=1, at=after(5))
     tagged = await found(any_database, "a", endpoint=an_order().endpoint)
     assert await found(any_database, "a") == tagged == await found_by_operators(any_database, "a") == []
     page = await any_database.operator_batches.search("a", ALL, limit=9, ascending=False, after=None)

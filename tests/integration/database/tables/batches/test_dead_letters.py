@@ -33,7 +33,7 @@ async def ended(database: Database, *numbers: int, batch: int = 1, tenant: str =
     order = an_order(f"batch_{batch}", tenant)
     await database.batches.upsert(order)
     outcome = an_outcome(output=None, error=None, dead_letters=[a_dead_letter(n, batch) for n in numbers])
-    await database.batches.finish(tenant, order.batch_id, outcome, after(100))
+    await database.batch_ends.finish(tenant, order.batch_id, outcome, after(100))
 
 
 def retry(number: int, origin: int = 1) -> BatchOrder:
@@ -64,7 +64,7 @@ async def test_a_dead_letter_is_read_as_it_was_written(any_database: Database) -
 async def test_an_ended_batch_gets_no_more_dead_letters(any_database: Database) -> None:
     await ended(any_database, 1)
     outcome = an_outcome(dead_letters=[a_dead_letter(2)])
-    await any_database.batches.finish("t", "batch_1", outcome, after(200))
+    await any_database.batch_ends.finish("t", "batch_1", outcome, after(200))
     assert await ids(any_database) == ["batch_req_11"]
 
 
@@ -173,7 +173,7 @@ async def test_a_retry_is_deleted_with_the_batch_that_it_created(any_database: D
     table = any_database.dead_letters
     await table.claim(["batch_req_11"], retry(5), a_file("file-5"))
     await any_database.batches.upsert(retry(5))
-    await any_database.batches.end_without_files(
+    await any_database.batch_ends.end_without_files(
         "t", "batch_5", BatchStatus.FAILED, [], after(100) + timedelta(1)
     )
     await remove(any_database, "batch_5")

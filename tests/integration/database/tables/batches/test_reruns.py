@@ -74,7 +74,7 @@ async def test_results_reused_by_ingestion_count_from_the_beginning(any_database
 
 async def test_results_kept_for_a_rerun_are_not_deleted_by_retention(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), LATER)
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), LATER)
     row = await any_database.batches.get("t", "batch_1")
     assert row is not None
     assert row.results_kept_until == LATER
@@ -84,7 +84,7 @@ async def test_results_kept_for_a_rerun_are_not_deleted_by_retention(any_databas
 
 async def test_a_resumption_keeps_results_for_as_long_as_it_may_take(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), LATER)
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), LATER)
     order = an_order("batch_2", deadline=LATER + timedelta(days=3))
     await any_database.reruns.claim(order, RESUME)
     row = await any_database.batches.get("t", "batch_1")
@@ -95,7 +95,7 @@ async def test_a_resumption_keeps_results_for_as_long_as_it_may_take(any_databas
 async def test_results_that_are_no_longer_kept_cannot_be_claimed(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
     past = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=1)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), past)
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), past)
     with pytest.raises(ResultsGone):
         await any_database.reruns.claim(an_order("batch_2", deadline=LATER), RESUME)
     row = await any_database.batches.get("t", "batch_1")
@@ -108,7 +108,7 @@ async def test_a_rerun_is_deleted_with_the_batch_that_was_created(any_database: 
     await any_database.batches.upsert(an_order())
     await any_database.batches.upsert(an_order("batch_2", origin=RESUME))
     await any_database.reruns.claim(an_order("batch_2"), RESUME)
-    await any_database.batches.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(1))
+    await any_database.batch_ends.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(1))
     gone = EndedItem("t", "batch_2", after(1))
     await any_database.retention.record_sweep(gone, START)
     await any_database.retention.remove_batch(gone)

@@ -80,7 +80,9 @@ async def test_the_end_of_a_batch_clears_all_its_reasons(any_database: Database)
     await any_database.batches.upsert(mine)
     reported = waiting(mine.batch_id).model_copy(update={"tenant": mine.tenant})
     await any_database.waiting.report(reported)
-    await any_database.batches.end_without_files(mine.tenant, mine.batch_id, BatchStatus.CANCELLED, [], START)
+    await any_database.batch_ends.end_without_files(
+        mine.tenant, mine.batch_id, BatchStatus.CANCELLED, [], START
+    )
     assert await any_database.waiting.get(WaitingSource.WORKER, START) == []
 
 

@@ -151,7 +151,7 @@ async def test_live_batches_have_the_status_that_clients_see(any_database: Datab
 
 async def test_a_batch_that_has_ended_is_not_live(any_database: Database) -> None:
     await a_running_batch(any_database)
-    await any_database.batches.finish("t", "batch_1", an_outcome(), after(20))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(20))
     assert await any_database.fleet.live() == []
     assert await any_database.fleet.lines_left() == {}
 

@@ -114,7 +114,7 @@ async def test_the_forecast_ends_with_the_batch(any_database: Database) -> None:
     await any_database.forecasts.publish([ForecastRow("t", "batch_1", forecast(20))], after(20))
     await any_database.batches.start_finalizing("t", "batch_1", after(30))
     assert await stored(any_database) is None
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(40))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(40))
     assert await stored(any_database) is None
 
 

@@ -52,7 +52,7 @@ async def test_the_priority_of_a_batch_that_ended_or_is_cancelled_stays(any_data
     set_priority = any_database.operator_batches.set_priority
     for number in (1, 2):
         await a_batch(any_database, number)
-    await any_database.batches.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
     await any_database.batches.request_cancel("t", "batch_2", after(20))
     assert [await set_priority("t", f"batch_{number}", 5) for number in (1, 2, 3)] == [None, None, None]
     assert await set_priority("u", "batch_1", 5) is None
@@ -74,7 +74,7 @@ async def test_filters_select_by_tenant_status_and_model(any_database: Database)
     await a_batch(any_database, 1, "red")
     await a_batch(any_database, 2, "blue", "b")
     await a_batch(any_database, 3, "red")
-    await any_database.batches.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
+    await any_database.batch_ends.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
     await any_database.batches.request_cancel("blue", "batch_2", after(20))
     assert await ids(any_database, ALL) == ["batch_1", "batch_2", "batch_3"]
     assert await ids(any_database, OperatorBatchFilters(START, tenant="red")) == ["batch_1", "batch_3"]
@@ -115,7 +115,7 @@ async def test_live_batches_and_those_that_ended_lately_are_counted_by_tenant_an
     await any_database.batches.upsert(an_order("batch_0", created_at=START - timedelta(hours=1)))
     for number, tenant in enumerate(("t", "t", "red", "red"), start=1):
         await a_batch(any_database, number, tenant)
-    await any_database.batches.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
+    await any_database.batch_ends.finish("red", "batch_3", an_outcome(output=None, error=None), after(20))
     await any_database.batches.request_cancel("t", "batch_2", after(20))
     counts = await any_database.operator_batches.counts(forecast_since=START, ended_since=after(15))
     assert sorted(counts, key=lambda count: (count.tenant, count.status)) == [

@@ -39,7 +39,7 @@ async def test_a_file_stays_while_a_batch_reads_it_and_a_while_longer(any_databa
     await a_running_batch(any_database)
     assert await table.expired_files(LATER, SWEEP_START, 9) == []
     assert not await table.remove_file(file)
-    await any_database.batches.finish("t", "batch_1", an_outcome(), after(500))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(500))
     assert await table.expired_files(after(499), SWEEP_START, 9) == []
     assert await table.expired_files(after(500), SWEEP_START, 9) == [file]
     assert await table.remove_file(file)
@@ -60,7 +60,7 @@ async def test_an_ended_batch_is_cleared_once_with_its_progress_reports(any_data
     await any_database.progress.record([slice_progress()])
     table = any_database.retention
     assert await table.ended_batches(LATER, SWEEP_START, 9) == []
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(100))
     ended = EndedItem("t", "batch_1", after(100))
     assert await table.ended_batches(after(99), SWEEP_START, 9) == []
     assert await table.ended_batches(after(100), SWEEP_START, 9) == [ended]
@@ -73,13 +73,13 @@ async def test_an_ended_batch_whose_counts_do_not_add_up_is_found(any_database: 
     for id, completed in (("batch_1", 8), ("batch_2", 7)):
         await a_running_batch(any_database, id)
         outcome = an_outcome(completed=completed, output=a_file(f"file-{id}"), error=None)
-        await any_database.batches.finish("t", id, outcome, after(100))
+        await any_database.batch_ends.finish("t", id, outcome, after(100))
     assert [row.order.batch_id for row in await any_database.retention.miscounted()] == ["batch_2"]
 
 
 async def test_a_batch_row_is_deleted_after_its_objects_and_files(any_database: Database) -> None:
     await a_running_batch(any_database)
-    await any_database.batches.finish("t", "batch_1", an_outcome(), after(100))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(100))
     table, ended = any_database.retention, EndedItem("t", "batch_1", after(100))
     assert await table.old_batches(LATER, SWEEP_START, 9) == []
     assert not await table.remove_batch(ended)
@@ -187,7 +187,7 @@ async def test_retention_of_a_tenant_does_not_look_at_the_batches_and_files_of_o
     await any_database.batches.upsert(an_order(tenant="other", input_file_id=file.id))
     await a_running_batch(any_database)
     output = a_file("file-out", "t", purpose="batch_output")
-    await any_database.batches.finish("t", "batch_1", an_outcome(output=output, error=None), after(100))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(output=output, error=None), after(100))
     await any_database.files.delete("t", "file-out")
     await any_database.files.insert(a_file("file-out", "other"))
     ended = EndedItem("t", "batch_1", after(100))

@@ -26,7 +26,7 @@ async def test_an_admitted_batch_counts_once_with_its_row_and_not_after_its_rele
     await any_database.admissions.release("t", "batch_2")
     await any_database.admissions.release("t", "batch_2")
     assert await admit_batch(any_database, "batch_3", 2)
-    await any_database.batches.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.CANCELLED, [], after(1))
     assert await admit_batch(any_database, "batch_4", 2)
 
 

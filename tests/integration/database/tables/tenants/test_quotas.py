@@ -293,11 +293,11 @@ async def test_every_end_of_a_batch_releases_its_remaining_quota(any_database: D
         id = f"batch_{status}"
         assert await enqueue(any_database, id, 10) is None
         await begin(any_database, id, 10)
-        await any_database.batches.finish("t", id, an_outcome(status, output=None, error=None), after(2))
+        await any_database.batch_ends.finish("t", id, an_outcome(status, output=None, error=None), after(2))
     await enqueue(any_database, "batch_5", 10)
-    await any_database.batches.end_without_files("t", "batch_5", BatchStatus.CANCELLED, [], after(2))
+    await any_database.batch_ends.end_without_files("t", "batch_5", BatchStatus.CANCELLED, [], after(2))
     await enqueue(any_database, "batch_6", 10)
-    await any_database.batches.fail_validation("t", "batch_6", errors=[], total=10, at=after(2))
+    await any_database.batch_ends.fail_validation("t", "batch_6", errors=[], total=10, at=after(2))
     assert (await any_database.quotas.used("t")).enqueued_lines == 0
 
 
@@ -363,7 +363,7 @@ async def test_bytes_written_by_ingestion_count_as_stored_until_they_are_deleted
     await batches.remove_attempt("t", "batch_1", "second")
     await batches.remove_attempt("t", "batch_1", "second")
     assert await quotas.stored("t") == 100
-    await batches.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(2))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(2))
     assert await quotas.stored("t") == 0
     await batches.add_attempt("t", "batch_1", "late", 100)
     assert await quotas.stored("t") == 0

@@ -39,7 +39,7 @@ async def test_waiting_batches_get_the_quota_in_the_order_of_their_creation(any_
     assert large == QuotaExcess(Quota.ENQUEUED_LINES, 10, 8, 5)
     assert small == QuotaExcess(Quota.ENQUEUED_LINES, 10, 8, 2, before=1)
     assert await any_database.quotas.requested("t", "batch_small") == EnqueuedWork(2, 2)
-    await any_database.batches.end_without_files("t", "batch_running", BatchStatus.FAILED, [], after(3))
+    await any_database.batch_ends.end_without_files("t", "batch_running", BatchStatus.FAILED, [], after(3))
     assert await wait_for(any_database, "batch_small", 2, created=2) == QuotaExcess(
         Quota.ENQUEUED_LINES, 10, 0, 2, before=1
     )
@@ -76,13 +76,13 @@ async def test_a_batch_with_a_reservation_is_not_behind_an_earlier_one_that_bega
     """The earlier one needs the lines that the later one has, so the later one must not wait for it."""
     assert await enqueue(any_database, "batch_running", 8) is None
     assert await wait_for(any_database, "batch_late", 8, created=2) is not None
-    await any_database.batches.end_without_files("t", "batch_running", BatchStatus.FAILED, [], after(3))
+    await any_database.batch_ends.end_without_files("t", "batch_running", BatchStatus.FAILED, [], after(3))
     assert await wait_for(any_database, "batch_late", 8, created=2) is None
     assert await wait_for(any_database, "batch_early", 8, created=1) == QuotaExcess(
         Quota.ENQUEUED_LINES, 10, 8, 8
     )
     assert await wait_for(any_database, "batch_late", 8, created=2) is None
-    await any_database.batches.end_without_files("t", "batch_late", BatchStatus.FAILED, [], after(3))
+    await any_database.batch_ends.end_without_files("t", "batch_late", BatchStatus.FAILED, [], after(3))
     assert await wait_for(any_database, "batch_early", 8, created=1) is None
 
 
@@ -112,7 +112,7 @@ async def test_a_batch_that_ended_while_it_waited_lets_those_after_it_go_first(
 ) -> None:
     assert await enqueue(any_database, "batch_running", 8) is None
     await wait_for(any_database, "batch_large", 5, created=1)
-    await any_database.batches.end_without_files("t", "batch_large", status, [], after(3))
+    await any_database.batch_ends.end_without_files("t", "batch_large", status, [], after(3))
     assert await wait_for(any_database, "batch_small", 2, created=2) is None
 
 

@@ -39,7 +39,7 @@ async def test_the_events_of_a_batch_are_recorded_with_their_times(
     await create(any_database, an_endpoint())
     await a_running_batch(any_database)
     await any_database.batches.start_finalizing("t", "batch_1", after(20))
-    await any_database.batches.finish("t", "batch_1", an_outcome(status), after(30))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(status), after(30))
     began, ended = await recorded(any_database)
     assert (began.type, began.batch_id, began.occurred_at) == ("batch.in_progress", "batch_1", after(10))
     assert (ended.type, ended.batch_id, ended.occurred_at) == (f"batch.{status}", "batch_1", after(30))
@@ -53,8 +53,8 @@ async def test_a_failed_validation_and_an_end_without_files_are_events(any_datab
     await create(any_database, an_endpoint())
     for id in ("batch_1", "batch_2"):
         await any_database.batches.upsert(an_order(id))
-    await any_database.batches.fail_validation("t", "batch_1", errors=[], total=0, at=after(5))
-    await any_database.batches.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(6))
+    await any_database.batch_ends.fail_validation("t", "batch_1", errors=[], total=0, at=after(5))
+    await any_database.batch_ends.end_without_files("t", "batch_2", BatchStatus.FAILED, [], after(6))
     found = {row.batch_id: row for row in await recorded(any_database)}
     assert {row.type for row in found.values()} == {EventType.BATCH_FAILED}
     assert [found[id].occurred_at for id in ("batch_1", "batch_2")] == [after(5), after(6)]
@@ -64,7 +64,7 @@ async def test_a_repeated_end_is_no_second_event(any_database: Database) -> None
     await create(any_database, an_endpoint())
     await a_running_batch(any_database)
     for _ in range(2):
-        await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+        await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(30))
     assert await types(any_database) == ["batch.in_progress", "batch.completed"]
 
 
@@ -81,7 +81,7 @@ async def test_each_endpoint_gets_the_events_that_it_wants(any_database: Databas
     )
     await change(any_database, EndpointChanges(enabled=False), "webhook_3")
     await a_running_batch(any_database)
-    await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(30))
     got = {number: await types(any_database, f"webhook_{number}") for number in range(1, 6)}
     assert got == {
         1: ["batch.in_progress", "batch.completed"],
@@ -172,11 +172,11 @@ async def test_the_event_of_an_end_waits_for_the_files(any_database: Database) -
     await create(any_database, an_endpoint(events=[EventType.BATCH_EXPIRED]))
     row = await a_running_batch(any_database)
     until = row.order.deadline + timedelta(days=3650)
-    table, batches = any_database.webhook_deliveries, any_database.batches
-    await batches.end_without_files("t", "batch_1", BatchStatus.EXPIRED, [], after(30), files_until=until)
+    table, ends = any_database.webhook_deliveries, any_database.batch_ends
+    await ends.end_without_files("t", "batch_1", BatchStatus.EXPIRED, [], after(30), files_until=until)
     assert len(await recorded(any_database)) == 1
     assert await table.unstarted(10) == []
-    await batches.add_files("t", "batch_1", an_outcome(BatchStatus.EXPIRED))
+    await ends.add_files("t", "batch_1", an_outcome(BatchStatus.EXPIRED))
     assert len(await table.unstarted(10)) == 1
 
 
@@ -271,7 +271,7 @@ async def test_giving_up_does_not_change_a_delivery_that_succeeded(any_database:
 async def test_deliveries_are_listed_in_pages_and_by_status(any_database: Database) -> None:
     await create(any_database, an_endpoint())
     await a_running_batch(any_database)
-    await any_database.batches.finish("t", "batch_1", an_outcome(), after(30))
+    await any_database.batch_ends.finish("t", "batch_1", an_outcome(), after(30))
     table = any_database.webhook_deliveries
     page, more = await table.page("t", "webhook_1", limit=1, after=None)
     assert ([each.delivery.type for each in page], more) == (["batch.completed"], True)

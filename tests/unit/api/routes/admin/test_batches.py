@@ -34,7 +34,7 @@ async def running(api: ApiFixture, tenant: str, model: str = "llama") -> str:
 async def completed(api: ApiFixture, tenant: str) -> str:
     batch = await api.create(tenant)
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=1, failed=0, usage=Usage())
-    await api.database.batches.finish(tenant, batch.id, outcome, now())
+    await api.database.batch_ends.finish(tenant, batch.id, outcome, now())
     return batch.id
 
 
@@ -176,7 +176,7 @@ async def test_the_files_of_a_batch_are_abandoned_while_they_are_written(api: Ap
     assert (shown.tenant, shown.status) == ("red", BatchStatus.FINALIZING)
     later = now() + timedelta(hours=1)
     blue = await running(api, "blue")
-    await api.database.batches.end_without_files(
+    await api.database.batch_ends.end_without_files(
         "blue", blue, BatchStatus.EXPIRED, [], now(), files_until=later
     )
     read(await api.http.post(f"/admin/batches/{blue}/abandon"), OperatorBatch)

@@ -61,7 +61,7 @@ async def ended(api: ApiFixture, failed_lines: Sequence[int] = (0, 2), tenant: s
             for n in failed_lines
         ],
     )
-    await api.database.batches.finish(tenant, batch.id, outcome, datetime.now(UTC))
+    await api.database.batch_ends.finish(tenant, batch.id, outcome, datetime.now(UTC))
     return batch.id
 
 

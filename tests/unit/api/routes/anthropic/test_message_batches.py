@@ -87,7 +87,7 @@ async def ended(
         error=files["error"],
         errors_summary=[ErrorCount(code=code, count=1) for code in lines.values() if code],
     )
-    await api.database.batches.finish("default", batch_id, outcome, now())
+    await api.database.batch_ends.finish("default", batch_id, outcome, now())
 
 
 def error_of(answer: httpx.Response) -> MessageErrorDetails:
@@ -185,7 +185,7 @@ async def test_a_batch_that_ended_without_files_has_a_result_for_each_request(
 ) -> None:
     batch = await created(api, "a", "b")
     errors = [ValidationError(code="c", message="the quota is used up")]
-    await api.database.batches.end_without_files("default", openai_id(batch), status, errors, now())
+    await api.database.batch_ends.end_without_files("default", openai_id(batch), status, errors, now())
     counts = (await api.anthropic.messages.batches.retrieve(batch.id)).request_counts
     results = [each.result async for each in await api.anthropic.messages.batches.results(batch.id)]
     if status is BatchStatus.CANCELLED:
@@ -197,7 +197,7 @@ async def test_a_batch_that_ended_without_files_has_a_result_for_each_request(
 
 async def test_a_batch_whose_files_follow_has_not_ended(api: ApiFixture) -> None:
     batch, later = await created(api), now() + timedelta(hours=1)
-    await api.database.batches.end_without_files(
+    await api.database.batch_ends.end_without_files(
         "default", openai_id(batch), BatchStatus.EXPIRED, [], now(), files_until=later
     )
     shown = await api.anthropic.messages.batches.retrieve(batch.id)

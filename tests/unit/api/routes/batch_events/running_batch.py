@@ -59,7 +59,7 @@ async def settle(api: ApiFixture, batch: BatchObject, completed: int, failed: in
 async def end(api: ApiFixture, batch: BatchObject) -> None:
     """End the batch, and poll once."""
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=9, failed=0, usage=Usage())
-    await api.database.batches.finish("default", batch.id, outcome, START)
+    await api.database.batch_ends.finish("default", batch.id, outcome, START)
     await api.events.poll()
 
 

@@ -125,7 +125,7 @@ async def test_a_call_with_a_stored_answer_that_is_nested_too_deeply_can_be_retr
 async def test_a_call_whose_batch_failed_has_its_reason(api: ApiFixture) -> None:
     id = await created(api)
     [order] = api.temporal.orders.values()
-    await api.database.batches.end_without_files(
+    await api.database.batch_ends.end_without_files(
         "default", order.batch_id, BatchStatus.FAILED, [], order.created_at
     )
     found = await api.openai.responses.retrieve(id)
@@ -362,7 +362,7 @@ async def test_the_calls_of_a_tenant_are_in_a_limited_number_of_batches(
     assert (refused.status_code, error_of(refused).code) == (429, "resource_unavailable")
     assert len(api.temporal.orders) == 1
     [order] = api.temporal.orders.values()
-    await api.database.batches.end_without_files(
+    await api.database.batch_ends.end_without_files(
         "default", order.batch_id, BatchStatus.FAILED, [], order.created_at
     )
     await created(api, model="org/qwen:7b")

@@ -92,7 +92,7 @@ async def test_a_repeated_creation_of_a_deleted_batch_creates_no_webhook(api: Ap
     batch = read(await create_once(api), BatchObject)
     assert batch.x_batchwright.webhook is not None
     await api.http.delete(f"{WEBHOOKS}/{batch.x_batchwright.webhook.id}")
-    await api.database.batches.finish("default", batch.id, OUTCOME, NOW)
+    await api.database.batch_ends.finish("default", batch.id, OUTCOME, NOW)
     assert await api.database.batch_deletions.remove("default", batch.id, NOW)
     assert (await create_once(api)).status_code == 409
     assert api.database.rows.webhook_endpoints == {}

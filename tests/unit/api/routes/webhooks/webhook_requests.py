@@ -45,7 +45,7 @@ async def ended(api: ApiFixture) -> str:
     batch = await api.create()
     models = [ModelCounts(model="llama", lines=1)]
     await api.database.batches.start("default", batch.id, total=1, models=models, at=NOW)
-    await api.database.batches.finish("default", batch.id, OUTCOME, NOW)
+    await api.database.batch_ends.finish("default", batch.id, OUTCOME, NOW)
     return batch.id
 
 

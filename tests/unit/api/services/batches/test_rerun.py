@@ -235,7 +235,7 @@ async def test_a_batch_that_failed_validation_is_not_resumed(api: ApiFixture) ->
     batch = await created(api)
     errors = [ValidationError(code="empty_file", message="empty")]
     now = datetime.now(UTC)
-    await api.database.batches.fail_validation("default", batch.id, errors=errors, total=0, at=now)
+    await api.database.batch_ends.fail_validation("default", batch.id, errors=errors, total=0, at=now)
     error = error_of(await ask(api, batch.id, "resume"))
     assert "its input is not valid" in error.message
 
@@ -244,7 +244,7 @@ async def test_a_failed_batch_can_be_resumed_until_its_results_are_deleted(api: 
     complete, gone = await created(api), await created(api)
     now = datetime.now(UTC)
     for batch, until in ((complete, now + timedelta(hours=1)), (gone, now - timedelta(hours=1))):
-        await api.database.batches.end_without_files(
+        await api.database.batch_ends.end_without_files(
             "default", batch.id, BatchStatus.FAILED, SYSTEM, now, until
         )
     resumed = read(await ask(api, complete.id, "resume"), BatchObject)
@@ -295,7 +295,7 @@ async def test_a_batch_whose_deletion_has_begun_meanwhile_is_not_resumed(
     async with open_api(max_live_batches=9) as api:
         batch = await created(api)
         now, admitted = datetime.now(UTC), set(api.database.rows.admissions)
-        await api.database.batches.end_without_files(
+        await api.database.batch_ends.end_without_files(
             "default", batch.id, BatchStatus.FAILED, SYSTEM, now, now + timedelta(hours=1)
         )
         deletions = api.database.batch_deletions
@@ -397,9 +397,9 @@ async def test_a_batch_with_pending_files_cannot_be_rerun_yet(
     api: ApiFixture,
 ) -> None:
     batch = await created(api)
-    now, table = datetime.now(UTC), api.database.batches
+    now, ends = datetime.now(UTC), api.database.batch_ends
     until = now + timedelta(hours=1)
-    await table.end_without_files("default", batch.id, BatchStatus.EXPIRED, [], now, files_until=until)
+    await ends.end_without_files("default", batch.id, BatchStatus.EXPIRED, [], now, files_until=until)
     shown = read(await api.http.get(f"/v1/batches/{batch.id}"), BatchObject)
     assert (shown.status, shown.x_batchwright.files_pending) == (BatchStatus.EXPIRED, True)
     for kind in ("retry", "resume"):
@@ -408,7 +408,7 @@ async def test_a_batch_with_pending_files_cannot_be_rerun_yet(
         assert "its files are still to be written" in error.message
     deleted = await api.http.delete(f"/v1/files/{batch.input_file_id}")
     assert deleted.status_code == 409
-    await table.abandon_files("default", batch.id, SYSTEM, keep_until=until)
+    await ends.abandon_files("default", batch.id, SYSTEM, keep_until=until)
     shown = read(await api.http.get(f"/v1/batches/{batch.id}"), BatchObject)
     assert not shown.x_batchwright.files_pending
     assert shown.errors is not None
