@@ -1,9 +1,4 @@
-"""Concurrency limits of one process: first per model, then over all models, shared fairly between tenants.
-
-A slice (a part of a batch's lines) enqueues a `PermitRequest` for each line. As soon as a permit is free, the
-request's callback gets a `Permit`, the right to have one request in flight. Tenants share the permits by
-weight and by the time for which their requests are in flight.
-"""
+"""Concurrency limits of one process: first per model, then over all models, shared fairly between tenants."""
 
 import math
 from collections.abc import Callable, Collection
@@ -139,8 +134,7 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                Slices do not check the memory themselves: a slice that frees memory would always take it
-                again.
+                A slice that checked the memory itself would always take again what it frees.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -192,17 +186,13 @@ class ConcurrencyLimiter:
     def others_wait(self, name: str, tenant: str) -> bool:
         """Return True if a slice of another tenant waits for a permit to send to the model.
 
-        A slice that waits because its tenant is at a cap or a rate does not count, because it would not get
-        the next permit.
+        A slice whose tenant is at a cap or a rate does not count: it would not get the next permit.
         """
         model = self._waiting.get(name)
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if the tenant's lines for this model wait because of a cap or a rate.
-
-        Return False if they wait because all permits are in use.
-        """
+        """Return True if the tenant's lines for the model wait for a cap or a rate, not for a free permit."""
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
@@ -265,8 +255,7 @@ class ConcurrencyLimiter:
     def retain_only(self, models: Collection[str], urls: Collection[str]) -> None:
         """Drop the state of models that are not in `models`, and of backends that are not in `urls`.
 
-        Models and backends in use stay. A model is in use while it has permits or waiting requests. A backend
-        is in use while it has requests in flight.
+        Models with permits or waiting requests stay, and so do backends with requests in flight.
         """
         for name, model in list(self._models.items()):
             if name not in models and not (model.used or model.waiting or model.capped):
