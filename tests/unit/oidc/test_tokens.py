@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
 from joserfc.jws import JWSRegistry
@@ -11,14 +10,12 @@ from pydantic import JsonValue
 
 from batchwright.oidc import tokens
 from batchwright.oidc.issuer import IssuerKey, IssuerUnavailable
-from batchwright.oidc.issuer_keys import MIN_REFRESH_SECONDS, REFRESH_SECONDS, IssuerKeys
+from batchwright.oidc.issuer_keys import MIN_REFRESH_SECONDS, REFRESH_SECONDS
 from batchwright.oidc.tokens import (
     LEEWAY_SECONDS,
     MAX_TOKEN_CHARACTERS,
     InvalidToken,
     TokenIdentity,
-    TokenVerifier,
-    UnusableClaim,
 )
 from batchwright.rules.tenants.api_keys import Scope
 from tests.fakes.issuer import (
@@ -32,28 +29,10 @@ from tests.fakes.issuer import (
     rsa_key,
     token_of,
 )
-from tests.fakes.settings import load
+from tests.unit.oidc.verifier_fixture import NOW, VerifierFixture
 
-_NOW = 1_800_000_000
 _USER = frozenset({Scope.READ, Scope.WRITE})
 _ALICE = TokenIdentity("blue", "alice", _USER)
-
-
-class VerifierFixture:
-    """A verifier with its own clock, and the issuer whose tokens it accepts."""
-
-    def __init__(self, **settings: object) -> None:
-        self.seconds = 0.0
-        self.issuer = FakeIssuer(lambda: _NOW + self.seconds)
-        self.keys = IssuerKeys(self.issuer.fetch, lambda: self.seconds)
-        chosen = load(oidc_issuer=ISSUER, oidc_audience=AUDIENCE, **settings)
-        self.verifier = TokenVerifier(
-            chosen, self.keys, lambda: datetime.fromtimestamp(_NOW + self.seconds, UTC)
-        )
-
-    async def verify(self, **changes: JsonValue) -> TokenIdentity:
-        """Verify a token of the issuer with these changes of its claims. Return the identity."""
-        return await self.verifier.verify(self.issuer.token_with(changes))
 
 
 @pytest.fixture
@@ -180,7 +159,7 @@ BAD: dict[str, tuple[Callable[[FakeIssuer], str], str]] = {
     "no audience": (lambda i: i.token(aud=None), "The token lacks a required claim: aud."),
     "empty audiences": (lambda i: i.token(aud=[]), "The token is not for this API"),
     "an audience in an object": (lambda i: i.token(aud={AUDIENCE: 1}), "The token is not for this API"),
-    "expired": (lambda i: i.token(exp=_NOW - LEEWAY_SECONDS), "The token has expired."),
+    "expired": (lambda i: i.token(exp=NOW - LEEWAY_SECONDS), "The token has expired."),
     "no expiry": (lambda i: i.token(exp=None), "The token lacks a required claim: exp."),
     "an expiry that is a text": (
         lambda i: i.token(exp="2100"),
@@ -196,11 +175,11 @@ BAD: dict[str, tuple[Callable[[FakeIssuer], str], str]] = {
         "The claim `exp` of the token has an invalid",
     ),
     "not valid yet": (
-        lambda i: i.token(nbf=_NOW + LEEWAY_SECONDS + 1),
+        lambda i: i.token(nbf=NOW + LEEWAY_SECONDS + 1),
         "The token is not valid yet: its claim `nbf`",
     ),
     "issued in the future": (
-        lambda i: i.token(iat=_NOW + LEEWAY_SECONDS + 1),
+        lambda i: i.token(iat=NOW + LEEWAY_SECONDS + 1),
         "The token is not valid yet: its claim `iat`",
     ),
     "claims that are a list": (
@@ -238,9 +217,9 @@ async def test_keys_and_addresses_in_the_header_of_a_good_token_are_ignored(made
 @pytest.mark.parametrize(
     "changes",
     [
-        {"exp": _NOW - LEEWAY_SECONDS + 1},
-        {"nbf": _NOW + LEEWAY_SECONDS, "iat": _NOW + LEEWAY_SECONDS},
-        {"exp": _NOW + 0.5},
+        {"exp": NOW - LEEWAY_SECONDS + 1},
+        {"nbf": NOW + LEEWAY_SECONDS, "iat": NOW + LEEWAY_SECONDS},
+        {"exp": NOW + 0.5},
         {"exp": 10**30},
         {"aud": ["other", AUDIENCE]},
         {"iat": None},
@@ -253,7 +232,7 @@ async def test_clocks_may_differ_by_a_minute_and_a_token_may_have_several_audien
 
 
 async def test_a_valid_token_is_known_until_it_expires(made: VerifierFixture) -> None:
-    token = made.issuer.token(exp=_NOW + 100)
+    token = made.issuer.token(exp=NOW + 100)
     assert made.verifier.recall(token) is None
     await made.verifier.verify(token)
     made.seconds = 100 + LEEWAY_SECONDS - 1
@@ -263,7 +242,7 @@ async def test_a_valid_token_is_known_until_it_expires(made: VerifierFixture) ->
 
 
 async def test_a_valid_token_is_unknown_once_its_key_is_withdrawn(made: VerifierFixture) -> None:
-    token = made.issuer.token(exp=_NOW + 10_000)
+    token = made.issuer.token(exp=NOW + 10_000)
     await made.verifier.verify(token)
     made.issuer.keys = [ec_key("second")]
     made.seconds = MIN_REFRESH_SECONDS
@@ -276,7 +255,7 @@ async def test_a_valid_token_is_unknown_once_its_key_is_withdrawn(made: Verifier
 async def test_a_token_of_a_rotated_key_is_valid_as_long_as_the_issuer_publishes_the_key(
     made: VerifierFixture,
 ) -> None:
-    old = made.issuer.token(exp=_NOW + 10_000)
+    old = made.issuer.token(exp=NOW + 10_000)
     made.issuer.keys.append(ec_key("second"))
     assert await made.verify() == await made.verifier.verify(old) == _ALICE
     del made.issuer.keys[0]
@@ -310,92 +289,3 @@ async def test_the_least_recently_used_token_is_forgotten(
     assert made.verifier.recall(first) is not None
     await made.verifier.verify(third)
     assert [made.verifier.recall(each) is not None for each in (first, second, third)] == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("scope", "expected"),
-    [
-        ("read", {Scope.READ}),
-        (" ".join(Scope), set(Scope)),
-        ("openid write  admin\nemail", {Scope.WRITE, Scope.ADMIN}),
-        (["read", "write", "other", 5, None], {Scope.READ, Scope.WRITE}),
-        ("READ reads read,write", set[Scope]()),
-        ("", set[Scope]()),
-        (None, set[Scope]()),
-        (["read write"], set[Scope]()),
-        ({"read": True}, set[Scope]()),
-        (True, set[Scope]()),
-    ],
-)
-async def test_scopes_are_a_text_or_a_list_and_other_values_are_ignored(
-    made: VerifierFixture, scope: JsonValue, expected: set[Scope]
-) -> None:
-    assert (await made.verify(scope=scope)).scopes == expected
-
-
-async def test_claims_have_the_names_of_the_settings() -> None:
-    made = VerifierFixture(
-        oidc_tenant_claim="https://acme.example/team", oidc_user_claim="email", oidc_scopes_claim="roles"
-    )
-    claims: dict[str, JsonValue] = {
-        "https://acme.example/team": "red",
-        "email": "b@acme.example",
-        "roles": ["admin"],
-    }
-    expected = TokenIdentity("red", "b@acme.example", frozenset({Scope.ADMIN}))
-    assert await made.verify(**claims) == expected
-
-
-async def test_without_a_claim_of_scopes_every_token_may_read_and_write() -> None:
-    made = VerifierFixture(oidc_scopes_claim="")
-    assert (await made.verify(scope="admin")).scopes == _USER
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tenant": None}, "The token names no tenant: it lacks the claim `tenant`."),
-        ({"tenant": ""}, "The claim `tenant` of the token is not the name of a tenant."),
-        ({"tenant": "a/b"}, "The claim `tenant` of the token is not the name of a tenant."),
-        ({"tenant": ["blue"]}, "The claim `tenant` of the token is not the name of a tenant."),
-        ({"tenant": 5}, "The claim `tenant` of the token is not the name of a tenant."),
-        ({"sub": None}, "The token identifies no user: its claim `sub` has to be"),
-        ({"sub": ""}, "The token identifies no user: its claim `sub` has to be"),
-        ({"sub": "a\nb"}, "The token identifies no user: its claim `sub` has to be"),
-        ({"sub": "a" * 256}, "The token identifies no user: its claim `sub` has to be"),
-    ],
-)
-async def test_a_token_without_a_tenant_or_a_user_is_of_no_use(
-    made: VerifierFixture, changes: dict[str, JsonValue], message: str
-) -> None:
-    with pytest.raises(UnusableClaim) as raised:
-        await made.verify(**changes)
-    assert str(raised.value).startswith(message)
-
-
-async def test_claims_in_nested_objects_are_found_by_their_paths() -> None:
-    made = VerifierFixture(
-        oidc_tenant_claim="/org~1unit/a~0b.c",
-        oidc_user_claim="/profile/name",
-        oidc_scopes_claim="/realm_access/roles",
-    )
-    claims: dict[str, JsonValue] = {
-        "org/unit": {"a~b.c": "red"},
-        "profile": {"name": "bob"},
-        "realm_access": {"roles": ["offline_access", "viewer", "read"]},
-    }
-    expected = TokenIdentity("red", "bob", frozenset({Scope.VIEWER, Scope.READ}))
-    assert await made.verify(**claims) == expected
-    # A claim that has the path as its name is another one, and a wrong type on the way is no claim.
-    others: list[JsonValue] = [None, ["roles"], "roles", {"other": ["read"]}]
-    for roles in others:
-        flat: dict[str, JsonValue] = {**claims, "realm_access": roles, "/realm_access/roles": ["admin"]}
-        assert (await made.verify(**flat)).scopes == frozenset()
-    claims["org/unit"] = {"a": "red"}
-    with pytest.raises(UnusableClaim, match=r"it lacks the claim `/org~1unit/a~0b\.c`"):
-        await made.verify(**claims)
-
-
-async def test_a_name_with_dots_and_slashes_is_the_name_of_one_claim() -> None:
-    made = VerifierFixture(oidc_tenant_claim="https://acme.example/tenant")
-    assert (await made.verify(**{"https://acme.example/tenant": "red"})).tenant == "red"
