@@ -27,10 +27,11 @@ def batch_path(batch_id: str, below: str) -> str:
 
 def has_ended(batch: Batch) -> bool:
     """Return True if the batch has ended and its files are written."""
-    extension = (batch.model_extra or {}).get("x_batchwright")
-    return batch.status in ENDED and not (
-        isinstance(extension, dict) and extension.get("files_pending")  # pyright: ignore[reportUnknownMemberType]
-    )
+    match (batch.model_extra or {}).get("x_batchwright"):
+        case {"files_pending": True}:
+            return False
+        case _:
+            return batch.status in ENDED
 
 
 class Patience:

@@ -7,6 +7,7 @@ memory of a worker does not grow with the number of lines.
 import heapq
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 _RUN_ROWS = 65_536  # number of rows sorted at once, to limit the number of Python objects
@@ -73,8 +74,7 @@ def sorted_rows(
             sorted again later.
     """
     if prepared is None:
-        row = struct.Struct(f"{row_bytes}s")
-        prepared = lambda run: sorted([each for (each,) in row.iter_unpack(run)])  # noqa: E731
+        prepared = partial(_sorted_run, struct.Struct(f"{row_bytes}s"))
     run, end = _RUN_ROWS * row_bytes, len(stored)
     if end <= run:
         return prepared(stored.read(0, end))
@@ -82,6 +82,10 @@ def sorted_rows(
     for start in starts:
         stored.replace(start, b"".join(prepared(stored.read(start, start + run))))
     return heapq.merge(*(_rows(stored, start, min(start + run, end), row_bytes) for start in starts))
+
+
+def _sorted_run(row: struct.Struct, run: bytes) -> list[bytes]:
+    return sorted([each for (each,) in row.iter_unpack(run)])
 
 
 def _rows(stored: GrowingBytes, start: int, end: int, row_bytes: int) -> Iterator[bytes]:

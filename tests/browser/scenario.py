@@ -22,9 +22,9 @@ class Client:
         self, lines: Sequence[Mapping[str, object]], *, name: str = "input.jsonl", **fields: object
     ) -> str:
         content = "".join(json.dumps(line) + "\n" for line in lines)
-        form = {"files": {"file": (name, content.encode())}, "data": {"purpose": "batch"}}
-        file = self._http.post("/v1/files", **form).raise_for_status().json()  # pyright: ignore[reportArgumentType]
-        body = {"input_file_id": file["id"], "endpoint": CHAT, **fields}
+        files = {"file": (name, content.encode())}
+        uploaded = self._http.post("/v1/files", files=files, data={"purpose": "batch"}).raise_for_status()
+        body = {"input_file_id": uploaded.json()["id"], "endpoint": CHAT, **fields}
         return self._http.post("/v1/batches", json=body).raise_for_status().json()["id"]
 
     def wait(self, batch_id: str, *statuses: str, seconds: float = 300) -> None:

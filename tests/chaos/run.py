@@ -52,6 +52,9 @@ class Size(NamedTuple):
     patience_seconds: float = 300.0
 
 
+_USUAL_SIZE = Size()
+
+
 UNATTENDED = Size(lanes=8 * (30,) + 3 * (LARGEST,) + (2000,), callers=3, together=8, patience_seconds=900)
 
 
@@ -101,7 +104,7 @@ class Run:
         report_progress: ReportProgress,
         *,
         plan: Iterable[Sequence[Disturbance]] | None = None,
-        size: Size = Size(),  # noqa: B008 - it never changes
+        size: Size = _USUAL_SIZE,
     ) -> None:
         """Create a run.
 
@@ -279,7 +282,7 @@ async def chaos(
     *,
     least: int = 0,
     plan: Iterable[Sequence[Disturbance]] | None = None,
-    size: Size = Size(),  # noqa: B008 - it never changes
+    size: Size = _USUAL_SIZE,
 ) -> Report:
     """Start a stack, disturb it while batches run, and return a report.
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import ssl
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Set
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -26,6 +25,7 @@ from tests.e2e.batches import ENDED, ResultLine, check_conservation, ended, line
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.fakes import hostile_backends
 from tests.fakes.bad_lines import BadLines
+from tests.fakes.certificates import server_context
 from tests.fakes.hostile_backends import CHAT, EMBEDDINGS, LIMIT, Bad, request_body, response
 from tests.fakes.raw_servers import read_request, served
 from tests.unit.simulator.simulators import serving
@@ -230,8 +230,7 @@ async def unreachable(authority: trustme.CA) -> AsyncGenerator[dict[str, dict[st
     }
     async with AsyncExitStack() as opened:
         for name, certificate in certificates.items():
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            certificate.configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
+            context = server_context(certificate)
             target = await opened.enter_async_context(served(response(hostile_backends.GOOD), tls=context))
             backends[name] = {"url": f"https://localhost:{target.origin.port}"}
         for name, serve in {

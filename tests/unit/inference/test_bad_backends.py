@@ -1,7 +1,6 @@
 """Outcomes of bad responses. Servers send these responses, and the outcomes are those in the reference."""
 
 import asyncio
-import ssl
 import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from batchwright.inference.upstream import Backend
 from batchwright.rules.dispatch.retry_policy import Budget, RetryPolicy
 from docs.error_codes import ANSWER_OUTCOMES, AnswerOutcome
 from tests.fakes import hostile_backends
+from tests.fakes.certificates import server_context
 from tests.fakes.hostile_backends import LIMIT, SKIPPED, Bad, request_body
 from tests.fakes.raw_servers import Serve, answering, client, served
 
@@ -177,10 +177,9 @@ async def tls(
     ours, theirs = trustme.CA(), trustme.CA()
     ours.cert_pem.write_to_path(folder / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(folder / "ca.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ended = datetime.now(UTC) - timedelta(days=1) if expired else None
     issuer = ours if trusted else theirs
-    issuer.issue_cert(name, not_after=ended).configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
+    context = server_context(issuer.issue_cert(name, not_after=ended))
     async with served(answering(), tls=context) as target:
         yield f"https://localhost:{target.origin.port}"
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator, Callable
 
 import httpx
@@ -14,6 +13,7 @@ from pydantic import JsonValue
 from batchwright.oidc import issuer as fetching
 from batchwright.oidc.issuer import MAX_DOCUMENT_BYTES, MAX_KEYS, IssuerUnavailable, fetch_keys
 from batchwright.starter.embedded_stack.ports import free_port
+from tests.fakes.certificates import server_context
 from tests.fakes.issuer import ISSUER, ec_key, ed25519_key, jwk, rsa_key
 
 _DISCOVERY = f"{ISSUER}/.well-known/openid-configuration"
@@ -180,8 +180,7 @@ async def test_an_issuer_that_is_down_is_named() -> None:
 
 
 async def test_an_issuer_whose_certificate_nobody_trusts_is_refused() -> None:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    trustme.CA().issue_cert("127.0.0.1").configure_cert(tls)  # pyright: ignore[reportUnknownMemberType]
+    tls = server_context(trustme.CA().issue_cert("127.0.0.1"))
 
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

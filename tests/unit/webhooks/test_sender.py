@@ -13,6 +13,7 @@ import trustme
 from batchwright.rules.webhooks.ssrf_rules import Network
 from batchwright.webhooks.dns_lookup import DnsLookup
 from batchwright.webhooks.sender import MAX_RESPONSE_BYTES, SendResult, WebhookSender
+from tests.fakes.certificates import server_context
 from tests.fakes.raw_servers import Serve, read_request, served
 from tests.fakes.webhook_receiver import LOOPBACK, receiving
 
@@ -142,10 +143,8 @@ async def test_an_unknown_host_fails() -> None:
 
 async def test_tls_is_verified() -> None:
     authority = trustme.CA()
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(server)  # pyright: ignore[reportUnknownMemberType]
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)  # pyright: ignore[reportUnknownMemberType]
+    server = server_context(authority.issue_cert("127.0.0.1"))
+    trusting = ssl.create_default_context(cadata=authority.cert_pem.bytes().decode())
     async with served(with_status(200), tls=server) as target:
         url = f"https://127.0.0.1:{target.url.port}/"
         async with sending() as sender, sending(tls=trusting) as trusting_sender:

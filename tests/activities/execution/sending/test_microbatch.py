@@ -79,7 +79,7 @@ class Embedder:
     def __init__(self, refuse: Callable[[list[str]], httpx.Response | None], share: int = 4) -> None:
         models = {"m": {"inputs_per_request": share, "in_flight": 16}}
         self.execution = ExecutionFixture(ok, models=models, max_backoff_seconds=0.002)
-        self.execution.answer = self._answer
+        self.execution.answer = self.answer
         self.requests: list[list[str]] = []
         self._refuse = refuse
 
@@ -97,7 +97,7 @@ class Embedder:
     async def attempts(self) -> int:
         return sum(record.kind is RecordKind.ATTEMPT for record in await self.execution.records())
 
-    async def _answer(self, http_request: httpx.Request) -> httpx.Response:
+    async def answer(self, http_request: httpx.Request) -> httpx.Response:
         inputs = inputs_of(http_request.content)
         self.requests.append(inputs)
         return self._refuse(inputs) or embedded(inputs)
@@ -251,7 +251,7 @@ async def test_a_failed_group_is_not_sent_again_after_a_cancel() -> None:
         initial_backoff_seconds=5.0,
         max_backoff_seconds=5.0,
     )
-    execution.answer = embedder._answer  # pyright: ignore[reportPrivateUsage]
+    execution.answer = embedder.answer
     await plan_slice(execution.storage, [line_of(text) for text in TEXTS[:4]])
     slice = execution.start(request(endpoint=Endpoint.EMBEDDINGS))
     await eventually(lambda: len(embedder.requests) > 0)
@@ -269,7 +269,7 @@ async def test_a_failed_group_is_not_sent_again_while_the_lease_may_be_lost() ->
         initial_backoff_seconds=60.0,
         max_backoff_seconds=60.0,
     )
-    execution.answer = embedder._answer  # pyright: ignore[reportPrivateUsage]
+    execution.answer = embedder.answer
     execution.server.reply = HeartbeatReply.UNREACHABLE
     await plan_slice(execution.storage, [line_of(text) for text in TEXTS[:4]])
     slice = execution.start(request(endpoint=Endpoint.EMBEDDINGS))
@@ -405,7 +405,7 @@ async def test_a_line_sent_to_a_fallback_is_grouped_by_the_settings_of_the_fallb
     execution = embedder.execution = ExecutionFixture(
         ok, models={grouped: {"inputs_per_request": 4, "in_flight": 16}}
     )
-    execution.answer = embedder._answer  # pyright: ignore[reportPrivateUsage]
+    execution.answer = embedder.answer
     execution.backends.add_fallback(
         "m", "other", ModelConfig(backends=[BackendConfig(url="http://fallback")])
     )

@@ -23,6 +23,7 @@ from batchwright.inference.transport.connection_pool import (
 )
 from batchwright.inference.transport.http_connection import BackendConnection
 from batchwright.rules.dispatch import retry_policy
+from tests.fakes.certificates import server_context
 from tests.fakes.raw_servers import HEAD, Serve, answering, ask, client, read_request, served
 
 OK = HEAD + b"content-length: 2\r\n\r\n{}"
@@ -362,9 +363,7 @@ def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
-    return context
+    return server_context(authority.issue_cert("localhost"))
 
 
 async def test_an_answer_comes_over_tls(authority: ssl.SSLContext) -> None:

@@ -23,6 +23,7 @@ from batchwright.inference.transport.base import (
 )
 from batchwright.inference.transport.decoding import decode_content
 from tests.fakes import hostile_http as hostile
+from tests.fakes.certificates import server_context
 from tests.fakes.hostile_http import CASES, LIMIT, PATIENCE, Case
 from tests.fakes.raw_servers import read_request, served
 from tests.fakes.settings import load
@@ -42,11 +43,10 @@ class Tls(NamedTuple):
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
-    authority, server = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(server)  # pyright: ignore[reportUnknownMemberType]
+    authority = trustme.CA()
     path: Path = tmp_path_factory.mktemp("tls") / "ca.pem"
     authority.cert_pem.write_to_path(path)
-    return Tls(server, ssl.create_default_context(cafile=path))
+    return Tls(server_context(authority.issue_cert("127.0.0.1")), ssl.create_default_context(cafile=path))
 
 
 class Played:
