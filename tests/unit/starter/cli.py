@@ -32,6 +32,7 @@ from tests.fakes.api import ApiFixture
 LISTING = "http://listing:8000"  # who lists models, where a test says so
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = datetime(2036, 3, 1, 12, tzinfo=UTC)
+UNKNOWN = "batch_" + "0" * 32  # id of a batch that does not exist
 LINE = '{"custom_id": "a", "body": {"model": "llama", "messages": [{"role": "user", "content": "hi"}]}}\n'
 Value = TypeVar("Value")
 

@@ -1,36 +1,22 @@
-"""`batchwright results` and `validate`, and how commands report errors."""
+"""`batchwright results`: whole results, and results that are followed while the batch runs."""
 
-import bz2
-import gzip
-import json
-import os
-import socket
-import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import typer
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.errors import DatabaseUnavailable
-from batchwright.settings import Settings
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches.results import follow_results
-from batchwright.starter.diagnostics.connections import run_or_stop
-from batchwright.starter.diagnostics.findings import DiagnosticReport, problem
 from batchwright.storage.base import StorageFull
 from batchwright.storage.spill.scratch_file import ScratchFile
 from tests.fakes.small_memory import small_memory
-from tests.unit.starter.cli import LATER, LINE, Cli, run_now, served
+from tests.unit.starter.cli import LATER, UNKNOWN, Cli, run_now, served
 from tests.unit.starter.test_demo_batch import a_batch
-
-UNKNOWN = "batch_" + "0" * 32
 
 
 @pytest.fixture(scope="module")
@@ -202,237 +188,6 @@ def test_without_failed_lines_the_command_succeeds(cli: Cli, tmp_path: Path) -> 
     cli.end(batch_id, output=b"{}\n")
     ended = cli.run("results", batch_id, "--errors")
     assert (ended.exit_code, "No line" in ended.stderr) == (0, True)
-
-
-def test_a_good_file_is_valid(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_text(LINE)
-    ended = cli.run("validate", str(path))
-    assert ended.exit_code == 0
-    assert ended.stdout == f"{path}: 1 line, valid (llama 1)\n"
-
-
-def test_every_bad_line_of_a_file_is_listed(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_text(LINE + "{\n" + LINE + '{"custom_id": "b", "body": 1}\n')
-    ended = cli.run("validate", str(path))
-    assert ended.exit_code == 1
-    assert [line.split(":")[0] for line in ended.stdout.splitlines()[:3]] == ["line 2", "line 3", "line 4"]
-    assert ended.stdout.splitlines()[-1].endswith("4 lines, 3 errors (llama 1)")
-
-
-def test_the_strict_profile_refuses_more(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_text(LINE)
-    ended = cli.run("validate", str(path), "--json", BATCHWRIGHT_PROFILE="strict")
-    report = json.loads(ended.stdout)
-    assert (ended.exit_code, report["valid"], report["lines"]) == (1, False, 1)
-    assert {error["param"] for error in report["errors"]} == {"method", "url"}
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["status"],
-        ["status", UNKNOWN],
-        ["status", "../files"],
-        ["status", ""],
-        ["explode"],
-        ["list", "--limit", "0"],
-        ["list", "--after", "nobody"],
-        ["submit", "missing.jsonl"],
-        ["submit", "missing.jsonl", "--metadata", "word"],
-        ["validate", "missing.jsonl"],
-        ["validate", "missing.jsonl", "--endpoint", "/v1/nothing"],
-        ["list", "--url", "ftp://here"],
-        ["list", "--url", "http://"],
-        ["list", "--url", "http://here:port"],
-    ],
-    ids=" ".join,
-)
-def test_wrong_use_exits_with_3_and_without_a_traceback(cli: Cli, arguments: list[str]) -> None:
-    ended = cli.run(*arguments)
-    assert ended.exit_code == 3
-    assert ended.stderr
-    assert "Traceback" not in ended.output
-
-
-@pytest.mark.parametrize("typed", ["", " ", "../files", "batch_1 batch_2"])
-def test_an_invalid_id_is_refused_before_any_request(cli: Cli, typed: str) -> None:
-    ended = cli.run("status", typed, BATCHWRIGHT_URL="http://127.0.0.1:1")
-    assert ended.exit_code == 3
-    assert "`batchwright list` shows all ids" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (b"", "is empty"),
-        (bz2.compress(LINE.encode()), "compressed with bzip2: decompress it first"),
-        (LINE.encode("utf-16"), "`iconv -f utf-16 -t utf-8`"),
-        (LINE.encode()[:10], "Must be .jsonl. `batchwright validate "),
-    ],
-    ids=["empty", "packed", "utf-16", "cut short"],
-)
-def test_a_file_that_cannot_be_an_input_is_named_with_the_remedy(
-    cli: Cli, tmp_path: Path, content: bytes, why: str
-) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_bytes(content)
-    ended = cli.run("submit", str(path))
-    assert ended.exit_code == 3
-    assert ended.stderr.startswith(str(path))
-    assert why in ended.stderr
-
-
-def test_a_compressed_file_is_invalid_and_reported_as_compressed(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl.gz"
-    path.write_bytes(gzip.compress(LINE.encode()))
-    ended = cli.run("validate", str(path))
-    assert ended.exit_code == 1
-    assert ended.stderr == f"{path} is compressed with gzip: decompress it first.\n"
-
-
-def test_the_requests_may_come_through_a_pipe(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    writer = threading.Thread(target=path.write_text, args=(LINE,))
-    writer.start()
-    ended = cli.run("submit", str(path))
-    writer.join()
-    assert ended.exit_code == 0, ended.stderr
-
-
-def test_the_version_is_printed(cli: Cli) -> None:
-    ended = cli.run("--version")
-    assert (ended.exit_code, ended.stdout) == (0, f"batchwright {version('batchwright')}\n")
-
-
-def test_a_stack_running_in_this_folder_is_suggested(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".batchwright").mkdir()
-    (tmp_path / ".batchwright" / "dev.env").touch()
-    monkeypatch.delenv("BATCHWRIGHT_DATABASE_URL", raising=False)
-
-    async def ask() -> None:
-        raise DatabaseUnavailable("PostgreSQL does not answer")
-
-    with pytest.raises(typer.Exit):
-        run_or_stop(ask())
-    assert capsys.readouterr().err == (
-        "PostgreSQL does not answer; `. .batchwright/dev.env` sets the addresses of the "
-        "`batchwright dev` stack here.\n"
-    )
-
-
-def test_the_doctor_suggests_a_stack_running_in_this_folder(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / ".batchwright").mkdir()
-    (tmp_path / ".batchwright" / "dev.env").touch()
-    monkeypatch.delenv("BATCHWRIGHT_DATABASE_URL", raising=False)
-
-    async def unavailable(chosen: Settings) -> DiagnosticReport:
-        return DiagnosticReport(findings=[problem("database", "PostgreSQL does not answer.")])
-
-    monkeypatch.setattr("batchwright.starter.commands.operations.doctor.examine", unavailable)
-    ended = cli.run("doctor")
-    assert (ended.exit_code, ended.stderr.split(" sets ")[0]) == (1, "`. .batchwright/dev.env`")
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (("schedules", "pause"), "The schedule id is empty: `batchwright schedules list` shows all ids."),
-        (("webhooks", "show"), "The webhook id is empty: `batchwright webhooks list` shows all ids."),
-        (("dlq", "delete"), "The dead letter id is empty: `batchwright dlq list` shows all ids."),
-    ],
-)
-def test_an_empty_variable_instead_of_an_id_is_reported(
-    cli: Cli, command: tuple[str, ...], message: str
-) -> None:
-    ended = cli.run(*command, "")
-    assert (ended.exit_code, ended.stderr) == (3, f"{message}\n")
-
-
-@pytest.mark.parametrize("group", [(), ("admin",), ("admin", "batches"), ("admin", "audit-log"), ("dlq",)])
-def test_no_summary_of_a_command_is_cut(cli: Cli, group: tuple[str, ...]) -> None:
-    shown = cli.run(*group, "--help", COLUMNS="80").stdout
-    commands = shown.split("Commands:\n")[1].splitlines()
-    assert [line for line in commands if not line.endswith(".")] == []
-
-
-def test_a_wrong_window_is_reported_with_the_message_of_the_api(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_text(LINE)
-    ended = cli.run("submit", str(path), "--window", "soon")
-    assert ended.exit_code == 3
-    assert "soon" in ended.stderr
-
-
-def test_an_unreachable_api_is_reported(cli: Cli) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        ended = cli.run("list", BATCHWRIGHT_URL=url)
-    assert ended.exit_code == 3
-    assert (
-        ended.stderr
-        == f"No server answers at {url}: start `batchwright dev`, or set BATCHWRIGHT_URL or --url.\n"
-    )
-
-
-def test_a_wrong_setting_is_named(cli: Cli) -> None:
-    ended = cli.run("list", BATCHWRIGHT_URL="nowhere")
-    assert ended.exit_code == 3
-    assert "BATCHWRIGHT_URL" in ended.stderr
-
-
-def test_an_option_replaces_a_wrong_setting(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "input.jsonl"
-    path.write_text(LINE)
-    submitted = cli.run("submit", str(path), "--url", cli.url, BATCHWRIGHT_URL="nowhere")
-    assert submitted.exit_code == 0, submitted.stderr
-    followed = cli.run("results", UNKNOWN, "--follow", "--url", cli.url, BATCHWRIGHT_URL="nowhere")
-    assert "BATCHWRIGHT_URL" not in followed.stderr
-
-
-def test_an_unavailable_database_is_reported_by_the_api(cli: Cli) -> None:
-    cli.api.database.rows.failing = DatabaseUnavailable("refused")
-    try:
-        ended = cli.run("list")
-    finally:
-        cli.api.database.rows.failing = None
-    assert ended.exit_code == 3
-    assert ended.stderr.strip()
-    assert "Traceback" not in ended.output
-
-
-def test_a_server_that_is_not_batchwright_is_detected(cli: Cli) -> None:
-    ended = cli.run("status", UNKNOWN, BATCHWRIGHT_URL=f"{cli.url}/docs?")
-    assert (ended.exit_code, "is not Batchwright" in ended.stderr) == (3, True)
-
-
-@pytest.mark.parametrize("program", ["simulator", "worker", "api"])
-def test_a_process_gets_its_own_options(cli: Cli, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", sys.argv)  # which the command replaces
-    monkeypatch.delitem(sys.modules, f"batchwright.{program}.__main__", raising=False)  # of another test
-    ended = cli.run(program, "--help")
-    assert ended.exit_code == 0
-    assert "sage: " in ended.stdout
-
-
-def test_help_lists_every_command_at_80_columns(cli: Cli) -> None:
-    shown = cli.run("--help").stdout
-    commands = (
-        "submit status watch list cancel pause resume results validate dev demo worker api simulator migrate"
-    )
-    for command in commands.split():
-        assert f"  {command} " in shown
-    assert max(len(line) for line in shown.splitlines()) <= 80
 
 
 def test_pending_files_do_not_exist_yet(cli: Cli, tmp_path: Path) -> None:
