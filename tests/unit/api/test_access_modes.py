@@ -13,7 +13,8 @@ from batchwright.rules.tenants.api_keys import Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW, create_key
 from tests.fakes.issuer import AUDIENCE, ISSUER
-from tests.unit.api.test_every_route import OPEN, TABLE, TOKEN, code_of
+from tests.unit.api.route_calls import OPEN, TABLE, TOKEN
+from tests.unit.api.test_every_route import code_of
 
 _NAMES: list[str] = [
     "file_id",

@@ -9,8 +9,8 @@ from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
 from tests.activities.execution.backend_jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.fixture import MODEL, ExecutionFixture, line_of, ok, plan_slice, request
-from tests.activities.execution.sending.test_microbatch import embedded, inputs_of
-from tests.activities.execution.sending.test_microbatch import line_of as embedding_of
+from tests.activities.execution.sending.embedder import embedded, inputs_of
+from tests.activities.execution.sending.embedder import line_of as embedding_of
 
 CALLER = Caller(headers={"x-team": "rivers", "x-tier": "1"})
 

@@ -17,8 +17,8 @@ from tests.activities.execution.fixture import (
     plan_slice,
     request,
 )
-from tests.activities.execution.sending.test_microbatch import embedded, inputs_of
-from tests.activities.execution.sending.test_microbatch import line_of as embedding_of
+from tests.activities.execution.sending.embedder import embedded, inputs_of
+from tests.activities.execution.sending.embedder import line_of as embedding_of
 
 BACKEND = GatewayConfig(url="http://backend", priority=10)
 CONFIG = ModelConfig(backends=[BACKEND])
