@@ -37,7 +37,7 @@ async def translated(missing: Failure = Failure.PLAN_DAMAGED) -> AsyncGenerator[
     unchanged.
 
     Args:
-        missing: type of the error if an object is missing in storage.
+        missing: type of the ApplicationError that replaces ObjectMissing (storage does not have an object).
     """
     try:
         yield

@@ -101,7 +101,8 @@ class _RoutingErrors:
     def _methods(self, request: Request) -> list[str]:
         """Return all methods that are allowed for the path of a request.
 
-        FastAPI's router reports only the methods of the first matching route.
+        Several routes can have the same path. FastAPI's router reports only the methods of the first of them,
+        so this method collects the methods of all.
         """
         found = self._matching(request, request.scope["path"])
         own = [route for route in found if route.path == request.scope["path"]]

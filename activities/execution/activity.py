@@ -46,13 +46,14 @@ class Execution(ExecutionActivities):
         A slice is a part of a batch's lines. One attempt of this activity is a turn, limited in time. A line
         with a stored result is never sent again, even if processes are killed.
 
-        The result has `finished` if every line has a stored result. It has `finished=False` if the slice was
-        cancelled, its deadline passed, or the batch reached the cap on its cost. It has only `target_queue`
-        if the slice must move to that task queue, because rates have changed.
+        In the result, `finished` is True if every line has a stored result. It is False if the slice was
+        cancelled, its deadline passed, or the batch reached the cap on its cost. If the slice must move to
+        another task queue, because rates have changed, the result contains only `target_queue`, the name of
+        that queue.
 
         Raises:
-            TurnOver, Deferred: not an error; some lines have no result yet. Temporal starts the next turn
-                later, and this worker can run another slice in the meantime.
+            TurnOver, Deferred: some lines have no result yet, which is not an error. Temporal starts the next
+                turn later, and this worker can run another slice in the meantime.
             OwnershipLost: another attempt runs the slice now.
             StorageUnavailable: storage does not respond; retried.
             PlanDamaged, ResultsDamaged: stored objects are damaged; never retried.
@@ -139,8 +140,9 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
 
     The model's rate limits decide which queue is right, so a changed limit can move a running slice. The
-    first move happens at once, and each further move after a longer wait. Without the waits, workers with
-    different settings could move a slice back and forth, for example during a rollout.
+    first move of a slice happens at once. Each further move happens after a wait, which is longer each time.
+    Without the waits, workers with different settings could move a slice back and forth, for example during a
+    rollout.
 
     Raises:
         TurnOver: not an error; the slice has to wait before it moves. The next turn checks the rates again.

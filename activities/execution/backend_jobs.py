@@ -193,10 +193,11 @@ class JobRunner:
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
         """Wait until a job ends, takes too long, or cannot be polled. Return the outcome of its line.
 
-        A callback that is stored but was not read yet still counts: it is read before the job is given up.
+        If the job has not succeeded by then, its stored callback is read once more. If the callback has
+        arrived meanwhile, it decides the outcome.
 
         Args:
-            callback: gets the backend's callback; None if the backend does not report the end by a callback.
+            callback: future for the backend's callback; None if the backend does not call back.
         """
         outcome = await self._poll_until_end(call, job, callback)
         if callback is not None and (outcome is None or outcome.verdict is not retry_policy.SUCCESS):

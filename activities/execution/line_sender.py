@@ -72,9 +72,9 @@ class LineSender:
         )
 
     def may_send_now(self) -> bool:
-        """Return True if a line may be sent now.
+        """Return True if a line may be sent at this moment.
 
-        Call this right before each send, because it checks all conditions.
+        The conditions can change between two sends. So call this right before each send.
         """
         return (
             time.time() < self._stop.sends_until

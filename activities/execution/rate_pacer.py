@@ -1,4 +1,4 @@
-"""Rate limit of one turn of a slice: the interval between its requests, and their number."""
+"""Rate limit of one turn of a slice: limits the number of its requests and the interval between them."""
 
 import math
 import time
@@ -12,11 +12,11 @@ _MAX_CATCH_UP_SECONDS = 0.02
 
 
 class RatePacer:
-    """Limits the requests of one attempt of a slice (turn): the interval between them, and their number.
+    """Limits how many requests one attempt of a slice (turn) sends, and the interval between two requests.
 
-    Temporal limits how many turns start per second. Each turn sends a limited number of requests, so the rate
-    of all requests is limited, too. The rates are looked up before each request, so a changed rate applies to
-    running turns.
+    Temporal limits how many turns start per second, and this class limits the requests of each turn.
+    Together, they limit the rate of all requests. The limits are looked up before each request, so a changed
+    rate also applies to turns that already run.
     """
 
     def __init__(

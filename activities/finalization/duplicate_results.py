@@ -100,7 +100,7 @@ class DuplicateSettler:
         Return the number of duplicates.
 
         Args:
-            number: number of the model.
+            number: number of the model in the batch, counted from 0.
             lines: lines of the model's list of duplicates, one for each duplicate.
         """
         duplicates = list(decode_duplicates(lines))

@@ -63,9 +63,9 @@ class DuplicateDetector:
 def read_duplicates(
     positions: DuplicatePositions, read: ReadLine, start: int, count: int
 ) -> Iterator[Duplicate]:
-    """Read a range of the duplicate lines, to find out their custom_ids.
+    """Yield duplicate lines with their custom_ids, which are read from the input.
 
-    At most `count` lines are yielded, beginning with number `start`.
+    The first yielded line has the number `start` in `positions`. At most `count` lines are yielded.
 
     Args:
         read: returns a line of the input, given its offset and length.

@@ -22,8 +22,8 @@ class InputSpool(Spool):
     def use_file(self, file: FileIO) -> bool:
         """Use the input's own file instead of a copy. The file is closed together with the spool.
 
-        Return False if the file is on another file system than the spool, which may be too slow. In this
-        case, the file is closed at once.
+        If the file is on another file system than the spool, reading it again may be too slow. Then close the
+        file at once and return False: the caller must copy the input.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

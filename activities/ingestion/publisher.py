@@ -242,8 +242,9 @@ class Publisher:
             await self._storage.put(object_keys.resumed_segment(self._prefix, number), data)
 
     def _settle(self, positions: Iterator[tuple[int, int]], spool: InputSpool) -> bytes:
-        """Return a segment with the error results of the next lines, about `_PIECE_BYTES`; empty after the
-        last line.
+        """Return a segment with the error results of the lines at the next `positions`.
+
+        The segment ends when it has about `_PIECE_BYTES`. If no position is left, return no bytes.
 
         Args:
             positions: offset and length of each line that is in no segment yet.

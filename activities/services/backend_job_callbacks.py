@@ -126,10 +126,11 @@ class CallbackWatch(CallbackSubscriptions):
                 group.create_task(self._delete_expired())
 
     async def poll(self) -> bool:
-        """Read callbacks that have arrived, and pass them to the waiting jobs. Return True if there are more.
+        """Read callbacks that have arrived, and pass them to the waiting jobs. Return True if more callbacks
+        are stored than were read.
 
-        If no job waits, no query is sent. A query reads callbacks in the order in which they expire, together
-        at most a quarter of the worker's memory budget. A larger callback is read alone.
+        If no job waits, no query is sent. A query reads the callbacks that expire first, together at most a
+        quarter of the worker's memory budget. A larger callback is read alone.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -39,11 +39,11 @@ class StoredShares(TenantShares):
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
-        """Create the reader. It knows no limits before the first `refresh`.
+        """Create the object. Before the first `refresh`, it knows no limits.
 
         Args:
-            worker_id: id of this process in its heartbeats. A cap is divided between the workers by their
-                ids.
+            worker_id: id of this process in its heartbeats. Together with the ids of the other workers, it
+                decides which part of a cap this worker gets.
         """
         self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
         self._workers = database.workers

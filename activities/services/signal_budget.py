@@ -70,7 +70,7 @@ async def history_has_room(
 
     Args:
         workflow: the workflow.
-        more_events: number of events that the history may have in addition to `max_events`.
+        more_events: number that is added to the limit `max_events`, for signals that matter more.
         rpc_timeout: maximum time to wait for Temporal's response; None for the client's default.
 
     Raises:
@@ -82,10 +82,10 @@ async def history_has_room(
 
 
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
-    """Return the length, in events, at which a history has no more room for signals that only inform.
+    """Return how many events the history of a workflow may have before a signal that only informs.
 
-    The length grows evenly from the start of the workflow to the deadline. Without a known deadline, it does
-    not grow.
+    If the history has more events, no such signal is sent. The number grows evenly from the start of the
+    workflow to the deadline. If the deadline is not known, the number stays the same as at the start.
     """
     if deadline is None:
         return _MAX_EVENTS_AT_START

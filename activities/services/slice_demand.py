@@ -1,7 +1,8 @@
-"""Decide when a worker takes another slice: when it could send more lines than its slices have ready.
+"""Decide when a worker takes another slice (a part of a batch's lines).
 
-A slice is a part of a batch's lines. A slice that only waits for its last responses has nothing left to send,
-so the worker takes another slice. The worker's load is measured in permits, not in slices.
+A worker takes another slice when it could send more lines than its slices have ready. For example, a slice
+that only waits for its last responses has no lines ready. So the number of slices is not fixed: the load of a
+worker is measured in permits (requests in flight).
 """
 
 import math
@@ -68,7 +69,7 @@ class SliceDemand:
         """Store how many batches have lines that may be sent now, for each model and tenant.
 
         Args:
-            batches: the numbers of batches, including batches that run only on other workers.
+            batches: the number of such batches. Batches that run only on other workers are included.
             sharing: models whose slices come from the queue `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
@@ -164,8 +165,9 @@ class SliceDemand:
         """Return True if the slice must stop sending, because another slice waits for its place on this
         worker or for its memory.
 
-        A slice that yields frees its place only with its last response. So one slice yields for each slice
-        that waits, and no more. After the result was True once, it stays True.
+        A slice that yields frees its place and its memory only after its last response. Until then, no second
+        slice yields for the same waiting slice. After the result was True once for a slice, it stays True for
+        this slice.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -200,8 +202,9 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        Slices that already yield will free their memory soon. So the result is True only if more slices wait
-        for memory than already yield.
+        A slice that already yields will free its memory soon, which is counted as enough for one waiting
+        slice. So the result is True only if the slices that wait for memory are more than the slices with
+        memory that already yield.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -249,10 +252,10 @@ class SliceDemand:
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
-        """Count the waiting batches that have no slice on this worker, up to `_MAX_YIELDING`.
+        """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place, so it does not
-        count.
+        In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place on the worker. A
+        batch that has only such slices here is counted, too.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:

@@ -24,8 +24,10 @@ class DenialRecorder:
     """Records in the audit log that a caller was denied an action.
 
     An action is an operation that a route declares for the audit log. Authentication denies a request before
-    FastAPI finds its route, so this class finds the route and its action itself. If only the scope for an
-    action on the caller's own tenant is missing, nothing is recorded.
+    FastAPI finds the route. So this class itself finds the route of the request, and the action of the route.
+
+    If the action is on the caller's own tenant, a missing scope is not recorded. An action on another tenant,
+    or an action of operators, is always recorded.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:

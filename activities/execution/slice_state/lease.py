@@ -98,8 +98,8 @@ def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
 def temporal_heartbeat(client: Client) -> Heartbeat:
     """Return a function that sends a heartbeat for the running activity and returns Temporal's reply.
 
-    The function sends each heartbeat twice. The SDK requires one, but does not report whether the server has
-    acknowledged it. The other is sent directly to the server.
+    The function sends each heartbeat twice. The first is sent through the SDK, which needs it but does not
+    report whether the server has acknowledged it. The second is sent directly to the server, which replies.
     """
     handle = client.get_async_activity_handle(task_token=activity.info().task_token)
 

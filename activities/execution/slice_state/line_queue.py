@@ -138,10 +138,11 @@ class DueLines(Generic[Line]):
         self._count += 1
 
     def pop(self) -> Line | None:
-        """Remove and return the first line of the first group that is not full.
+        """Remove and return the next line to send; None if there are no lines.
 
-        A group is full while its next line should wait for the response to an earlier line of the group. If
-        all groups are full, return the first line of the first group. Return None if there are no lines.
+        This is the first line of the first prefix group that is not full. A group is full while its next line
+        should wait for the response to an earlier line of the group. If all groups are full, it is the first
+        line of the first group.
         """
         groups = self._groups
         if self._emptied is not None and not groups[self._emptied]:
@@ -162,7 +163,7 @@ class DueLines(Generic[Line]):
         return line
 
     def count_preferred(self) -> float:
-        """Return how many lines could be sent before all groups are full.
+        """Return how many lines could be sent without sending a line of a full group.
 
         A group is full while its next line should wait for the response to an earlier line of the group.
         """
@@ -205,8 +206,10 @@ class LineQueue:
 
     @property
     def preferred(self) -> float:
-        """Number of lines that could be sent now before all prefix groups (lines with the same system prompt)
-        are full. A full group should wait for a response.
+        """Number of lines that could be sent now without sending a line of a full prefix group.
+
+        A prefix group consists of the lines with the same system prompt. While a group is full, its next line
+        should wait for the response to an earlier line of the group.
         """
         return self._ready.count_preferred()
 
@@ -227,8 +230,10 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines are not returned. When a line's wait ends, the line goes to the end of its prefix
-        group. But a line with a running job goes to the front, because polling its job is cheap.
+        Quarantined lines are not returned. First, each line whose wait for a retry has ended is added to the
+        lines that may be sent: behind the other lines of its prefix group (lines with the same system
+        prompt). A line whose job already runs belongs to no prefix group. It is added before the other lines
+        without a group, because polling its job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]

@@ -33,12 +33,12 @@ class AttemptHistory(NamedTuple):
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
-    """Find out from a slice's last heartbeat how many attempts crashed before this one.
+    """Return how many attempts of a slice crashed before this one, as the slice's last heartbeat shows it.
 
     Args:
         attempt: number of the attempt that starts now.
-        details: the details of the last heartbeat. If the last attempt ended without a crash, they contain
-            RELEASED.
+        details: the details of the last heartbeat. They contain RELEASED if the attempt that sent this
+            heartbeat ended without a crash.
     """
     last = SliceResult()
     for one in details:

@@ -52,9 +52,9 @@ def message_batch(
     """Return a batch in the format of Anthropic's API, as of the time `now`.
 
     Args:
-        files: existing files by id, as for `results_available`.
-        profile: matters only while the batch runs. `relaxed` shows its current counts. `strict` counts all
-            its requests as processing, as Anthropic does.
+        files: the existing files with results of the batch, by id.
+        profile: decides which counts are shown while the batch runs. With `relaxed`, these are the current
+            counts. With `strict`, all requests are counted as processing, as in Anthropic's API.
         results_url: URL from which the client can download the results.
     """
     order, ended = row.order, has_ended(row)

@@ -83,7 +83,7 @@ async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> 
     """Yield the results of an ended batch in Anthropic's format: JSON lines, with many lines in each item.
 
     Args:
-        files: the output file and the error file. The input file if the batch ended without these files.
+        files: the output file and the error file. If the batch ended without them: its input file.
 
     Raises:
         ObjectMissing: the content of a file was deleted.

@@ -352,8 +352,9 @@ def _conflict_as_invalid_request() -> Generator[None]:
 def _base_url(request: Request) -> str:
     """Return the scheme and host of the URL that the client has used, such as `https://api.example.com`.
 
-    A proxy that terminates TLS sends the scheme in X-Forwarded-Proto. `https` in this header is trusted even
-    from unknown proxies. Otherwise clients could get an `http` URL, and would send it their keys unencrypted.
+    A proxy that terminates TLS passes the request on with `http`, and sends `https` in the header
+    X-Forwarded-Proto. The value `https` is trusted even from unknown proxies. If it were ignored, the
+    response could contain an `http` URL, and the client would send its key to this URL unencrypted.
     """
     url = request.base_url
     if request.headers.get("x-forwarded-proto", "").split(",")[0].strip().lower() == "https":

@@ -250,7 +250,9 @@ class InteractiveRoutes:
 
 
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
-    """Return the body for the backend, and True if the client must not see the usage in the stream."""
+    """Return the body for the backend. Also return True if the usage must be removed from the backend's
+    stream, because the client has not requested it.
+    """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
 

@@ -57,7 +57,8 @@ def check_output_location(settings: Settings, url: str, tenant: str, place: str 
 
     Args:
         url: URL prefix of the location, which must be valid.
-        place: text to put before `x_batchwright.output_location`, the name of the parameter in the error.
+        place: prefix of the parameter's name in the error. With the prefix `batch.`, the error names
+            `batch.x_batchwright.output_location`.
 
     Raises:
         ApiError: the operator has not allowed this location (403).

@@ -95,7 +95,7 @@ class _Room:
     open: int
 
     def take(self, size: int) -> None:
-        """Add one call without an answer, with `size` bytes, to the usage."""
+        """Add a new call, which has no answer yet and takes `size` bytes of storage, to the usage."""
         self.open += 1
         self.storage = self.storage._replace(used=self.storage.used + size)
 
@@ -117,8 +117,8 @@ class Calls:
 
         Raises:
             ApiError: the tenant may not use the model, or no backend serves it (404). Too many calls of the
-                tenant are waiting, or it has stored too many bytes (429). The key was used with another
-                request (409).
+                tenant are waiting, or the tenant has stored too many bytes (429). The key was used with
+                another request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
         keys = IdempotencyKeys(self._deps, tenant, "calls")

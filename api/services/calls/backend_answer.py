@@ -72,9 +72,9 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: runs reports to the circuit breaker in the background, if a probe (a small test request) must
-            come first.
-        reporting: the task in which such a report of this call runs; None if there is none.
+        reports: starts background tasks. A report to the circuit breaker runs in such a task if it needs a
+            probe (a small test request) first, so that the client does not wait for the probe.
+        reporting: the background task with the report of this call; None if there is none.
         is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
         is_reported: True after the first report.
     """
@@ -176,12 +176,11 @@ def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_ali
 
 
 async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
-    """Send a probe (a small test request) to an endpoint at which the backend has answered before. Return its
-    result.
+    """Send a probe (a small test request) to a backend. Return the result of the probe.
 
-    If the backend has not answered at any endpoint yet, several endpoints are probed in turn, because the
-    tenant may have chosen an `endpoint` that the model does not have. A successful answer at any of them
-    shows that the model works.
+    If the backend has answered requests before, send one probe, to an endpoint at which it has answered. If
+    not, the tenant may have chosen an `endpoint` that the model does not have. Then probe several endpoints,
+    one after the other. A successful answer at any of them shows that the model works.
     """
     answered = upstream.probes.answered
     if answered:

@@ -376,9 +376,9 @@ def client_settings(settings: Settings) -> Settings:
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
     """Return the body of a call as it is sent to one backend.
 
-    In this body, the model has the name by which the backend knows it. If the registry sets a `priority` for
-    batches at this backend, the body also gets the priority of interactive calls. It replaces a priority that
-    the client has sent.
+    The body contains the name by which the backend knows the model. If the registry sets a `priority` for
+    batches at this backend, the body also contains the priority of interactive calls, in place of a priority
+    that the client has sent.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 
