@@ -1,5 +1,5 @@
-"""Insert the row of a batch that has none yet, and end a batch before its files are written, or without
-files.
+"""Two activities without finalization: insert the missing row of a batch, and end a batch that gets no files
+or gets them later.
 """
 
 import logging

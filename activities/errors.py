@@ -2,7 +2,7 @@
 
 StorageUnavailable, DatabaseUnavailable, RPCError   retried by the activity's retry policy
 PlanDamaged, SegmentDamaged                         never retried, because a retry would fail in the same way
-ObjectMissing                                       becomes the failure `missing` of `translated`
+ObjectMissing                                       becomes the failure passed to `translated` as `missing`
 anything else                                       retried a few times by `batchwright.worker.interceptors`
 """
 

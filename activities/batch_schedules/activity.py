@@ -134,8 +134,8 @@ class BatchScheduling(ScheduleActivities):
         )
 
     async def _applied(self, schedule: ScheduleRow) -> ScheduleRow:
-        """Finish the schedule's pending change, if it has one, and return the schedule. If that fails, return
-        it as it was.
+        """Finish the pending change of a schedule, if there is one, and return the schedule after the change.
+        If the change cannot be finished now, return the schedule without the change.
         """
         try:
             return await apply_pending(schedule, self._database.schedules, self._schedules) or schedule

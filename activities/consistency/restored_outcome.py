@@ -15,10 +15,10 @@ from batchwright.storage.base import Storage
 async def restored_outcome(
     order: BatchOrder, result: BatchResult, at: datetime, storage: Storage, settings: Settings
 ) -> BatchOutcome | None:
-    """Build the final counts and files for the row of a batch from the result of its workflow run.
+    """Build the outcome of a batch, its final counts and files, from the result of its workflow run.
 
-    The consistency check repairs the row with them. Return None if the batch should have an output or error
-    file that is not in storage.
+    The consistency check repairs the row of the batch with this outcome. Return None if the batch should have
+    an output or error file that is not in storage.
 
     Args:
         at: when the run ended; used as the creation time of the files.

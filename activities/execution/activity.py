@@ -97,13 +97,13 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to at least one backend of the model.
 
-    A backend may have a limit for the whole fleet, which is divided between the workers. A worker has no part
-    of it right after its start, or if the limit is smaller than the number of workers. While interactive
-    calls use the backend, less of the limit is left to workers.
+    A backend may have a limit for the whole fleet, which is divided between the workers. A worker's part of
+    the limit can be 0: right after the worker's start, if the limit is smaller than the number of workers, or
+    while interactive calls use most of the limit.
 
     Raises:
-        Deferred: this worker has no part of any limit. The slice returns to its queue for another worker. The
-            database and the metrics get the reason.
+        Deferred: this worker's part is 0 for every backend of the model. The slice returns to its queue for
+            another worker. The database and the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return

@@ -125,9 +125,9 @@ class JobRunner:
     async def cancel(self) -> None:
         """Cancel the turn's running jobs at their backends if their results can no longer be used.
 
-        They cannot be used after the deadline, after a cancel of the batch, or if the batch has reached the
-        cap on its cost. If the turn stops for another reason, such as a pause, the jobs keep running, and the
-        next attempt of the slice waits for them.
+        The results cannot be used after the deadline, after a cancel of the batch, or if the batch has
+        reached the cap on its cost. If the turn stops for another reason, such as a pause, the jobs keep
+        running, and the next attempt of the slice waits for them.
         """
         reason, cost = self._stop.reason, self._cost
         if reason not in (StopReason.DEADLINE, StopReason.OVER_CAP, StopReason.CANCELLED):

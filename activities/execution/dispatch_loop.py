@@ -166,9 +166,12 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if this attempt (turn) has used its time and another slice waits for its place.
 
-        The time is `slice_seconds`, counted from the first line that the turn has sent, or from the start of
-        the turn before that. If other slices of this worker use up the limit for which this slice waits
-        (`SliceDemand.is_spare`), the time is only `MAX_BLOCKED_SECONDS`.
+        The time begins with the first line that the turn sends, and lasts `slice_seconds`. Before the first
+        line is sent, the time begins with the turn, and lasts `slice_seconds`, but at least
+        `MAX_BLOCKED_SECONDS`.
+
+        There is one exception: if other slices of this worker can use up the limit for which this slice waits
+        (`SliceDemand.is_spare`), the time is over `MAX_BLOCKED_SECONDS` after the start of the turn.
         """
         now = time.monotonic()
         if self._sender.started_at is None:
@@ -186,13 +189,16 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        The worker takes another slice from its queue if this number is low. So the result is 0 if a limit
-        stops this slice but not others: a cap or a rate of the tenant, or, on a queue that several models
-        share, a rate of the model. If the model's prefix groups (lines with the same system prompt) are
-        limited, lines of full groups are not counted either.
+        If this number is low, the worker takes another slice from its queue. Some lines cannot be sent now,
+        although another slice could send lines. They are not counted:
+
+        - The result is 0 if a limit stops this slice but not others: a cap or a rate of the tenant. In a
+          queue that several models share, a rate of the model is such a limit, too.
+        - If the model's prefix groups (lines with the same system prompt) are limited, lines of full groups
+          are not counted.
 
         If the worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False), more
-        slices would not help, and all due lines are counted.
+        slices would not help. So these two rules do not apply, and all due lines are counted.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0

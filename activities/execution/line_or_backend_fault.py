@@ -63,10 +63,11 @@ class FaultAttribution:
     def charged_budget(
         self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch
     ) -> Budget:
-        """Return what an outcome costs its line, such as one of its attempts.
+        """Return which budget of its line an outcome uses up. For example, ATTEMPT is one of the line's
+        attempts.
 
-        This is the budget that the outcome names. But if the outcome names ATTEMPT and the backend is at
-        fault, it is CAPACITY: the line keeps its attempts and only has to wait.
+        Usually, this is the budget that the outcome names. If the outcome names ATTEMPT, but the backend is
+        at fault, return CAPACITY instead: the line keeps its attempts and only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -82,14 +83,15 @@ class FaultAttribution:
         return Budget.CAPACITY if blames_backend else Budget.ATTEMPT
 
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
-        """Store the backend's error message in its circuit breaker.
+        """Store the error message of a backend in the circuit breaker of this backend.
 
         The waiting reason shows the message to the tenant of this slice.
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 
     def record_backend_failure(self, dispatch: Dispatch, outcome: Outcome, *, steady: bool = False) -> None:
-        """Report a failure that is the backend's fault to its circuit breaker. The circuit may open.
+        """Report a failure that is a backend's fault to the circuit breaker of this backend. The circuit may
+        open.
 
         Args:
             dispatch: the request that failed.
@@ -141,7 +143,7 @@ class LineAttempts:
         self._persist(line)
 
     def use(self, line: SliceLine, outcome: Outcome) -> None:
-        """Count a failed attempt of the line, and schedule its next attempt."""
+        """Use up one of the line's attempts after a failure, and schedule the next attempt."""
         policy, count = self._policy, line.attempt.count + 1
         wait = backoff(count, initial=policy.initial_backoff, longest=policy.max_backoff)
         changes = {

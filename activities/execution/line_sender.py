@@ -28,10 +28,11 @@ from batchwright.telemetry.backend_traffic import CHAT
 class LineSender:
     """Sends the lines of one turn, one for each permit.
 
-    The next line waits for a permit. When it gets one, `_on_permit` sends it. Most lines take the fast path,
-    without a task: the request is sent at once, and the callback that reads the response settles the line
-    (`_try_send_now`, `_on_response`). A task for each request would cost more CPU time than all other work
-    for it. Only a line that must await more than its response, such as a hook, gets a task (`RequestTasks`).
+    The next line waits for a permit (the right to have one request in flight). When a permit is free,
+    `_on_permit` sends this line. Most lines take the fast path, without a task: the request is sent at once,
+    and the callback that reads the response settles the line (`_try_send_now`, `_on_response`). A task for
+    each request would cost more CPU time than all other work for it. Only a line that must await more than
+    its response, such as a hook, gets a task (`RequestTasks`).
 
     Attributes:
         tasks: requests that tasks await.
@@ -147,9 +148,9 @@ class LineSender:
     def _yields_permit(self) -> bool:
         """Return True if another slice should send the next line instead of this slice.
 
-        A prefix group consists of the lines with the same system prompt. If a group is full, its next line
-        should wait for a response. The slice yields if all lines that are due belong to full groups. It never
-        yields if the model's groups have no limit (`width`).
+        This is so if all due lines of this slice belong to full prefix groups. A prefix group consists of the
+        lines with the same system prompt. If a group is full, its next line should wait for a response. If
+        the model's groups have no limit (an infinite `width`), they are never full, and the result is False.
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
@@ -190,9 +191,8 @@ class LineSender:
             self._queue.push_front(line)
 
     def reject_if_denied(self, line: SliceLine) -> bool:
-        """Settle a line with an error if it is no longer allowed to be sent.
-
-        Return True if it was settled.
+        """If a line is no longer allowed to be sent, settle it with an error and return True. If it is
+        allowed, return False.
         """
         reason = self._authorizer.denial_reason(has_job=line.attempt.job is not None)
         if reason:
@@ -288,7 +288,7 @@ class LineSender:
     def _complete(self, sent: InFlightRequest) -> None:
         """Free the memory and release the permit of a request that has ended.
 
-        When its permit is free, the next waiting line is sent.
+        The next line that waits for a permit is then sent.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held

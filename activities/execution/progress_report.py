@@ -22,7 +22,8 @@ class SliceReporter:
     """Reports how many lines a slice attempt has settled, and why the slice waits.
 
     The reporter writes the counts to the batch's row in the database, and passes the reasons to
-    `WaitingReasons`, which publishes them. It does both with each heartbeat and at the end of the attempt.
+    `WaitingReasons`, which publishes them. Counts and reasons are reported with each heartbeat and at the end
+    of the attempt.
     """
 
     def __init__(
@@ -58,12 +59,13 @@ class SliceReporter:
         return SliceResult(completed=writer.completed, failed=writer.failed)
 
     def turn_finished(self, *, another_follows: bool) -> None:
-        """Withdraw the slice's waiting reason, and stop counting the slice as deferred (returned to its
-        queue).
+        """Update the waiting reason and the metrics of the slice at the end of a turn that has sent lines.
 
-        Call this at the end of a turn that has sent lines. If the model's circuit breaker allows only trial
-        requests, the waiting reason stays. If another turn follows as well, the slice also still counts as
-        deferred.
+        If the model's circuit breaker allows more than trial requests, withdraw the waiting reason, and stop
+        counting the slice as deferred (returned to its queue).
+
+        If it allows only trial requests, the waiting reason stays. If another turn follows, the slice also
+        still counts as deferred. If no turn follows, stop counting it as deferred.
         """
         is_open = self._open_circuit() is not None
         if not is_open:

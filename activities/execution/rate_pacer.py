@@ -62,7 +62,9 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a request that `may_send` has allowed. Call this also when a line is sent again."""
+        """Count a request that is sent now. `may_send` must have been True before. If a line is sent again,
+        count it again.
+        """
         pacing, now = self._checked, self._clock()
         if pacing is None or not self._sends:
             self._last_due = now

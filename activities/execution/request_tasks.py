@@ -306,7 +306,9 @@ class RequestTasks:
         sent.permit.charge(len(sent.line.data))
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
-        """Count one more request of the line against the rates if it may be sent now. Return True then."""
+        """If the line may be sent again now, count one more request against the rates and return True. If
+        not, return False.
+        """
         may_send = self._may_send_again(sent)
         if may_send:
             self._count_repeat(sent)

@@ -20,7 +20,7 @@ from batchwright.storage.base import ObjectMissing, Storage
 
 
 class MissingLineSettler:
-    """Gives an error result to each line that has no result, and adds it to the index.
+    """Creates an error result for each line that has no result, and adds this error result to the index.
 
     The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
     """
@@ -110,9 +110,9 @@ class MissingLineSettler:
 
 
 class _PlacedLines:
-    """Finds the lines without a result in the shards, which are stored copies of each model's lines.
+    """Finds the lines without a result by their places in the shards (stored copies of each model's lines).
 
-    The shards must be read in the order of the models' numbers.
+    The caller must read the shards in the order of the models' numbers.
     """
 
     def __init__(self, missing: MissingLines) -> None:

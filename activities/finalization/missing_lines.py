@@ -107,7 +107,7 @@ class MissingLines:
         Call this once, after `add_plan` has added all plans.
 
         Args:
-            index: all stored records about lines. It contains the records of earlier attempts.
+            index: all stored records about lines, including the records of attempts.
             selected: the result of each line that has one.
         """
         completed, failed = ([0] * len(self._shares) for _ in range(2))

@@ -216,10 +216,10 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check that the batch no longer has to wait for its tenant's quota.
+        """Check that the batch does not have to wait longer for its tenant's quota.
 
-        Call this before the input is read again. If the batch has not waited, or if its deadline has passed,
-        nothing is checked.
+        Call this before the input is read again. Nothing is checked if the batch does not wait for a quota,
+        or if its deadline has passed.
 
         Raises:
             ApplicationError (OVER_QUOTA): the batch must continue to wait.

@@ -54,7 +54,7 @@ class ResultReader:
         self._line = b""
 
     def start(self) -> None:
-        """Read the first result, so that `id` is its request id.
+        """Read the first result, so that `id` is the request id of this result.
 
         Call this once, when the whole file is on the local disk.
 

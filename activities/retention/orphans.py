@@ -132,7 +132,7 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
-    """Yield the names of the tenants that are left, beginning at `position`.
+    """Yield the names of the tenants whose data this sweep has not processed yet.
 
     If `position.at` is None, the first name is the tenant in `position`. If `position.at` is set, this tenant
     is done, and the first name is the next tenant.

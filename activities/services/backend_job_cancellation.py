@@ -85,7 +85,8 @@ class JobCanceller:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch at their backends. After 5 s, stop and leave the other jobs running.
+        """Cancel jobs of a batch at their backends. After 5 s, stop: jobs that are not cancelled by then
+        continue to run.
 
         Args:
             models: models of the batch.

@@ -5,8 +5,9 @@ refresh. So a batch may cost a little more than its cap: some requests are in fl
 and other workers notice this only about three seconds later.
 
 When a process finds that the cap is reached, it sends no more lines of the batch. At its next refresh, it
-records this in the database, and only then its slices end. If the cap was raised before that, nothing is
-recorded and sending continues. So a change of a cap that the API has accepted always takes effect.
+records in the database that the cap is reached. Only after that, its slices of the batch end. If the cap was
+raised before the refresh, nothing is recorded, and sending continues. So a change of a cap that the API has
+accepted always takes effect.
 """
 
 import time
@@ -51,8 +52,8 @@ class SliceCost:
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
-        counted_elsewhere: the part of `amount` that was already in the costs read from the database. It is
-            not added again to the cost of the batch.
+        counted_elsewhere: the part of `amount` that the cost read from the database already includes. The
+            cost of the batch must not include this part twice.
         ended_at: when the turn ended; None while it runs.
     """
 
@@ -65,8 +66,8 @@ class SliceCost:
     def is_over_cap(self) -> bool:
         """True if the batch has reached the cap on its cost, so that none of its lines may be sent.
 
-        If the cap is raised in time, lines may be sent again. After the database has recorded that the cap is
-        reached, it is too late.
+        If the cap is raised before the database has recorded that it is reached, lines may be sent again.
+        After that, the batch ends.
         """
         return self._batch.is_over_cap
 
@@ -120,7 +121,8 @@ class BatchCosts:
     def end(self, cost: SliceCost) -> None:
         """Record that the turn of a slice has ended.
 
-        The slice's cost stays counted here until its last report is certainly in the database.
+        This object still counts the slice's cost for `_REPORTED_SECONDS`. After that, the last report of the
+        slice is certainly in the database, and the cost is read from there.
         """
         cost.ended_at = self._clock()
 

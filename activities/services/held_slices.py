@@ -60,8 +60,8 @@ class TaskQueueSlices:
     """Slices that this worker took from one task queue, and its searches for slices of certain tenants and
     batches.
 
-    A worker can only take the next slice of a queue. In a search it takes one more slice, in the hope that it
-    belongs to a tenant or a batch that has none here.
+    A worker cannot choose a slice: it always gets the next slice of the queue. In a search, it takes one more
+    slice, in the hope that the slice belongs to a tenant or batch that has none on this worker.
 
     Attributes:
         slots: one object for each taken slice, including slices that have not begun to run and slices whose
@@ -70,18 +70,20 @@ class TaskQueueSlices:
         lines: average number of unsettled lines of the slices read so far.
         rate: responses per second of the model, as `measure_rate` computes it.
         answered: number of responses until the time `measured_at`.
-        sought: by tenant, the time of the last search for one of its slices.
-        sought_batches: by batch, the time of the last search for one of its slices. Only for batches that go
-            first in their tenant.
-        seek_after: no search for a tenant before this time. Set after `_MAX_MISSES` misses.
-        seek_more_after: no search before this time for a further batch of a tenant that has lines here.
+        sought: for each tenant, the time of the last search for one of the tenant's slices.
+        sought_batches: for each batch that goes first (is sent before the other batches of its tenant), the
+            time of the last search for one of the batch's slices.
+        seek_after: before this time, the worker does not search for a tenant. Set after `_MAX_MISSES` misses.
+        seek_more_after: before this time, the worker does not search for a further batch of a tenant that has
+            lines on this worker.
         is_seeking: True while a search for a tenant or a batch runs. A search ends when the next slice
             arrives.
-        seeking: the tenant that the worker searches for, if it has no lines here; empty if it has, or if no
-            search runs.
-        misses: number of failed searches in a row for tenants without lines here (`_end_search`).
-        is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search reset it.
-        is_first_checked: the same for batches that go first in their tenant. `set_waiting` resets it.
+        seeking: the tenant for which a search runs, if the tenant has no lines on this worker. Empty during
+            all other searches, and if no search runs.
+        misses: number of failed searches in a row for tenants without lines on this worker (`_end_search`).
+        is_checked: True if no tenant needs a search now. `set_waiting` and the end of a search set it to
+            False.
+        is_first_checked: True if no batch that goes first needs a search now. `set_waiting` sets it to False.
     """
 
     slots: set[object] = field(default_factory=set[object])

@@ -31,7 +31,8 @@ class StoredShares(TenantShares):
 
     A cap limits requests in flight. The cap of a tenant or API key is divided between the workers that run
     slices of its batches. A worker learns of other workers from their heartbeats. So for a few seconds after
-    another worker begins its first such slice, the parts together may exceed the cap.
+    another worker begins its first slice of this tenant or key, the parts of all workers together may exceed
+    the cap.
 
     The rates of a tenant are divided in the same way, but a new worker sends nothing until the other workers
     know of it. The part of a rate that interactive calls use is subtracted first. At least a tenth of the

@@ -25,7 +25,9 @@ class ProgressReporter:
         self._writing = asyncio.Lock()  # one write at a time, so that older numbers are not written last
 
     def report(self, progress: SliceProgress) -> None:
-        """Buffer the counts of a slice for the next write. They replace older counts of the same slice."""
+        """Buffer the counts of a slice for the next write. Older counts of the same slice in the buffer are
+        replaced.
+        """
         self._pending[progress.batch_id, progress.model, progress.number] = progress
 
     async def run(self) -> None:

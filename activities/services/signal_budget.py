@@ -37,7 +37,7 @@ class _Spent:
 
 
 class SignalBudget:
-    """Number of signals that this process may still send to each batch's workflow.
+    """Limits how many signals this process sends to the workflow of each batch.
 
     At first, 20 signals may be sent without a pause. After that, the pauses grow with the time since the
     first signal: about 120 signals are possible in a day, and 180 in two weeks.
@@ -70,7 +70,8 @@ async def history_has_room(
 
     Args:
         workflow: the workflow.
-        more_events: number that is added to the limit `max_events`, for signals that matter more.
+        more_events: number of events that is added to the limit `max_events`, such as
+            `EVENTS_FOR_WITHDRAWALS` for a signal that withdraws a waiting reason.
         rpc_timeout: maximum time to wait for Temporal's response; None for the client's default.
 
     Raises:

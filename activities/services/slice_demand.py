@@ -122,13 +122,14 @@ class SliceDemand:
     def _end_search(self, name: str, here: TaskQueueSlices, found: HeldSlice) -> bool:
         """End a search for a slice. Return True if the slice that was found must return to its queue.
 
-        In a search for a certain tenant or batch, the worker gets the next slice of the queue. The slice must
-        return if it is wrong and the worker does not need its lines. These rules are applied in order:
+        In a search for a certain tenant or batch, the worker gets the next slice of the queue, which may be a
+        wrong one. A wrong slice must return if the worker does not need its lines. The first rule that
+        applies decides:
 
-        - The slice is right if no other slice of its tenant has lines on this worker.
-        - If the search was for a tenant without lines on this worker, every other slice is wrong.
+        - If no other slice of the same tenant has lines on this worker, the slice is right.
+        - If the search was for a tenant without lines on this worker, the slice is wrong.
         - In all other searches, the slice is wrong if its batch already has lines on this worker, or if
-          another batch of its tenant goes first.
+          another batch of its tenant goes first (is sent before it).
         """
         sought, here.seeking, here.is_seeking = here.seeking, "", False
         with_lines = here.with_lines()
@@ -178,10 +179,12 @@ class SliceDemand:
         return held.is_yielding
 
     def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if other slices on this worker can use up the limit for which this slice waits.
+        """Return True if this slice may give up its place, because other slices on this worker can use up the
+        limit for which it waits.
 
-        This is so only in the queue `ALL_MODELS`, and only if `limit` applies to more than
-        `_MAX_BLOCKED_SLICES` slices that come from it.
+        In the queue `ALL_MODELS`, this is so if more than `_MAX_BLOCKED_SLICES` slices have the same tenant
+        as this slice (for a limit of the tenant) or the same model (for a limit of the model). Slices that
+        yield are not counted. In all other queues, the result is False.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -193,8 +196,8 @@ class SliceDemand:
     def is_replaceable(self, held: HeldSlice) -> bool:
         """Return True if the worker should take more slices while this slice may not send.
 
-        This is so as long as the worker holds at most `_MAX_BLOCKED_SLICES` slices of this tenant from this
-        queue.
+        The result is False if the worker already holds more than `_MAX_BLOCKED_SLICES` slices of the same
+        tenant from the same queue.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
@@ -237,8 +240,8 @@ class SliceDemand:
         Args:
             name: task queue from which slices are taken, named by its model.
             here: this worker's slices from this queue.
-            arrived: number of slices that have just arrived and are not counted, because the caller decides
-                if they are needed.
+            arrived: number of slices in `here` that have just arrived. They are not counted, because the
+                caller has to decide whether the worker needs them.
         """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)
@@ -285,9 +288,9 @@ class SliceDemand:
     def _seeks_tenant(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a slice of a tenant.
 
-        The worker searches for a tenant if some of its waiting batches have no lines here. If the tenant has
-        no lines here at all, the search starts at once; otherwise after `_SEEK_SECONDS`. `_end_search`
-        decides what happens to the slice that arrives.
+        The worker searches for a tenant if a waiting batch of the tenant has no lines on this worker. If no
+        batch of the tenant has lines on this worker, the search starts at once. If another batch has, the
+        search starts after `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that arrives.
         """
         now = self._clock()
         if queue.is_checked or now < queue.seek_after:
@@ -316,9 +319,9 @@ class SliceDemand:
     def _seeks_batch(self, name: str, queue: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice, to search for a batch that goes first.
 
-        Such a batch is sent before all other batches of the same tenant and priority, but has no slice on
-        this worker. Without a search, it would wait until this worker has sent all lines that it holds. The
-        search is repeated every `_SEEK_SECONDS`.
+        The lines of such a batch are sent before the lines of all other batches of the same tenant and
+        priority. If the batch has no lines on this worker, they would have to wait until the worker has sent
+        all lines that it holds. So the worker searches for a slice of the batch every `_SEEK_SECONDS`.
         """
         if queue.is_first_checked:
             return False

@@ -1,7 +1,7 @@
 """Index of a batch's results. It selects one result for each line, in the order of the input.
 
-The results themselves are in a file on the local disk. The index has a row of 24 bytes for each result, and
-another one for each selected result. Rows of a large batch are on the local disk too.
+The results themselves are in a file on the local disk. The index has one row for each result, and one more
+row for each selected result. A row has 24 bytes. The rows of a large batch are on the local disk, too.
 """
 
 import struct

@@ -85,12 +85,15 @@ class SliceLease:
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if this is the slice's first attempt and it has just started. Its first heartbeat can wait.
+    """Return True if this is the slice's first attempt and it has just started, so that its first heartbeat
+    can wait.
 
-    A later attempt must send a heartbeat at once, to report the crashes of earlier attempts. So must a first
-    attempt that started long ago in a frozen process, to find out if it still owns the slice.
+    A later attempt must send a heartbeat at once, to report the crashes of earlier attempts. A first attempt
+    that started long ago in a frozen process must send one at once, too, to find out if it still owns the
+    slice.
 
-    If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
+    If the worker's clock is wrong, the result may be False by mistake. Then the attempt only sends one
+    heartbeat more.
     """
     return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
 

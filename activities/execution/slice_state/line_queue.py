@@ -52,7 +52,8 @@ class LineAttempt(BaseModel):
     def supersedes(self, other: "LineAttempt") -> bool:
         """Return True if this record is at least as new as `other`, a record of the same line.
 
-        If both have the same order, the record that was read last counts as newer.
+        If both are equally new, the result is True. So of two such records, the one that is read later is
+        used.
         """
         return self._order >= other._order
 
@@ -216,9 +217,9 @@ class LineQueue:
     def requeue(self, line: SliceLine) -> None:
         """Put a line without a result back into the queue.
 
-        If the line is due, it goes behind the other due lines of its prefix group. If it is not due, it waits
-        until its `not_before`. A quarantined line, which was in flight during a crash, goes to the
-        quarantined lines.
+        A line that was in flight during a crash goes to the quarantined lines. Every other line that is due
+        goes behind the other due lines of its prefix group (lines with the same system prompt). A line that
+        is not due waits until its `not_before`.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)
@@ -244,10 +245,11 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Choose again which line to send. `line` is a line that `next` has returned.
+        """Return the line to send in place of `line`, which `next` has returned. Usually, this is `line`
+        itself.
 
-        Usually return `line` itself. Return another line if lines with the same system prompt should now wait
-        for a response.
+        If the prefix group of `line` (the lines with the same system prompt) is full now, put `line` back,
+        and take the next line of a group that is not full, if there is such a line.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line

@@ -52,7 +52,8 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 class CrashQuarantine:
     """Tracks which lines one attempt of a slice is sending, to find lines that crash workers.
 
-    A marker is a text that names an attempt. It is stored with each line that the attempt is about to send.
+    A marker is a text that names an attempt. This marker is stored with each line that the attempt is about
+    to send.
 
     Attributes:
         is_tracking: True if lines must be recorded before they are sent.

@@ -65,8 +65,9 @@ class StoredResults:
 async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
     """Read the results of the slice's earlier turns from all segments (stored objects) in `folder`.
 
-    If a segment disappears meanwhile, the folder is listed again. An attempt that has lost the slice may
-    still be merging segments, and deletes the merged ones.
+    An earlier attempt that has lost the slice may still be merging segments. It replaces several segments by
+    a new one, and deletes them. If a segment disappears while it is read, the folder is listed again to find
+    the new segment.
 
     Raises:
         SegmentDamaged: a segment is not readable.
