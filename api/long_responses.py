@@ -17,7 +17,7 @@ class StopSignal:
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the signal is set. If the signal is already set, the function is
+        """Register a function to call when the signal is set. A function that is registered after that is
         never called.
         """
         self._callbacks.append(callback)

@@ -159,10 +159,10 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 
 
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
-    """Return a copy of a part of the OpenAPI description, without the keys in `never`.
+    """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
 
-    Nested objects are copied, too. `_UNUSED` lists the keys to leave out of an object with a certain name,
-    such as `422` in `responses`.
+    Nested objects are copied, too. The keys to leave out of a nested object depend on the name of this
+    object, and are in `_UNUSED`. For example, `422` is left out of `responses`.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

@@ -26,8 +26,8 @@ class DenialRecorder:
     An action is an operation that a route declares for the audit log. Authentication denies a request before
     FastAPI finds the route. So this class itself finds the route of the request, and the action of the route.
 
-    If the action is on the caller's own tenant, a missing scope is not recorded. An action on another tenant,
-    or an action of operators, is always recorded.
+    If the action is on the caller's own tenant, a missing scope is not recorded. The denial of an action on
+    another tenant, or of an action of operators, is recorded.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:

@@ -62,11 +62,12 @@ class AuditLog:
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
-        """Return the dependencies that record requests to a route of tenants, if the target of the request
-        exists.
+        """Return the FastAPI dependencies for a route with which tenants change or end an existing object
+        (the target). They record each request whose target exists.
 
-        A tenant gets 429 after 60 such requests per minute, because it could fill the log with an action that
-        can be repeated, such as a pause. If the action ends its target, such as a deletion, the limit is 600.
+        An action that can be repeated, such as a pause, could fill the log. So a tenant gets 429 after 60
+        such requests per minute. An action that ends its target, such as a deletion, cannot be repeated for
+        the same target. After such actions, a tenant gets 429 only after 600 per minute.
 
         Args:
             ends: only for an action that ends its target. The function gets the target's state, and returns
@@ -168,8 +169,9 @@ class OperatorAction:
 
 
 class TenantAction(OperatorAction):
-    """FastAPI dependency for a route of tenants. It records a request in the audit log if its target
-    exists.
+    """FastAPI dependency for a route with which tenants change or end an existing object, the target. It
+    records a request in the audit log if the target exists. A request to end a target that has already ended
+    is not recorded.
     """
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind, ends: Applies | None) -> None:
@@ -209,8 +211,8 @@ class TenantAction(OperatorAction):
 
 
 class CreationAction(TenantAction):
-    """FastAPI dependency for a route of tenants that creates its target. It records each request in the audit
-    log.
+    """FastAPI dependency for a route with which tenants create an object. The object is the target of the
+    action. Each request is recorded in the audit log.
     """
 
     async def __call__(self, request: Request) -> AsyncGenerator[None]:
@@ -221,8 +223,8 @@ class CreationAction(TenantAction):
 
 
 def exists(state: State) -> bool:
-    """Return True for every state. Pass this function as `ends` for actions, such as a deletion, that end a
-    target in any state.
+    """Return True, because a target that has a state exists. Pass this function as `ends` for actions that
+    end a target in any state, such as a deletion.
     """
     return True
 

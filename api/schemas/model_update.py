@@ -133,8 +133,8 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
-    """Combine two changes into one. If both change the same setting, the value in `other` is used, even
-    null.
+    """Combine two changes of settings into one. If both change the same setting, use the value in `other`,
+    even if this value is null.
     """
     result = dict(one)
     for name, value in other.items():

@@ -149,8 +149,8 @@ def found_page(data: list[BatchObject], stopped_at: str | None) -> BatchPage:
     """Return one page of the batches that a search has found.
 
     Args:
-        stopped_at: id of the batch at which the search stopped; None if no pages follow. It becomes
-            `last_id`, even if it is not in the result.
+        stopped_at: id of the batch at which the search stopped; None if no pages follow. This id becomes
+            `last_id` of the page, even if the page does not contain this batch.
     """
     page = batch_page(data, more=stopped_at is not None)
     return page.model_copy(update={"last_id": stopped_at or page.last_id})

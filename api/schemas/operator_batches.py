@@ -28,8 +28,8 @@ def found_operator_page(data: Sequence[OperatorBatch], stopped_at: str | None) -
     """Return one page of the batches that a search has found, for operators.
 
     Args:
-        stopped_at: id of the batch at which the search stopped; None if no pages follow. It becomes
-            `last_id`, even if it is not in the result.
+        stopped_at: id of the batch at which the search stopped; None if no pages follow. This id becomes
+            `last_id` of the page, even if the page does not contain this batch.
     """
     page = operator_batch_page(data, more=stopped_at is not None)
     return page.model_copy(update={"last_id": stopped_at or page.last_id})

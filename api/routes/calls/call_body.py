@@ -27,9 +27,9 @@ _TRUE, _ABSENT = b"true", (b"false", b"null")
 class CallBodies:
     """Reads the bodies of single calls, and limits their size.
 
-    A call becomes a line of a batch. So its body must be small enough for a line, and must not be nested more
-    deeply. Until the call is accepted, the bytes of its body count towards the limits of `HeldBytes`. If the
-    client waits for the answer on the same connection, they count until the connection ends.
+    A call becomes a line of a batch. So its body must not be larger than a line may be, and not more deeply
+    nested. Until the call is accepted, the bytes of its body count towards the limits of `HeldBytes`. If the
+    client waits for the answer on the same connection, these bytes count until the connection ends.
     """
 
     def __init__(self, settings: Settings, held: HeldBytes) -> None:

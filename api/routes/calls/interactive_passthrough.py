@@ -292,8 +292,8 @@ def _json_response(body: bytes, status: int) -> Response:
 def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     """Return the response for the client, made from a backend's answer.
 
-    An answer that concerns only the operator, such as refused credentials, becomes an error without its
-    details.
+    Some answers concern only the operator, such as refused credentials. The client then gets an error that
+    does not show the details of the answer.
 
     Args:
         status: HTTP status of the backend's answer.

@@ -133,11 +133,11 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _count_change(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
-        """Count a pause or a resume before its signal is sent to the batch's workflow. Return the batch's
-        row.
+        """Count a pause or a resume of a batch, and return the batch's row. Call this before the signal to
+        the batch's workflow is sent.
 
-        Changes are counted because each signal makes the workflow's history longer. A signal that changes
-        nothing counts, too.
+        The number of these signals is limited, because each of them makes the workflow's history longer. A
+        signal that changes nothing counts, too.
 
         Raises:
             ApiError: the batch has ended or is being cancelled (409), or no more changes are allowed now
@@ -212,10 +212,11 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if a live batch is writing its result files, or does so in its next step.
+        """Return True if a live batch is writing its result files now, or if it will write them in its next
+        step.
 
-        The row gets the status `finalizing` when a worker begins to write, which may be late during an
-        outage. Before that, only the state of the workflow shows it.
+        The row of the batch gets the status `finalizing` only when a worker begins to write. During an
+        outage, this may be late. So if the batch is in progress, the state of its workflow is read, too.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING

@@ -76,8 +76,11 @@ class Topic:
         self.source: object = None  # values from which the latest poll made an event; None before the first
 
     def publish(self, event: Event, source: object) -> None:
-        """Send an event to all listeners, unless they already have it. `source` has the values from which the
-        event was made.
+        """Send an event to all listeners, unless the event is the latest one that they have.
+
+        Args:
+            source: values from which the event was made. If they are the same at the next poll, no event is
+                made.
         """
         self.source = source
         if event.id != self.event.id:
@@ -200,9 +203,9 @@ class BatchEvents:
         If a poll raises an unexpected error, all streams end and the error is raised. Without polls, the
         streams would stay open without new events. Clients connect again and get the present state.
 
-        A pause lasts at least `POLL_SECONDS`. After a slow poll it is longer, up to `MAX_PAUSE_SECONDS`, so
-        that polls take at most about 5 % of the time. After a failed poll it is `POLL_SECONDS`. An outage of
-        the database is logged only once.
+        A pause usually lasts `POLL_SECONDS`, also after a failed poll. After a slow poll, the pause is
+        longer, up to `MAX_PAUSE_SECONDS`, so that polls take at most about 5 % of the time. An outage of the
+        database is logged only once.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         outages = OutageLog(logger, "watched batches cannot be read")
@@ -223,8 +226,8 @@ class BatchEvents:
     async def poll(self) -> None:
         """Read each batch that has listeners. If a batch has changed, send an event to its listeners.
 
-        If a batch was deleted, or if its event cannot be made, its streams end, and those of other batches
-        continue.
+        If a batch was deleted, or if its event cannot be made, the streams of this batch end. The streams of
+        other batches continue.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -163,7 +163,7 @@ class Calls:
 
         Raises:
             ApiError: the tenant may not use the model, or no backend serves it (404). Too many calls of the
-                tenant are waiting, or it has stored too many bytes (429).
+                tenant are waiting, or the tenant has stored too many bytes (429).
         """
         served, model = await self._deps.models.served(), self._deps.models.canonical(request.model)
         room = await self._rooms.get(tenant)
@@ -199,9 +199,9 @@ class Calls:
         """Store a call as a line of the rolling batch that is open now, start this batch, and return the
         call.
 
-        All steps may be repeated. If an earlier request for this call was interrupted, the call may be a line
-        of a batch that was never started. The call is then moved to the open batch, but only after the open
-        batch was started. So each accepted call belongs to a started batch.
+        All steps may be repeated. If an earlier request for this call was interrupted, the call may already
+        be a line of an older batch that was never started. In this case, the open batch is started first, and
+        then the call is moved to it. So each accepted call belongs to a started batch.
 
         Raises:
             ApiError: the tenant has too many rolling batches (429).
@@ -275,8 +275,10 @@ class Calls:
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
         """Start the batch of a call, unless this process has already started it.
 
-        If Temporal is unavailable, the call is not accepted, so delete it, unless another request has stored
-        it again meanwhile. If a batch has already collected the call, it is accepted, and no error is raised.
+        If Temporal is unavailable, the call is usually not accepted: it is deleted, and an error is raised.
+        There are two exceptions. If another request has stored the same call again meanwhile, the call is not
+        deleted, but the error is raised. If a batch has already collected the call, the call stays accepted,
+        and no error is raised.
 
         Raises:
             TemporalUnavailable: the batch was not started, and no batch has collected the call.

@@ -97,7 +97,7 @@ class SentCall:
         return client.key_changes != self._key_changes
 
     def estimate(self, output_tokens: int) -> Tokens:
-        """Return an estimate of the call's tokens. It is used if the backend reports no tokens.
+        """Return an estimate of the call's tokens, which is used if the backend reports no tokens.
 
         Args:
             output_tokens: tokens of the answer. The tokens of the prompt are estimated from the size of the
@@ -106,8 +106,8 @@ class SentCall:
         return Tokens(len(self.body) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
 
     def failure(self, error: Exception) -> Outcome:
-        """Return the outcome of a call whose request or answer has failed. Its message is meant for the
-        client.
+        """Return the outcome of a call whose request or answer has failed. The outcome's message is meant for
+        the client.
         """
         return self.dispatch.upstream.backend.client.failure(error)
 
@@ -124,11 +124,14 @@ class SentCall:
     def report(self, outcome: Outcome) -> None:
         """Report the end of the request to the backend's circuit breaker. Only the first report counts.
 
-        If several calls have failed and none has succeeded since, a probe shows whether the backend is at
-        fault. A single refusal with 401 or 403 is enough for a probe, because some backends also refuse
-        prompts with these statuses. The client must not wait for a probe. So a report that needs a probe runs
-        in the background, as the task `reporting`. If too many of these tasks are running, this request ends
-        without a report.
+        In two cases, a probe (a small test request) must show first whether the backend is at fault:
+
+        - Several calls have failed and none has succeeded since.
+        - The backend has refused this call with 401 or 403. Some backends also refuse prompts with these
+          statuses.
+
+        The client must not wait for a probe. So a report that needs a probe runs in the background, as the
+        task `reporting`. If too many such tasks are running, the request ends without a report.
         """
         dispatch, budget = self.dispatch, outcome.verdict.budget
         if dispatch.attempt.is_recorded or self.is_reported:
@@ -261,8 +264,8 @@ class BackendAnswer:
     def begin(self) -> None:
         """Report success to the circuit breaker if this call is a trial of a backend that has failed before.
 
-        Call this at the first event of a stream. It shows that the backend works again; the whole stream may
-        take minutes.
+        Call this at the first event of a stream. The first event already shows that the backend works again,
+        while the end of the stream may take minutes.
         """
         if self.sent.dispatch.attempt.is_trial:
             self._report_success()
@@ -276,8 +279,8 @@ class BackendAnswer:
         """Set how many tokens the call counts towards the limits per minute. Call this at the end of the
         call.
 
-        Until then, an estimate counts. It stays if a successful answer reports no tokens, as for lines of
-        batches.
+        Before the end, the call counts with an estimate. If a successful answer reports no tokens, the
+        estimate stays. Lines of batches are counted in the same way.
         """
         if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
             charge.keep_estimate()

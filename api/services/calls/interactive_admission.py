@@ -73,8 +73,9 @@ class InteractiveAdmission:
         checked.
 
         Raises:
-            ApiError: the tenant may not use the model, or no backend serves it (404). The model runs jobs
-                (400). A budget is used up (429). An operator holds the tenant or the model (503).
+            ApiError: the tenant may not use the model, or no backend serves it (404). All backends of the
+                model run jobs, which take longer than a connection (400). A budget is used up (429). An
+                operator holds the tenant or the model (503).
             DatabaseUnavailable: the permissions cannot be read.
         """
         await self._deps.models.served()  # reads the models if this is the first call of the process

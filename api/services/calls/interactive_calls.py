@@ -102,8 +102,10 @@ class InteractiveCalls:
     async def publish(self) -> None:
         """Write to the database how many calls are in flight, and what calls have used of limits and budgets.
 
-        Other processes read this. Also forget models that no backend lists and that no call uses now, because
-        clients could invent any number of them.
+        Other processes read these numbers.
+
+        Clients can invent any number of model names. So this method also frees the memory of models that no
+        backend lists and that no call uses now.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -22,8 +22,9 @@ class _Use:
 
     Attributes:
         changed_at: time of the last update of `passed`.
-        passed: sum of the time that requests were in flight since the last report, in request-seconds.
-        mean: average number in flight over the last seconds, updated at each report.
+        passed: time that requests were in flight since the last report, in seconds, added up over all
+            requests.
+        mean: average number of requests in flight over the last seconds. Each report updates it.
     """
 
     changed_at: float
