@@ -64,8 +64,9 @@ class BackgroundTasks:
         self._tasks.append(asyncio.create_task(running, name=name))
 
     async def check(self) -> None:
-        """Raise BackgroundTaskFailing if a task was restarted and has run for less than `steady_seconds`
-        since then.
+        """Raise BackgroundTaskFailing if a task has ended and has not recovered yet.
+
+        A task has recovered when it has run for `steady_seconds` after its restart.
         """
         if self._errors:
             raise BackgroundTaskFailing("; ".join(f"{name}: {error}" for name, error in self._errors.items()))

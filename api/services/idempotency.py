@@ -75,7 +75,7 @@ class IdempotencyKeys:
         *,
         admission: Admission | None = None,
     ) -> str | None:
-        """Store the result of a request under its key, insert `row` in the same transaction, and return None.
+        """Store the result of a request under `key`, insert `row` in the same transaction, and return None.
 
         If the key is already stored, change nothing, and return the stored result as JSON.
 
@@ -83,8 +83,8 @@ class IdempotencyKeys:
             fingerprint: digest of the request.
             made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
-            admission: what the request counts towards a quota if it is the first one with this key; None if
-                the quota has no limit.
+            admission: what the request counts towards a quota; None if the quota has no limit. If the key is
+                already stored, nothing is counted.
 
         Raises:
             QuotaExhausted: the tenant would exceed the quota.

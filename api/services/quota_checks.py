@@ -73,14 +73,18 @@ class QuotaChecks:
                 await self._admissions.admit(admission)
 
     async def batch_admission(self, batch_id: str) -> Admission | None:
-        """Return an object with which a later transaction counts a new batch; None if the tenant has no
-        limit.
+        """Return the admission of a new batch; None if the tenant has no limit of live batches.
+
+        A later transaction gets the admission, and counts the batch with it.
         """
         limit = (await self.limits()).live_batches
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
 
     def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
-        """Return an object with which a later transaction counts a file or upload; None without a limit."""
+        """Return the admission of a file or upload; None if the tenant has no limit of stored bytes.
+
+        A later transaction gets the admission, and counts the bytes with it.
+        """
         return Admission(self._tenant, id, Quota.STORED_BYTES, size, quota.limit) if quota.limit else None
 
     @asynccontextmanager

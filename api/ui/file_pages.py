@@ -60,9 +60,10 @@ class FilePages:
         return see_other("/new", file=file.id)
 
     async def upload_events(self, visit: Visit) -> Response:
-        """Stream the progress of an upload, and the problems found in its lines, to the page that uploads.
+        """Stream the progress of an upload, and the problems in its lines, to the page that uploads the file.
 
-        If another API process receives the upload, the problems are shown only when the upload is complete.
+        Only the API process that receives the upload knows its progress. If another process sends this
+        stream, the page shows the problems only when the upload is complete.
         """
         upload, shown = (visit.identity, visit.argument("upload")), UploadCheck(self._settings, (), 0)
 

@@ -35,9 +35,9 @@ def has_ended(batch: Batch) -> bool:
 
 
 class Patience:
-    """Decides if a client connects again after an error, and how long it waits before that.
+    """Decides if a client connects again after an error, and how long the client waits before that.
 
-    After 30 errors in a row, it raises the last error.
+    After 30 errors in a row without data from the API, `pause_after` raises the last error.
     """
 
     def __init__(self) -> None:

@@ -101,10 +101,12 @@ class InputOrder:
         return self._numbers[result.custom_id] < self._next
 
     def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
-        """Return the status and the result of the next line in input order; None if its result is not in
-        `heads`.
+        """Return the status and the result of the next line in input order.
 
-        `heads` has, for each status, the first result that was not taken; None if there is none.
+        Return None if `heads` does not contain the result of this line.
+
+        Args:
+            heads: for each status, the first result that was not taken yet; None if there is none.
         """
         for status, head in heads.items():
             if head is not None and self._numbers[head.custom_id] == self._next:

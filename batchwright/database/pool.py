@@ -36,11 +36,11 @@ class StorableSession(Session):
         return await self._session.fetchrow(query, *map(_storable, args))
 
     async def fetch_with_custom_plan(self, query: str, *args: object) -> list[Row]:
-        """Run a query that PostgreSQL plans for the values of its parameters, and return its rows.
+        """Run a query with a plan that PostgreSQL makes for the values in `args`, and return the rows.
 
-        Use it if the best plan depends on these values, for example on how many batches have a certain tag.
-        For a statement that is used several times, PostgreSQL may otherwise reuse one plan for all values. It
-        costs one more request to PostgreSQL.
+        Use this method if the best plan depends on the values, for example on how many batches have a certain
+        tag. With `fetch`, PostgreSQL may use one plan for all values. This method sends one more request to
+        PostgreSQL than `fetch`.
         """
         statement = await self._session.prepare(query)
         return await statement.fetch(*map(_storable, args))

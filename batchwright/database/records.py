@@ -103,9 +103,10 @@ class SliceProgress(Message):
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
 
-    A newer report replaces an older one. Reports are compared by `generation` first, and by `attempt` if
-    their generations are equal; the higher number is newer. `attempt` is the number of the activity's
-    attempt. It starts at 1 again when a workflow schedules the slice again. `generation` then increases.
+    A newer report replaces an older one. The report with the higher `generation` is newer. If two reports
+    have the same `generation`, the one with the higher `attempt` is newer. `attempt` is the number of the
+    activity's attempt. When a workflow schedules the slice again, `generation` increases, and `attempt`
+    starts at 1 again.
     """
 
     tenant: str

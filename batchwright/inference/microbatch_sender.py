@@ -296,7 +296,7 @@ class MicrobatchSender:
 def _may_be_sent_again(members: Sequence[_Member]) -> list[_Member]:
     """Return the lines that are still awaited and may be sent again.
 
-    The callers of awaited lines that may not be sent again get NotSent.
+    If an awaited line may not be sent again, the caller that awaits this line gets NotSent.
     """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]

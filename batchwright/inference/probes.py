@@ -117,9 +117,12 @@ class UpstreamProber:
 async def _is_alive(client: InferenceClient, url: str) -> bool:
     """Return True if the backend answers a health check.
 
-    The path `/health` must respond with success. If the backend does not have this path, it must return its
-    model list instead. The list is requested only then, because some servers still return it when they no
-    longer answer other requests.
+    First, the path `/health` is requested. If it responds with success, the result is True. If it responds
+    with a status from 400 to 499, the backend may not have this path. The model list is then requested, and
+    the result is True if the backend returns it. In all other cases, the result is False.
+
+    The model list is not requested first, because some servers still return it when they no longer answer
+    other requests.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

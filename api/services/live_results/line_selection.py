@@ -36,9 +36,10 @@ class SentLines:
         self._columns.release_pages()
 
     def has(self, id: str) -> bool:
-        """Return True if the line with this id was sent.
+        """Return True if the line with this id was sent to the client.
 
-        Successive calls must be for lines in input order.
+        Call this for lines in input order only: each call continues the search after the line of the previous
+        call.
         """
         return bool(next((sent for known, sent in self._lines if known == id), 0))
 

@@ -152,7 +152,7 @@ class LiveResults:
         return await open_index(self._deps.storage, row.order, ingested, self.space, seconds)
 
     def _make_room(self, size: int) -> None:
-        """Drop indexes on disk that no reader holds, until a new one of `size` bytes does not exceed the
+        """Drop indexes on disk that no reader holds, until a new index of `size` bytes does not exceed the
         limit.
 
         The indexes that were not used for the longest time are dropped first.

@@ -139,10 +139,10 @@ class LiveIndex:
         return map(RequestIds(self._order.batch_id).of, self._lines.all_offsets())
 
     def count_use(self, lines: int) -> None:
-        """Count lines that were looked up. From time to time, release the pages of the index on disk from
-        memory.
+        """Count lines whose results were looked up. After every `_LINES_PER_RELEASE` lines, release memory.
 
-        Without this, the whole index would at some time count as memory of the process.
+        The pages of an index on disk are in memory after they were read. They are released from memory,
+        because otherwise the whole index would at some time count as memory of the process.
         """
         self._used += lines
         if self._used >= _LINES_PER_RELEASE:
@@ -368,7 +368,7 @@ async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
     """Return an index entry for each result in a segment; None if the segment no longer exists.
 
-    Only the end of the segment is read, which lists the results.
+    The end of a segment lists its results, so only this end is read.
 
     Raises:
         SegmentDamaged: the end of the segment is invalid.

@@ -119,9 +119,11 @@ class WaitingObject(ApiObject):
 class ForecastObject(ApiObject):
     """Forecast of when the last line of a batch gets its result. It was calculated at `made_at`.
 
-    The remaining seconds count from now. `window` is `fits` if the batch ends within its completion window
-    with a probability of 90 % or more. From 50 % to 90 %, it is `at_risk`. Below 50 %, it is `late`.
-    `lines_ahead` is the number of lines of other batches that are sent before the last line of this batch.
+    The batch ends within `remaining_seconds_p50` from now with a probability of 50 %, and within
+    `remaining_seconds_p90` with a probability of 90 %. `window` is `fits` if the batch ends within its
+    completion window with a probability of 90 % or more. From 50 % to 90 %, it is `at_risk`. Below 50 %, it
+    is `late`. `lines_ahead` is the number of lines of other batches that are sent before the last line of
+    this batch.
     """
 
     window: WindowFit

@@ -90,9 +90,9 @@ class SliceRequest(Message):
 
     A slice is a part of a batch's lines for one model. `number` is the number of the slice.
 
-    The workflow may schedule the same slice several times, and Temporal counts the attempts from 1 again each
-    time. `generation` is greater each time, so generation and attempt number together show which of two
-    attempts is newer.
+    The workflow may schedule the same slice several times. Each time, `generation` is greater, and Temporal
+    counts the attempts from 1 again. Of two attempts of a slice, the one with the greater `generation` is
+    newer. If both have the same `generation`, the one with the greater attempt number is newer.
     """
 
     batch_id: str

@@ -57,18 +57,19 @@ class CallsTable(Protocol):
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call as a line of the batch that now collects the calls of its group.
+        """Store a call as a line of the rolling batch that now collects the calls of the group `call.group`.
 
-        A call that is stored already keeps its batch. If no batch of the group collects calls now, store
-        nothing and return None.
+        If no batch of the group collects calls now, store nothing and return None. If the call is stored
+        already, the call stays in the batch to which it was added first.
         """
         ...
 
     async def open(self, group: str, order: BatchOrder, most: int) -> bool:
         """Make the batch of `order` collect the calls of a group, and return True.
 
-        If another batch already collects them, change nothing and return True. If the tenant already has
-        `most` rolling batches that collect calls or have not ended, change nothing and return False.
+        If another batch already collects the calls of this group, change nothing and return True. If the
+        tenant already has `most` rolling batches that collect calls or have not ended, change nothing and
+        return False.
         """
         ...
 

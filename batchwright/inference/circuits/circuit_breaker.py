@@ -165,9 +165,11 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record a response with status 401 or 403. Return True if the request is at fault, not the API key.
 
-        The request is at fault if the backend has accepted the API key since the previous refusal. Two events
-        show this: a normal response to a probe (a small test request), or to a request that was sent after
-        the previous refusal.
+        The request is at fault if the backend has accepted the API key since the previous refusal. This is so
+        if, since then, it has responded normally to one of these requests:
+
+        - A probe (a small test request).
+        - A request that was sent after the previous refusal.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -220,12 +222,15 @@ class CircuitBreaker:
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request because other clients use its slots.
 
-        A closed circuit stays closed while the backend processes other requests of this process. In all other
-        cases, the refusal counts as a failure. The pauses between trials then stay short, because a slot may
-        become free at any time.
+        If the circuit is closed and the backend processes other requests of this process, the circuit stays
+        closed. In all other cases, the refusal counts as a failure. If the circuit is then open, the pauses
+        between trials stay short, because a slot may become free at any time.
 
-        Requests in flight may never get a response. They count as processed only if one of them was sent
-        recently, or if the backend has responded recently.
+        Requests in flight do not prove that the backend processes them, because some may never get a
+        response. One of two conditions must also be met:
+
+        - One of these requests was sent recently.
+        - The backend has responded recently.
 
         Args:
             attempt: the request that was refused.
@@ -272,7 +277,8 @@ class CircuitBreaker:
         """Return True if only a probe can show if the backend or the line is at fault for a failure.
 
         A probe is a small test request. If the circuit is closed, this method also counts the line as failed.
-        It does so before the probe, because other lines may fail during the probe and need the count.
+        The line is counted before the probe, because other lines may fail during the probe, and this count
+        decides about them, too.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -280,7 +286,7 @@ class CircuitBreaker:
             since: when the line was last sent. If the backend has responded normally to any line since then,
                 the result is False, because the line is at fault.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
-                counted.
+                counted as failed.
         """
         if self.succeeded_since(since):
             return False
@@ -306,11 +312,11 @@ class CircuitBreaker:
         Args:
             request_id: id of the line.
             since: when the line was last sent.
-            proved: True if an earlier attempt has shown that the line is at fault. The line is then not
-                counted as failed.
-            vouched: for a request without a response, True if a check reached the backend just before the
-                request. False if the check failed, or if there was no check. None if the check was
-                inconclusive, or if the request got a response.
+            proved: True if an earlier attempt has shown that the line is at fault. The line then does not
+                count towards `failures_to_open`.
+            vouched: result of a check of the backend just before a request that got no response. True if the
+                check reached the backend. False if the check failed, or if there was no check. None if the
+                check was inconclusive, or if the request got a response.
         """
         if self.succeeded_since(since):
             return False

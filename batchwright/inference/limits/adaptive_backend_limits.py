@@ -116,7 +116,8 @@ class BackendLimits:
     def has_used_share(self, url: str) -> bool:
         """Return True if this process has used up its part of the backend's fleet-wide limit.
 
-        It may then send a further request to the backend only when one of its requests has ended.
+        In this case, the process may send a further request to the backend only after one of its requests
+        there has ended.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share
@@ -124,7 +125,7 @@ class BackendLimits:
     def has_share(self, url: str) -> bool:
         """Return True if this process may send requests to the backend at all.
 
-        It may send none if its part of the backend's fleet-wide limit is 0.
+        Return False if this process's part of the backend's fleet-wide limit is 0.
         """
         return self._shares.get(url, 1) > 0
 
@@ -142,8 +143,8 @@ class BackendLimits:
         Args:
             model: the model of the request.
             url: the backend that gets the request.
-            before: record of the same request at its previous backend, where it no longer counts. None if the
-                request had no backend yet.
+            before: the record that an earlier call returned for the same request. The request then no longer
+                counts at the earlier backend. None if the request had no backend yet.
         """
         if before is None:
             self.unplaced -= 1

@@ -170,7 +170,8 @@ class ConcurrencyLimiter:
     def enqueue(self, request: PermitRequest) -> None:
         """Queue a slice's request for a permit.
 
-        `on_granted` is called with the permit as soon as one is free, possibly before this method returns.
+        As soon as a permit is free, `request.on_granted` is called with this permit, possibly before this
+        method returns.
         """
         model, tenant = self._models.get(request.model) or self._permits_of(request.model), request.tenant
         known = model.waiting.get(tenant) or model.capped.get(tenant)

@@ -1,7 +1,8 @@
 """Memory limit of one process, in bytes, for input lines, requests and responses.
 
-Input lines are stored in shards. A shard is an object with the lines of a model; a worker fetches the part of
-one slice. A response takes memory until it is stored.
+Input lines are stored in shards. A shard is an object with the lines of one model. A worker fetches the part
+of a shard that belongs to one slice, and reserves memory for this part. A response takes memory until it is
+stored.
 """
 
 from collections import deque

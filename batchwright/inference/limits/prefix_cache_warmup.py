@@ -39,8 +39,8 @@ class PrefixGroups:
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` from the number of requests that each backend of the model processes at once.
 
-        If a backend has no number, `width` becomes infinity. Such a backend may queue requests itself, and
-        the lines of one group should follow each other in its queue.
+        If this number is not configured for a backend, the backend may queue requests itself. Lines of the
+        same group should then follow each other in the queue of the backend, so `width` becomes infinity.
 
         Args:
             in_flight: for each backend, the number that an operator has configured; None if no number is

@@ -266,12 +266,14 @@ class TenantAndModelLimits:
     def charge(
         self, model: str, tenant: str, line_bytes: int, now: float, most_of_model: float = math.inf
     ) -> Charge | None:
-        """Count a request against the rates of its model and tenant. Return None if neither has a rate.
+        """Count a request against the rates of its model and tenant. Return what was charged.
+
+        Return None if neither the model nor the tenant has a rate.
 
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
             now: the current time in seconds.
-            most_of_model: the most tokens that the estimate may take from the rate of the model.
+            most_of_model: greatest number of tokens that the estimate may take from the rate of the model.
         """
         of_tenant = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
         of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)

@@ -99,8 +99,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the served models.
 
-        The first call of `served` or `refresh` reads the models. If the database is then unreachable, it
-        raises the exception class `unavailable` of the constructor.
+        The first call of `served` or `refresh` reads the models from the database. If the database is
+        unreachable, this call raises the exception class that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()

@@ -53,7 +53,8 @@ class BatchList(Protocol):
         - Other batches of the tenant run and are not being cancelled: return the key of the newest of them.
           As a result, all batches of the tenant that run at the same time have the same key.
         - No other batch runs, but an earlier batch was cancelled or has expired: return a new key. Temporal
-          has counted the unsent lines of the earlier batch as use of the old key.
+          has counted the unsent lines of the earlier batch as use of the old key, so a batch with the old key
+          would have to wait for other tenants.
         - In all other cases, return "". The tenant's name is then the key.
         """
         ...
@@ -61,9 +62,10 @@ class BatchList(Protocol):
     async def output_history(
         self, tenant: str, endpoint: Endpoint, models: Collection[str]
     ) -> dict[str, OutputHistory]:
-        """Return the numbers of requests and output tokens of the tenant's latest 100 batches, by model.
+        """Return the numbers of requests and output tokens in the tenant's latest ended batches, by model.
 
-        Only ended batches for this endpoint count. Models in `models` without requests are left out.
+        At most 100 batches count, and only batches for this endpoint. A model in `models` is left out if
+        these batches had no requests for it.
         """
         ...
 
@@ -136,7 +138,11 @@ class PostgresBatchList(BatchList):
             return await session.fetch(self._sql.all, *bounds)
 
     async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return the next `count` batches that are newer than `before` and have all `tags`, oldest first."""
+        """Return at most `count` batches that are newer than the batch `before` and have all `tags`, oldest
+        first.
+
+        In a list with the newest batch first, these batches come directly before the batch `before`.
+        """
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, before)
             return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

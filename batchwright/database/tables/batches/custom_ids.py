@@ -130,10 +130,11 @@ async def search_in_steps(
     the list were examined.
 
     Args:
-        examine: examines the next EXAMINED_AT_ONCE batches of the list. It gets the record after which to
-            continue; None to begin with the first batch. It returns one record for each found batch, in which
-            `is_found` is True. If it examined EXAMINED_AT_ONCE batches, it also returns a record for the last
-            of them. `place` in a record is the batch's position among the examined batches, from 1.
+        examine: examines the next EXAMINED_AT_ONCE batches of the list. Its argument is the last record that
+            the previous call returned; None to begin with the first batch. It returns one record for each
+            found batch, in which `is_found` is True. If it examined EXAMINED_AT_ONCE batches, it also returns
+            a record for the last of them. `place` in a record is the batch's position among the batches that
+            this call examined, from 1.
         clock: returns a time in seconds. It limits the duration of the whole search.
     """
     found, last, end = list[str](), None, clock() + _MAX_SECONDS

@@ -95,9 +95,9 @@ class ProgressTable(Protocol):
     async def sample(self, at: datetime) -> None:
         """Record the progress of all batches in progress: add a sample with the time `at` to each of them.
 
-        A batch gets no sample if its latest sample is too new. The interval between two samples is a fortieth
-        of the batch's age, but at least ten seconds. A batch of a day gets about 260 samples, even if several
-        workers call this method.
+        Two samples of a batch are at least ten seconds apart, and at least a fortieth of the batch's age. If
+        the latest sample of a batch is newer than that, the batch gets no sample. So a batch of a day gets
+        about 260 samples, even if several workers call this method.
         """
         ...
 

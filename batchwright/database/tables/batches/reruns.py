@@ -28,18 +28,19 @@ class RerunsTable(Protocol):
         *,
         admission: Admission | None = None,
     ) -> BatchOrder:
-        """Store `order` as the rerun of an ended batch, insert its input file, and return `order`.
+        """Store `order` as the rerun of an ended batch, insert the row `file`, and return `order`.
 
-        If the batch already has a rerun of this kind, change nothing and return the order of the existing
-        rerun. In both cases, stored results of the ended batch are kept at least until the deadline of the
-        returned order.
+        If the ended batch already has a rerun of this kind, change nothing and return the order of the
+        existing rerun. In both cases, stored results of the ended batch are kept at least until the deadline
+        of the returned order.
 
         Args:
             order: start argument of the rerun.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
-            admission: what the rerun counts towards a quota; None if the quota has no limit. If the batch
-                already has a rerun, nothing is counted, so concurrent requests for one rerun count once.
+            admission: what the rerun counts towards a quota; None if the quota has no limit. If the ended
+                batch already has a rerun, nothing is counted, so concurrent requests for one rerun count
+                once.
 
         Raises:
             UnknownBatch: the ended batch has no row.

@@ -32,8 +32,9 @@ class LiveBatches(Protocol):
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return the number of batches that may send lines to a model now, by model and then by tenant.
 
-        `lines_due` says when a batch may send lines. The result has every model to which a batch in progress
-        must still send lines. The inner dict is empty if no batch may send lines to the model now.
+        The keys are all models to which a batch in progress must still send lines. `lines_due` says when a
+        batch may send lines. If no batch may send lines to a model now, the value of this model is an empty
+        dict.
 
         The models are in the order in which workers should poll their queues. The order is fair to tenants:
         the first model of every tenant comes before the second model of any tenant. Within a tenant, models

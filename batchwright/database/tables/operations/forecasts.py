@@ -78,9 +78,12 @@ class ForecastsTable(Protocol):
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        A speed is not stored if the model already has one that was measured less than ten seconds before
-        `at`, or at most a minute after it. Speeds of other models are deleted if they are too old to be used.
-        They are also deleted if they were measured more than a minute after `at`.
+        The speed of a model is not stored if another one for this model was measured less than ten seconds
+        before `at`, or at most a minute after `at`. Speeds of models that are not in `speeds` are deleted in
+        two cases:
+
+        - They are too old to be used.
+        - They were measured more than a minute after `at`, by a worker whose clock was ahead.
         """
         ...
 

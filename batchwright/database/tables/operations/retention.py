@@ -35,9 +35,9 @@ class StorageMark(NamedTuple):
 class RetentionTable(Protocol):
     """Queries that find and delete expired data. Concurrent calls are safe.
 
-    Lists are read in pages: a page has at most `limit` items that come after the position `after`.
-    `remove_batch` and `remove_upload` delete the row and return True. They return False if there is no row,
-    or if its objects are still in storage.
+    A list is read in pages. A page has at most `limit` items, which come after the position `after`.
+    `remove_batch` and `remove_upload` delete a row and return True. They return False if there is no such
+    row, or if objects of the batch or the upload are still in storage.
     """
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:

@@ -39,7 +39,7 @@ class AdmissionsTable(Protocol):
         """Count a new batch, file or upload towards a quota before its row exists.
 
         When the row is inserted, the row counts instead. If no row is inserted, the admission ends after a
-        minute. A repeated call renews it.
+        minute. If you call this again for the same batch, file or upload, the minute begins again.
 
         Raises:
             QuotaExhausted: the tenant would exceed the limit. Nothing is counted.
@@ -73,10 +73,11 @@ class PostgresAdmissions(AdmissionsTable):
 
     @asynccontextmanager
     async def transaction(self, tenant: str) -> AsyncGenerator[Session]:
-        """Open a transaction in which no other caller can reserve or admit work of the tenant.
+        """Open a transaction in which no other caller can make decisions about the tenant's quotas.
 
-        Other callers in this process wait without a database connection. Raises DatabaseUnavailable if the
-        wait takes longer than QUERY_SECONDS.
+        Until the transaction ends, no other caller can reserve lines and tokens, or admit a batch, a file or
+        an upload of the tenant. Callers in this process wait without a database connection. Raises
+        DatabaseUnavailable if the wait takes longer than QUERY_SECONDS.
         """
         lock = self._locks.setdefault(tenant, asyncio.Lock())
         try:
@@ -94,7 +95,10 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, admission: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction in which `admission` can be made; any transaction if `admission` is None."""
+        """Open a transaction in which the caller can admit `admission` with `admit_by`.
+
+        If `admission` is None, open a transaction that does not exclude other callers.
+        """
         if admission is None:
             return self._connections.transaction()
         return self.transaction(admission.tenant)

@@ -56,7 +56,10 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the daily budgets of the groups to which a batch belongs, at most one of each kind of group.
+        """Return the daily budgets that apply to a batch: the budgets of the groups of its tenant and of its
+        API key.
+
+        There is at most one budget for each kind of group.
 
         Args:
             tenant: tenant of the batch.

@@ -64,10 +64,11 @@ class QuotasTable(Protocol):
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
-        """Return the caps on requests in flight of API keys, sorted by key id.
+        """Return the greatest number of requests in flight of each API key that has such a cap, sorted by key
+        id.
 
-        Keys without a cap and revoked keys are left out. Each cap comes with the ids of the live workers that
-        send lines for the key. A worker is live if its latest heartbeat is at most `max_age` old.
+        Revoked keys are left out. Each item also has the ids of the live workers that send lines for the key.
+        A worker is live if its latest heartbeat is at most `max_age` old.
         """
         ...
 
@@ -76,9 +77,12 @@ class QuotasTable(Protocol):
     async def stored(self, tenant: str) -> int:
         """Return how many bytes of a tenant count towards its storage quota.
 
-        The sum includes the tenant's files, its pending uploads, its single calls, and the objects that were
-        written when the input of its live batches was read. An upload counts with its announced size, or with
-        the size of its parts if that is larger.
+        The sum includes these items of the tenant:
+
+        - Files.
+        - Pending uploads, each with its announced size, or with the size of its parts if that is larger.
+        - Single calls.
+        - Objects that were written when the input of a live batch was read.
         """
         ...
 
@@ -99,8 +103,9 @@ class QuotasTable(Protocol):
 
         Args:
             waits: True to put the batch into the tenant's queue if it gets no reservation. Later batches of
-                the tenant then wait behind this batch, unless they have a reservation. An earlier reservation
-                of this batch is deleted. A batch that exceeds a limit even alone is not put into the queue.
+                the tenant then wait behind this batch, unless they have a reservation. If this batch had a
+                reservation before, that reservation is deleted. A batch is not put into the queue if it would
+                exceed a limit even without other batches.
         """
         ...
 

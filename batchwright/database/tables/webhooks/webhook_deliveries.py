@@ -121,8 +121,8 @@ class WebhookDeliveriesTable(Protocol):
     ) -> bool:
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
-        If the delivery is about a job and has now ended, its stored body is deleted, because it contains the
-        job's result.
+        If the delivery is about a job (a call of the route `/queue`) and has now ended, the stored body of
+        the delivery is deleted, because the body contains the result of the job.
 
         Args:
             is_last: True if no other attempt follows. If this attempt failed, the whole delivery has failed.
@@ -139,12 +139,15 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
-        """Make a delivered or failed delivery pending, so that it is sent again, and return True.
+        """Make a delivery pending, so that its event is sent again, and return True.
 
-        A pending delivery is sent again, too, if its workflow was started at the time `lost_before` or
-        earlier, because the workflow is then lost. Choose `lost_before` so early that a workflow from that
-        time cannot still run. Any other pending delivery does not change, and the result is False. The result
-        is also False if the tenant has no such delivery.
+        A delivery is changed in two cases:
+
+        - It is delivered or failed.
+        - It is pending, but its workflow was started at the time `lost_before` or earlier. Its workflow is
+          then lost. Choose `lost_before` so early that a workflow from that time cannot still run.
+
+        In all other cases, or if the tenant has no such delivery, change nothing and return False.
         """
         ...
 
