@@ -65,7 +65,7 @@ class TemporalGateway(Protocol):
         ...
 
     async def running_order(self, batch_id: str) -> BatchOrder | None:
-        """Return the order that started the workflow of a batch.
+        """Return the start argument of a batch's running workflow.
 
         Return None if the batch has no workflow, or if its workflow has ended.
         """

@@ -30,9 +30,10 @@ def _no_report(name: str, error: str) -> None:
 class BackgroundTasks:
     """Runs the endless tasks of one process, and restarts each task that ends.
 
-    The first restart comes after `first_pause` seconds. Each further pause is twice as long, up to a minute.
-    After a restart, `check` raises an error until the task has run for `steady_seconds`. The task has then
-    recovered. If it ends again, the pause is `first_pause` again.
+    When a task has ended for the first time, it is restarted after `first_pause` seconds. If it ends again,
+    each pause is twice as long as the pause before, up to a minute. When the task has run for
+    `steady_seconds`, it has recovered, and its next pause is `first_pause` again. Until a task has recovered,
+    `check` raises an error.
 
     Args:
         report: called with the name of the task and the error, each time a task ended.

@@ -32,14 +32,14 @@ class ExpensiveTaskLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that waits for a slot and keeps it during the block. It yields True if it had to
-        wait.
+        """Context manager that waits for a slot, and keeps the slot during the block.
 
-        After a wait, the caller should check whether another caller has already done the same work.
+        It yields True if the caller had to wait. The caller should then check whether another caller has
+        already done the same work.
 
         Args:
             tenant: tenant of the caller.
-            task: id of the object to work on. Only one task at a time works on an object.
+            task: id of the object to work on. Callers with the same id never have slots at the same time.
 
         Raises:
             ApiError: no slot became free in time (429).

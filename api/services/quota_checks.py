@@ -89,7 +89,7 @@ class QuotaChecks:
 
     @asynccontextmanager
     async def translated(self) -> AsyncGenerator[None]:
-        """Context manager that raises ApiError (429) if its body raises QuotaExhausted."""
+        """Context manager that raises ApiError (429) if the `with` block raises QuotaExhausted."""
         try:
             yield
         except QuotaExhausted as error:

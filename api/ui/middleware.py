@@ -98,8 +98,10 @@ class UiMiddleware:
         return see_other("/batches")
 
     async def _show_docs(self, request: Request) -> Response:
-        """Return the page `/docs`. It is the same for all visitors, because browsers do not send the pages'
-        cookie there.
+        """Return the page `/docs`.
+
+        The page is the same for all visitors, because browsers do not send the cookie of the pages at `/ui`
+        to `/docs`.
         """
         if self._docs is None:
             scopes = list(ApiScope) if self._deps.settings.auth == "none" else [ApiScope.READ]

@@ -141,9 +141,10 @@ def whole_number(text: str, name: str) -> int | None:
 
 
 def set_cookie(response: Response, request: Request, token: str, lifetime: timedelta | None = None) -> None:
-    """Store a token in a cookie. Scripts cannot read it. Requests from other sites do not contain it.
+    """Store a token in a cookie.
 
-    Without a lifetime, the browser deletes the cookie when it is closed.
+    Scripts cannot read the cookie, and requests from other sites do not contain the cookie.
+    If `lifetime` is None, the browser deletes the cookie when the browser is closed.
     """
     response.set_cookie(
         COOKIE,

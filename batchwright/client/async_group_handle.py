@@ -75,7 +75,8 @@ class AsyncGroupHandle(AsyncBatchHandle):
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: window of the new batches; None for the same length as before.
+            completion_window: window of the new batches; None for the same length as the window of the batch
+                that is retried.
 
         Raises:
             ValueError: a batch has not ended, or no line failed with one of the codes.

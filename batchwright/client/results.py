@@ -114,8 +114,9 @@ class InputOrder:
         return None
 
     def take(self, status: Status, result: Result) -> None:
-        """Record that the caller has taken this result, which `next_of` returned, and continue with the next
-        line.
+        """Record that the caller takes this result, which `next_of` has returned.
+
+        The next call of `next_of` then looks for the result of the following line.
         """
         self._next += 1
         self._cursors[status] = result.id
@@ -124,15 +125,15 @@ class InputOrder:
         """Start to read both lists of results from the beginning again. Return False if no result was read
         before.
 
-        This is necessary if a line that was read as failed has succeeded since, because it is then in the
-        other list.
+        Call this if the API cannot continue after the last result that was read. This happens if a line that
+        was read as failed has succeeded since, because its result is then in the other list.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
         return was_inside
 
     def has_settled(self, batch: Batch) -> bool:
-        """Return True if the batch has final results that were not taken yet, according to its counts."""
+        """Return True if the counts of the batch show more final results than were taken so far."""
         counts = batch.request_counts
         return counts is not None and counts.completed + counts.failed > self._next
 

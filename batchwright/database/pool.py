@@ -100,7 +100,7 @@ class ConnectionPool:
     ) -> AsyncRetrying:
         """Return a retrier, which repeats a call while the call raises one of `failures`.
 
-        After `seconds`, it raises the exception of the last call.
+        After `seconds`, the retrier raises the exception of the last call.
         """
         return AsyncRetrying(
             retry=retry_if_exception_type(failures),

@@ -67,7 +67,7 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport that several clients may use. `clients` has the keys of these clients."""
+    """A transport that several clients may use. `clients` has the keys (`client_key`) of these clients."""
 
     transport: Transport
     connect_seconds: float | None

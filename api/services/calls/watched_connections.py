@@ -11,7 +11,7 @@ from batchwright.api.long_responses import StopSignal
 
 
 class WatchedConnections:
-    """Watches client connections. A call can end early if its client disconnects or the process stops."""
+    """Watches client connections. A call can end early if the client disconnects or if the process stops."""
 
     def __init__(self, stopping: StopSignal) -> None:
         """Create an empty set of connections. When `stopping` is set, the tasks that watch them are
@@ -23,7 +23,9 @@ class WatchedConnections:
 
     @property
     def have_ended(self) -> bool:
-        """True if the process is stopping. No client may then wait for an answer any longer."""
+        """True if the process is stopping. No client may then wait for an answer, even if it is still
+        connected.
+        """
         return self._stopping.is_set
 
     @asynccontextmanager

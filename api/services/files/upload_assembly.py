@@ -39,8 +39,8 @@ MAX_PART_BYTES = 64 * 1024 * 1024  # as in OpenAI's API
 async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDependencies) -> UploadRow:
     """Copy the parts of an upload into one file, complete the upload, and return the upload's row.
 
-    If the upload has ended meanwhile, for example because another request completed it, delete the copy and
-    return the current row.
+    If the upload has ended meanwhile, for example because another request completed it, delete the new file
+    and return the upload's current row.
 
     Raises:
         ApiError: the parts do not match the request or the announced size. Or the file is compressed, and
@@ -183,7 +183,8 @@ async def store_part(
 ) -> PartRow:
     """Store one part of an upload: the file `data` in the form. Insert the part's row, and return the row.
 
-    After an error, the new object is deleted at once, or later together with the upload.
+    After an error, the new object is deleted at once. But if the row may exist, because the database's
+    response was lost, the object is deleted later together with the upload.
 
     Raises:
         ApiError: the request is not valid. Or the parts would have more bytes than were announced, and the
@@ -217,8 +218,9 @@ async def store_part(
 async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> None:
     """Insert the row of a part. Raises the same errors as `store_part`.
 
-    The announced bytes count towards the storage quota since the upload was created. Clients may send more,
-    for example if they repeat a part, as far as the quota allows.
+    The announced size of the upload has counted towards the storage quota since the upload was created. A
+    client may send more bytes than it announced, for example if it repeats a part, as long as the quota
+    allows it.
     """
     checks = QuotaChecks(deps, upload.tenant)
     limit = (await checks.limits()).stored_bytes

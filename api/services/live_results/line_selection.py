@@ -107,5 +107,8 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the id in a result line, if the line has this custom id."""
+    """Return the bytes that follow the id in a result line if the line has the custom id `custom_id`.
+
+    The caller compares a line with these bytes, so that it need not parse the line.
+    """
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()

@@ -1,6 +1,6 @@
 """Results of a batch while it runs, in input order or as lines settle (get a final result).
 
-In input order, they are the beginning of the later output or error file.
+In input order, the results of a running batch are the beginning of the later output or error file.
 """
 
 import asyncio
@@ -290,8 +290,8 @@ class _Reader:
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
-        In input order, reading continues after the last line that was yielded. If another result has replaced
-        that line in the file, nothing is yielded.
+        In input order, reading continues after the last line that was yielded. If that line is not in the
+        file, because another result has replaced the result that was yielded, nothing is yielded.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.

@@ -274,11 +274,11 @@ class LiveIndex:
                 self._settled += 1
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if this result must replace the result of the line in the index, or if the index has
-        none.
+        """Return True if the index must take this result.
 
-        The rule is the same as when the batch's files are written. A success replaces a failure. Of two
-        successes or two failures, the result in the segment with the smaller key is used.
+        This is so if the index has no result for the line, or if this result replaces the result in the
+        index. The rule is the same as when the batch's files are written. A success replaces a failure. Of
+        two successes or two failures, the result in the segment with the smaller key is used.
 
         Args:
             key: storage key of the segment that contains this result.
@@ -302,11 +302,11 @@ async def open_index(
     space: ColumnSpace,
     refresh_seconds: float,
 ) -> LiveIndex:
-    """Create the index of a running batch. It contains the results that ingestion itself has stored.
+    """Create the index of a running batch. At first, it has only the results that ingestion has stored.
 
     Args:
-        ingested: result of ingestion, the step that read the input. It contains where the plans (lists of
-            lines) are stored.
+        ingested: result of ingestion, the step that read the input. It says where the plans (lists of lines)
+            are stored.
         space: creates the columns of the index.
         refresh_seconds: minimum time between two listings of the batch's segments.
 

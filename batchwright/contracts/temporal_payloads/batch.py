@@ -117,7 +117,8 @@ class BatchOrder(Message):
     def longest_run(self) -> timedelta:
         """Time after which Temporal ends the workflow.
 
-        Usually timers of the workflow end it earlier. But they have no effect while no worker runs.
+        Usually the workflow's own timers end the workflow earlier. But these timers have no effect while no
+        worker runs.
         """
         finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
         return self.deadline - self.created_at + finalizing + _SAFETY_MARGIN

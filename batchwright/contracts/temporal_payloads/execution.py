@@ -24,7 +24,7 @@ class ModelRun(Message):
     """Start argument of a model run: the workflow that sends a batch's lines for one model.
 
     Each activity of the workflow sends one slice, which is a part of the lines. The fields after `policy` are
-    the state of the workflow. They are set when it continues as new.
+    the state of the workflow. They are set when the workflow continues as new.
     """
 
     batch_id: str

@@ -38,9 +38,9 @@ class CallbacksTable(Protocol):
 
         Args:
             id: id of the callback, from the token in its URL.
-            body: None if it is too large to store.
+            body: body of the callback; None if it is too large to store.
             size: length of the body in bytes, even if it is not stored.
-            expires_at: time at which the URL expires. After it, the callback may be deleted.
+            expires_at: time at which the URL expires. After this time, the callback may be deleted.
         """
         ...
 
@@ -52,8 +52,9 @@ class CallbacksTable(Protocol):
         """Return the received callbacks with these ids, except those whose bodies were cleared.
 
         Args:
-            max_bytes: maximum size of all returned bodies together. If there are more, those with the latest
-                `expires_at` are left out. At least one callback is returned, even if its body is larger.
+            max_bytes: maximum size of all returned bodies together. If the bodies are larger, the callbacks
+                with the latest `expires_at` are left out. At least one callback is returned, even if its body
+                alone is larger.
         """
         ...
 

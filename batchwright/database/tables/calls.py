@@ -87,14 +87,20 @@ class CallsTable(Protocol):
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
         """Delete a call, because the caller could not start a batch for it. Return False.
 
-        If a batch has already taken the call as a line, or if the call has ended, keep it and return True:
-        the client gets an answer. If another request has stored the same call again in the meantime, keep it
-        for the other request, and return False.
+        The call is not deleted in these cases:
+
+        - A batch has already taken the call as a line, or the call has ended. The client gets an answer, so
+          return True.
+        - Another request has stored the same call again in the meantime. The call stays for that request.
+          Return False.
         """
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Make the calls that are stored for a batch its lines. It takes no later calls of the group."""
+        """Make the stored calls of a rolling batch its lines, except calls that have ended.
+
+        From now on, the batch collects no further calls of the group.
+        """
         ...
 
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:

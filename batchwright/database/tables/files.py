@@ -20,8 +20,9 @@ _PARSE_INLINE_LIMIT = 500  # number of rows that take about 5 ms
 class FilesTable(Protocol):
     """Table of the files of tenants.
 
-    An expired file counts as missing. Only while a batch needs it as its input, `get` and `page` still return
-    it. A batch needs its input until it has ended and its output files are written.
+    An expired file counts as missing, with one exception: the methods that read files return it while a batch
+    or a schedule needs it as input. A batch needs its input until it has ended and its output files are
+    written.
     """
 
     async def insert(self, row: FileRow) -> None:

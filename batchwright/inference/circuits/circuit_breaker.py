@@ -88,8 +88,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         While the circuit is open, a line may be sent only as a trial. This method then also records that the
-        tenant waits. If the last trial did not succeed and other tenants wait, the tenant of this trial waits
-        longer, so that another tenant can send the next trial.
+        tenant waits. If this tenant sent the last trial without success, and other tenants wait, this tenant
+        has to wait longer, so that another tenant can send the next trial.
         """
         if not self._pause:
             return 0.0
@@ -130,8 +130,9 @@ class CircuitBreaker:
     def _between_trials(self) -> float:
         """Return how many seconds after an unanswered trial the next trial may start.
 
-        It is used for a backend that refused its last request quickly. If a trial then gets no quick answer,
-        the backend is probably processing it. So each such trial makes the pause shorter.
+        This pause applies if the failure that opened the circuit, or that prolonged the pause, came quickly.
+        A backend that refuses a request does so quickly. If a trial gets no quick answer, the backend is
+        therefore probably processing it. So each such trial makes the pause shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 

@@ -172,10 +172,10 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot, so that the next request tries it.
+        """Raise the limits of full backends that may have a free slot, so that the next request tries it out.
 
-        Call this regularly while requests wait. Only the limits of backends that have refused requests
-        because of other clients are raised.
+        A limit is raised only if the backend has refused requests because of other clients. Call this
+        regularly while requests wait.
         """
         for url in urls:
             use = self._usage_of(url)
@@ -199,10 +199,10 @@ class BackendLimits:
                 family.remove_by_labels({"backend": url})
 
     def share(self, urls: Collection[str]) -> None:
-        """Set which backends also serve interactive clients. `urls` has the URLs of these backends.
+        """Set the URLs of the shared backends, which also serve interactive clients.
 
-        The limits of these backends are lowered sooner if responses get slower. If `policy.shared` is True,
-        the limits of all backends are lowered sooner.
+        The limit of a shared backend is lowered sooner if responses get slower. If `policy.shared` is True,
+        all backends are treated as shared.
         """
         self.shared = frozenset(urls)
         for url, use in self._uses.items():

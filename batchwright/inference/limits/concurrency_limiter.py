@@ -134,7 +134,8 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. No permit is granted then.
-                A slice that checked the memory itself would always take again what it frees.
+                This is checked before a permit is granted, not by the slice that gets the permit. Otherwise a
+                slice that frees memory would always use this memory itself, and other slices would get none.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room

@@ -119,8 +119,9 @@ class FleetRates(EffectiveRates):
     async def other_queue(self, model: str, queue: str) -> str:
         """Return the task queue to which the model's slices must move from `queue`; empty if they can stay.
 
-        The rates are read from the table first, because workers with different rates would move a slice back
-        and forth. If the rates cannot be read, the result is empty.
+        If the known rates require a move, the rates are read again from the table. Otherwise two workers that
+        know different rates would move a slice back and forth. If the rates cannot be read, the result is
+        empty.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""

@@ -55,9 +55,10 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a `capped` tenant if it is no longer at a limit.
+        """Return the weight of a tenant in `capped` if the tenant may send again.
 
-        If the tenant is still at a limit, store this limit in `capped_by` and return None.
+        If the tenant, or the API key of each of its waiting requests, is still at a limit, store this limit
+        in `capped_by` and return None.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)

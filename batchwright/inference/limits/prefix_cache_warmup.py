@@ -1,8 +1,8 @@
 """Prefix groups of one model: lines with the same system prompt, which backends keep in their prefix caches.
 
 Until a backend has responded to a first line of a group, it computes the group's system prompt again for each
-line. Therefore the first line of a group is sent alone. Until it has a response, lines of other groups are
-sent.
+line. Therefore the first line of a group is sent alone. While this line has no response, lines of other
+groups are sent.
 """
 
 import math

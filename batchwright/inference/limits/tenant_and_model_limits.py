@@ -170,8 +170,8 @@ class TenantAndModelLimits:
     Attributes:
         shares: weights, caps and rates of tenants.
         model_rates: how much may be sent per minute to each model. A missing model has no limit.
-        of_tenants: number of requests in flight by tenant, over all models. The limiter updates it.
-        of_keys: number of requests in flight by API key. The limiter updates it.
+        of_tenants: number of requests in flight by tenant, over all models. `ConcurrencyLimiter` updates it.
+        of_keys: number of requests in flight by API key. `ConcurrencyLimiter` updates it.
     """
 
     def __init__(
@@ -297,10 +297,11 @@ class TenantAndModelLimits:
         is 0, the average does not change.
 
         Args:
-            charge: the result of `charge`.
+            charge: the result of the method `charge`.
             used: number of tokens that the request has used, or a better estimate of this number.
-            most_of_model: None if the backend reported `used`. If `used` is an estimate, the maximum number
-                of tokens to take from the rate of the model; the average then does not change.
+            most_of_model: None if the backend reported `used`. A number if `used` is an estimate: the
+                greatest number of tokens to take from the rate of the model. The average then does not
+                change.
         """
         of_model = used if most_of_model is None else min(used, most_of_model)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)

@@ -123,7 +123,8 @@ class Catalog:
     def trusted(self) -> Sequence[BackendConfig]:
         """Backends that are configured in the registry file or the settings.
 
-        A stored API key may be sent only to the hosts of these backends.
+        A stored API key may be sent only to the hosts of these backends. Otherwise a change at run time could
+        send the key to another host.
         """
         return self._changes.trusted
 

@@ -37,9 +37,9 @@ class BatchList(Protocol):
             after: id of a batch. The page has the batches that are older than this batch. None for the first
                 page.
             filters: conditions that the batches meet.
-            before: id of a batch, to page towards newer batches. The page has the batches that are just newer
-                than this batch, and the second item is True if even newer batches exist. The filters must
-                contain a model, an endpoint or metadata.
+            before: id of a batch, to page towards newer batches. The page has the batches that come directly
+                before this batch in the list, and the second item is True if there are even newer batches.
+                The filters must contain a model, an endpoint or metadata.
         """
         ...
 

@@ -1,7 +1,8 @@
 """Convert records of the table of batches to BatchRow, and combine the counts of a batch by model.
 
 While a batch is live, its row counts only the lines that got their result during ingestion. Workers report
-the counts of all other lines to another table. When the row of a live batch is read, these counts are added.
+the counts of all other lines to another table. When the row of a live batch is read, the counts from the
+other table are added.
 """
 
 from datetime import datetime
@@ -49,8 +50,8 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
     Args:
         models: counts in the row of the batch.
         planned: final counts of the models whose lines were sent to backends. Lines of all other models got
-            their results when the input was read, so those that are not completed count as failed. If
-            `planned` is None, `models` is returned.
+            their results when the input was read. Lines of these other models that are not completed
+            therefore count as failed. If `planned` is None, `models` is returned.
     """
     if planned is None:
         return models
@@ -95,7 +96,7 @@ _WAITING = TypeAdapter(list[WaitingRow])
 
 
 class _Columns(BaseModel):
-    """Columns of a row in the table of batches. JSON columns are read as text and parsed here."""
+    """Columns of a row in the table of batches. JSON columns are read as text, and this class parses them."""
 
     tenant: str
     batch_id: str = Field(alias="id")
@@ -160,8 +161,8 @@ class _Columns(BaseModel):
     def usage(self) -> Usage:
         """Tokens of all models together.
 
-        While the batch runs, the numbers come from the workers' reports. After its end, they come from its
-        row.
+        While the batch runs, the numbers come from the workers' reports. After the batch has ended, they come
+        from the batch's row.
         """
         if self.reported_usage is None:
             return Usage.model_validate(self, from_attributes=True)

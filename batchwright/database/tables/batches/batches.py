@@ -73,15 +73,17 @@ class BatchesTable(Protocol):
     async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
         """Count a pause or a resume of a batch, and return True.
 
-        Return False without a change if `most` of them were counted before, or if the batch has ended.
+        If the batch already has `most` counted pauses and resumes, or has ended, change nothing and return
+        False.
         """
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
-        If there is no such batch, or if the recorded state is final (`written` or `failed`), nothing changes.
-        Only `written` replaces `failed`, because an attempt may still succeed after it was given up.
+        If there is no such batch, or if the recorded state is `written`, nothing changes. If the recorded
+        state is `failed`, only `written` replaces it, because an attempt may still succeed after it was given
+        up.
         """
         ...
 

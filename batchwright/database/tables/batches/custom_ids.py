@@ -65,7 +65,7 @@ class CustomIdsTable(Protocol):
         Args:
             after: id of the batch after which to continue; None for the first page.
             filters: other conditions for the batches. The search is faster with metadata, a model or an
-                endpoint, because only batches that have them are examined.
+                endpoint, because only batches that meet these conditions are examined.
         """
         ...
 

@@ -81,7 +81,7 @@ class DeadLettersTable(Protocol):
     async def claim(
         self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
     ) -> bool:
-        """Assign dead letters to a new batch that will retry them, insert its input file, and return True.
+        """Assign dead letters to a new batch that will retry them, insert the row `file`, and return True.
 
         If one of the dead letters is already assigned or no longer exists, change nothing and return False.
 

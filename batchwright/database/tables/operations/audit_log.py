@@ -121,9 +121,9 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return how many entries after `position` retention has deleted.
+        """Return how many of the entries after `position` retention has deleted.
 
-        A reader that has read the log up to `position` can no longer read them.
+        A reader that has read the log up to `position` can no longer read these entries.
         """
         oldest = self.latest + 1 if self.oldest is None else self.oldest
         return max(0, oldest - position - 1)
@@ -145,18 +145,19 @@ class AuditLogTable(Protocol):
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        """Return the oldest and the latest position in the log, and up to which id all actions have ended.
+        """Return the oldest and latest position in the log, and the id below which all actions have ended.
 
-        An action without an outcome counts as running if it began after `running_since`. Repairs by the
-        consistency check take longer: they count as running for a day more.
+        An action without an outcome counts as running if it began after `running_since`. A repair by the
+        consistency check takes longer: it counts as running if it began after the time one day before
+        `running_since`.
         """
         ...
 
     async def id_at(self, position: int) -> str | None:
         """Return the id of the entry at a position; None if the entry is deleted or does not exist yet.
 
-        A restore of the database from a backup loses the newest entries. Their positions are then used again,
-        with other ids.
+        If the database is restored from a backup, its newest entries are lost. Later entries then have the
+        same positions, but other ids. So a caller that knows an id can find out if its entry was lost.
         """
         ...
 

@@ -69,9 +69,10 @@ class ForecastsTable(Protocol):
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        A forecast is not stored if the batch already has one that was made less than ten seconds before `at`,
-        or at most a minute after it. So usually only one of several workers stores its forecasts. If that
-        worker ends, another worker takes over.
+        The forecast of a batch is not stored if another one for this batch was made less than ten seconds
+        before `at`, or at most a minute after `at`. So usually only one of several workers stores forecasts.
+        If that worker ends, the forecasts of another worker are stored. A stored forecast that is more than a
+        minute later than `at` is replaced, because it was made by a worker whose clock was ahead.
         """
         ...
 

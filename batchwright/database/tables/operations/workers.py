@@ -59,9 +59,9 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_load(self, process: str, loads: Sequence[BackendLoad]) -> None:
-        """Replace the stored counts of requests that an API process has in flight for waiting clients.
+        """Store how many requests an API process has in flight for waiting clients.
 
-        `loads` has at most one item for each backend.
+        The earlier numbers of this process are replaced. `loads` has at most one item for each backend.
         """
         ...
 
@@ -74,9 +74,10 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
-        """Replace the stored requests and tokens per minute of the interactive calls of an API process.
+        """Store the rates of the interactive calls of one API process, in place of those it reported before.
 
-        `rates` has at most one item for each tenant and each model.
+        A rate is the number of requests and of tokens per minute. `rates` has at most one item for each
+        tenant and each model.
         """
         ...
 

@@ -294,9 +294,10 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that a batch with `requested` would exceed now; None if it would exceed none.
+        """Return the quota because of which a batch cannot reserve `requested` now; None if it can.
 
-        If `waits` is True, a quota is also returned while earlier batches of the tenant wait for it.
+        A batch cannot reserve if the tenant would exceed the quota. If `waits` is True, the batch also cannot
+        reserve while earlier batches of the tenant wait for a quota.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

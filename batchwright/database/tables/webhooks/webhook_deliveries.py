@@ -103,7 +103,8 @@ class WebhookDeliveriesTable(Protocol):
     async def record_start(self, delivery: UnstartedDelivery) -> None:
         """Record that the workflow of the delivery was started.
 
-        If `replay` was called after the caller read `delivery`, nothing changes.
+        If `replay` was called after the caller read `delivery`, nothing changes. A workflow for the replay
+        must then still be started.
         """
         ...
 
@@ -134,7 +135,8 @@ class WebhookDeliveriesTable(Protocol):
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
         """Record that a pending delivery has failed because of `reason`, and will not be attempted again.
 
-        If it is about a job, its stored body is deleted.
+        If the delivery is about a job (a call of the route `/queue`), the stored body of the delivery is
+        deleted.
         """
         ...
 
@@ -179,11 +181,12 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` old deliveries and at most `limit` old endpoints. Return the number of rows.
+        """Delete at most `limit` old deliveries and `limit` old endpoints. Return how many rows were deleted.
 
-        A row is old if it was created at the time `before` or earlier. A pending delivery is deleted only if
-        its workflow cannot still run: it was never started, or was started at that time or earlier. An
-        endpoint is deleted only if it belongs to one batch and this batch has no row.
+        A row is old if it was created at the time `before` or earlier. Two kinds of old rows are not deleted:
+
+        - A pending delivery whose workflow was started after `before`, because the workflow may still run.
+        - An endpoint for all batches of a tenant, or for a batch that still has a row.
         """
         ...
 
