@@ -14,17 +14,20 @@ _CHANGES_OF_A_LIFE = 1_000  # further ones until the batch must have ended, even
 
 
 def allowed_changes(order: BatchOrder, at: datetime) -> int:
-    """Return how many pauses and resumes of a batch are allowed until the time `at`, all together."""
+    """Return how many pauses and resumes of a batch, counted together, are allowed until the time `at`."""
     return FREE_CHANGES + max((at - order.created_at) // change_interval(order), 0)
 
 
 def seconds_to_next_change(order: BatchOrder, at: datetime) -> int:
-    """Return the seconds, rounded up, after which one more pause or resume is allowed than at time `at`."""
+    """Return the seconds from the time `at` until one more pause or resume is allowed, rounded up."""
     interval = change_interval(order)
     return math.ceil((interval - (at - order.created_at) % interval).total_seconds())
 
 
 def change_interval(order: BatchOrder) -> timedelta:
-    """Return the time in which one more pause or resume becomes allowed."""
+    """Return how long it takes until one more pause or resume of the batch becomes allowed.
+
+    The longer the batch may run, the longer the interval.
+    """
     longest = order.deadline - order.created_at + timedelta(seconds=order.policy.finalize_patience_seconds)
     return max(longest / _CHANGES_OF_A_LIFE, timedelta(seconds=1))

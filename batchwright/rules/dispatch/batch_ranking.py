@@ -129,8 +129,9 @@ class BatchSchedule:
         self._updated_at = -math.inf
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return the ranks of the model's batches: the order in which they send. They stay the same until the
-        next call of `update`.
+        """Return the ranks of the model's batches, which decide the order in which these batches send lines.
+
+        The ranks stay the same until the next call of `update`.
         """
         return self._ranks.get(model) or BatchRanks()
 
@@ -142,9 +143,9 @@ class BatchSchedule:
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches, which may be missing in `batches`. Any other batch that is no
-                longer in `batches` counts as done: its remaining lines are taken as settled (they have a
-                result).
+            paused: ids of the paused batches. They may be missing in `batches`. If another batch was in
+                `batches` at the last call and is missing now, its remaining lines are counted as settled
+                (they have a result).
         """
         self._measure(batches, now, paused)
         self._updated_at = now
@@ -166,9 +167,9 @@ class BatchSchedule:
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
         """Add the lines that settled (got a result) since the last update to the rates of the priorities.
 
-        If a batch is no longer in `batches`, its remaining lines count as settled, unless it is paused or its
-        deadline has passed. The number of such lines is limited, because the batch may instead have been
-        cancelled.
+        If a batch is no longer in `batches`, its remaining lines count as settled. They do not count if the
+        batch is paused, or if its deadline has passed. The number of lines that are counted in this way is
+        limited, because the batch may have been cancelled instead.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}
@@ -194,7 +195,10 @@ class BatchSchedule:
         self._batches = listed
 
     def _rate(self, group: tuple[str, str, int]) -> float:
-        """Return how many lines per second the priority `group` sends; 0 if this is not known yet."""
+        """Return how many lines per second the batches in `group` send together; 0 if this is not known yet.
+
+        `group` is a model, a tenant and a priority.
+        """
         lines, seconds = self._recent.get(group, (0.0, 0.0))
         return lines / seconds if seconds >= _MIN_RATE_SECONDS else 0.0
 

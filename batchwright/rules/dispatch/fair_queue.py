@@ -48,11 +48,11 @@ class _TenantUsage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set `share` after the tenant's weight has changed, and scale `clock`, so that the tenant keeps its
-        lead.
+        """Set `share` after the tenant's weight has changed, and adapt `clock` to the new weight.
 
-        The lead is the difference between `clock` and `present`, the clock of the tenant that got the last
-        permit. It still stands for the same number of requests in flight.
+        The lead of a tenant is the difference between `clock` and `present`, the clock of the tenant that got
+        the last permit. `FairShare` converts a lead to a number of requests in flight. The new `clock` keeps
+        this number the same, so the tenant has no advantage or disadvantage from the change.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -69,8 +69,9 @@ class FairShare:
     Whole numbers of requests rarely match the weights exactly, and there may be more tenants than permits.
     Therefore each tenant also has a clock, which advances by 1 / weight seconds per second for each request
     in flight. The lead of a tenant is the difference between its clock and the clock of the tenant that got
-    the last permit. With the weight 1, a lead of 5 s counts as one more request in flight, and a longer lead
-    as more, but always as less than two. A negative lead counts in the same way as fewer requests.
+    the last permit. With the weight 1, a lead of 5 s counts as one more request in flight. A longer lead
+    counts as more than one request, but always as less than two. A negative lead counts in the same way as
+    fewer requests.
 
     When a tenant begins to wait, its clock is raised to the lowest clock of two groups: the waiting tenants,
     and the tenant that got the last permit. So it gets no advantage for the time when it sent less than its
@@ -145,8 +146,9 @@ class FairShare:
         """Record that a request of the tenant is no longer in flight.
 
         Args:
-            is_contended: False if no tenant waits for the permit. The tenant has then taken nothing from
-                others, so its lead is forgotten: leads are measured from its clock from now on.
+            is_contended: False if no tenant waits for the permit that becomes free. The tenant has then taken
+                nothing from other tenants, so a positive lead of the tenant is forgotten: from now on, all
+                leads are measured from this tenant's clock.
         """
         usage = self._usages[tenant]
         usage.advance(now)

@@ -90,8 +90,10 @@ class _ModelRate:
         return sum(each.left for each in self.waiting) > self.pending
 
     def restart(self) -> None:
-        """Begin a new measurement after an idle period. Past measurements get less weight, because the new
-        lines may take longer or shorter.
+        """Begin a new measurement after an idle period.
+
+        From now on, earlier measurements get less weight than before, because the new lines may take longer
+        or shorter than the earlier ones.
         """
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
@@ -103,8 +105,8 @@ class _ModelRate:
         Args:
             done: work of the lines that got a result, as a number of average lines.
             started: by how much the number of requests in flight has grown since the last measurement. These
-                requests are partly done, so a part of their work is added. If durations vary much, this part
-                is small, because short requests end first.
+                additional requests are partly done, so a part of their work is added to `done`. If durations
+                vary much, this part is small, because short requests end first.
             passed: seconds since the last measurement.
         """
         if passed <= 0:
@@ -242,11 +244,14 @@ class Forecaster:
     def _expected_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], done: float
     ) -> dict[ModelOfBatch, float]:
-        """Divide the work that was done since the last call of `observe` between the batches by their shares.
+        """Return how many lines each batch would have settled if its lines were average.
 
-        Return for each batch how many lines it would have settled if its lines were average. Each priority of
-        a tenant gets the work of its share. Within a priority, the work is divided in proportion to the lines
-        that really got a result. The order of the batches is not used, because it may have changed meanwhile.
+        The work `done` since the last call of `observe` is divided in two steps:
+
+        1. Between the priorities of all tenants, by the shares of the capacity that they had at the last
+           call.
+        2. Between the batches of a priority, in proportion to the lines that really got a result since the
+           last call. The order of the batches is not used, because it may have changed meanwhile.
 
         Args:
             done: work of all lines of the model that got a result since then. A line of average work counts
@@ -276,9 +281,9 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines of each batch were settled (got a result) since the last call of `observe`.
 
-        Only batches that were known at the last call are counted. If a batch is no longer in `work`, its last
-        lines were settled, or it was paused or cancelled. Its remaining lines are then counted as settled,
-        but at most as many lines as are usually settled in `passed` seconds.
+        Only batches that were known at the last call are counted. If a batch is no longer in `work`, it is
+        complete, paused or cancelled, and the call does not know which. The batch's remaining lines are then
+        counted as settled, but at most as many lines as the batch usually settles in `passed` seconds.
         """
         present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}

@@ -107,8 +107,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return a number of seconds within which a batch of the queue is very unlikely to be done.
 
-        It assumes the best case: the batch goes before all other batches of its priority. Even then, the
-        batch takes longer than the result with a probability of 90 %.
+        The forecast assumes the best case: the batch goes before all other batches of its priority. Even
+        then, the batch takes longer than the result with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -120,18 +120,18 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return how many seconds the requests of a batch still take after its last line was sent.
+        """Return within how many seconds after its last line was sent all requests of a batch end.
 
-        They all end within this time with the given probability. When the last line is sent, the batch is the
-        first of its priority, so all requests in flight of this priority may belong to it.
+        They end within this time with the given probability. When the last line is sent, the batch is the
+        first of its priority. So all requests in flight of this priority may belong to the batch.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect in the forecast of a batch's last line, such as 0.2 for 20 %.
+        """Return the relative error to expect in a forecast of when a batch's last line is sent.
 
-        The time at which this line is sent is forecast.
+        Example: 0.2 means 20 %.
 
         Args:
             work: the lines of the batch.

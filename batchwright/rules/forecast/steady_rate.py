@@ -1,5 +1,6 @@
-"""Measure how fast a model settles lines when only the model itself is the limit, for forecasts of new
-batches.
+"""Measure how fast a model settles lines while nothing else, such as a tenant's cap, limits the rate.
+
+Forecasts of new batches use this rate.
 """
 
 import math

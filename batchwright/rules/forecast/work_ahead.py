@@ -38,7 +38,9 @@ class SharedCapacity:
         self._weights = [0.0, *accumulate(share.weight for share in by_end)]
 
     def work_done_when(self, work: float, weight: float) -> float:
-        """Return how much work all owners have done when one owner has done `work`, which is included.
+        """Return how much work all owners together have done when one owner has done `work`.
+
+        The result includes `work`.
 
         Example: for the first of two owners with equal weights, the result is twice `work`.
 
@@ -64,7 +66,8 @@ class UnsettledWork:
     Attributes:
         began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
         weight: weight of the batch's tenant.
-        limited: True if the tenant or the API key has a limit of its own on what is sent to backends.
+        limited: True if the tenant has a rate limit or a cap on requests in flight, or if the API key of the
+            batch has such a cap.
     """
 
     tenant: str
@@ -112,14 +115,14 @@ class WorkUntil:
         self._in_model = SharedCapacity(models)
 
     def last_line_of(self, work: UnsettledWork) -> float:
-        """Return how much work is done until this batch's last line is sent, in average lines of the model.
+        """Return how much work all tenants have done when this batch's last line is sent.
 
-        The result includes the work of the batch itself.
+        The unit is one average line of the model. The result includes the work of the batch itself.
         """
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return how much work is done until this batch's last line is sent, in the best case.
+        """Return how much work all tenants have done when this batch's last line is sent, in the best case.
 
         In the best case, the batch goes before all other batches of its tenant that have the same priority.
         The unit is one average line of the model. The result includes the work of the batch itself.

@@ -2,13 +2,15 @@
 
 Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
 together. If a backend rejects requests at any concurrency, its rejections do not lower the limit
-(`backend_load.py`). Every other change is a trial (`limit_trial.py`).
+(`backend_load.py`). Every other change is a trial: later responses show if it is kept or undone
+(`limit_trial.py`).
 
 Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the
-first responses of the next batch are its shortest ones. Neither of them shows how busy the backend is.
+first responses of the next batch are its shortest ones. Such responses do not show how busy the backend is.
 
 A backend may serve other callers first, and refuse requests while they use its slots (`LoadSignal.BUSY`).
-Such a refusal is no overload. It starts a second limit, which follows the free slots (`FreeSlots`).
+Such a refusal does not mean that the backend is overloaded. After the first such refusal, a second limit also
+applies: the number of slots that the other callers leave free (`FreeSlots`).
 """
 
 import math
@@ -145,9 +147,9 @@ class AdaptiveLimit:
     def _on_fallen_load(self, now: float) -> LimitChange | None:
         """Undo a decrease that is still being tested, and ignore responses until the load is steady again.
 
-        When a batch ends, fewer requests are in flight, and the last responses are the longest ones. They do
-        not show that the backend is slow. If the decrease stayed, the next batch would start with a limit
-        that is too low. Return why the limit changed; None if it did not change.
+        When a batch ends, fewer requests are in flight, and the last responses are the longest ones. These
+        long responses do not show that the backend is slow. If the decrease stayed, the next batch would
+        start with a limit that is too low. Return why the limit changed; None if it did not change.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -255,7 +257,10 @@ class AdaptiveLimit:
         return change
 
     def _on_slow_window(self, now: float) -> LimitChange | None:
-        """Decrease the limit if responses were slow for long enough. Otherwise wait for the next window."""
+        """Decrease the limit if responses were slow for long enough, and return the reason.
+
+        Otherwise return None, start a new window, and remember since when responses have been slow.
+        """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
         if now - since < _HICCUP_SECONDS or not meter.is_enough_to_see(DECREASE_EFFECT):

@@ -113,9 +113,9 @@ class RejectionHistory:
     def ineffective_decrease_from(self) -> int:
         """Return the highest recorded concurrency if lower concurrency did not reduce rejections, else 0.
 
-        Concurrency is the number of requests in flight when a request was sent. It did not matter if the
-        backend rejects about the same fraction of requests at low and at high concurrency. This fraction is
-        then stored in `usual`, and the recorded outcomes are deleted.
+        Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. This
+        fraction is then stored in `usual`, and the recorded outcomes are deleted.
 
         The result is also 0 if there are too few outcomes to decide.
         """
@@ -142,12 +142,12 @@ class RejectionHistory:
 
 
 class FreeSlots:
-    """Limit of requests in flight for a backend that serves other clients first and refuses what exceeds its
-    slots.
+    """Limit of requests in flight for a backend that serves other clients first, and refuses requests while
+    all its slots are in use.
 
     A refusal is quick and harmless, and it shows exactly how many requests the backend accepts now. So free
-    slots are found by sending more requests: each response raises the limit a little. A response raises it by
-    more if the backend has refused no request for as long as a response usually takes.
+    slots are found by sending more requests: each response raises the limit a little. If the last refusal is
+    longer ago than a response usually takes, each response raises the limit by more.
 
     If no response arrives for a long time, `search` raises the limit.
     """
@@ -176,10 +176,11 @@ class FreeSlots:
         self._answered_at = now
 
     def search(self, now: float, response_seconds: float) -> bool:
-        """Raise the limit by 1 if no response has arrived for a long time.
+        """Raise the limit by 1 to find a free slot, if no response has arrived for a long time.
 
-        Return True if the limit was raised. Call this regularly while the whole limit is used.
-        `response_seconds` is the usual duration of a request; 0 if unknown.
+        Return True if the limit was raised. It is not raised shortly after a refusal or after an earlier call
+        that raised it. Call this regularly while the whole limit is used. `response_seconds` is the usual
+        duration of a request; 0 if unknown.
         """
         if now - self._answered_at < max(_SILENT_SECONDS, _SILENT_RESPONSES * response_seconds):
             return False

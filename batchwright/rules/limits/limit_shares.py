@@ -22,8 +22,9 @@ def left_to_batches(limit: int, interactive: float) -> int:
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return the part of a rate per minute that one API process may use for interactive calls.
 
-    A tenth of the rate is always left to batches. The API processes share the other nine tenths, but at least
-    1 per minute. This process may use what the other processes do not use, but at least an equal part.
+    A tenth of the rate is always left to batches. The API processes share the rest, which is at least 1 per
+    minute for all of them together. This process may use what the other processes leave of the rest. If they
+    leave less than an equal part of the rest, this process may still use an equal part.
 
     Args:
         others: how much the calls of all other API processes use, per minute.

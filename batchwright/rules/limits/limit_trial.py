@@ -163,7 +163,8 @@ class TrialSchedule:
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
         """Test no increase of the limit for some time, because more requests than `good_limit` were too many.
 
-        If `good_limit` is far below the best one so far, the next increase goes further than usual.
+        The next increase after this pause goes further than usual if `good_limit` is less than half of the
+        highest good limit of the recent past.
         """
         self._best_limit = max(good_limit, self._best_limit * _BEST_LIMIT_DECAY)
         far_below = good_limit < self._best_limit / 2
@@ -174,7 +175,8 @@ class TrialSchedule:
 def slow_factor(slower: float) -> float:
     """Return the factor by which the limit is lowered if responses take `slower` times as long as usual.
 
-    It is 1 / `slower` within bounds. If a crowded backend takes twice as long as usual, it works on half of
-    the requests, and the other half waits in its queue.
+    The factor is 1 / `slower` within bounds. Example: if a crowded backend takes twice as long as usual, the
+    backend works on half of the requests, and the other half waits in its queue. So half of the requests are
+    enough to keep the backend busy.
     """
     return min(max(1 / slower, _MIN_DECREASE_FACTOR), DECREASE_FACTOR)

@@ -76,8 +76,8 @@ class RateTable:
     def is_shared(self, model: str) -> bool:
         """Return True if the model shares a rate with other models.
 
-        It does if it has no rate of its own and there is a rate over all models. The shared rate is the rate
-        over all models minus the rates of single models.
+        A model shares a rate if it has no rate of its own and if there is a rate over all models. The shared
+        rate is the rate over all models minus the models' own rates.
         """
         return self.overall_rate > 0 and not self.own_rate(model)
 

@@ -33,8 +33,8 @@ class MeasurementWindow:
     Attributes:
         levels: sum of the responses' latency levels.
         peak: highest number of requests in flight.
-        slow_since: start of the slow windows directly before this one, which alone did not prove that the
-            backend is slow; infinity if there are none.
+        slow_since: start of the first of the slow windows directly before this one; infinity if there are
+            none. Those windows did not yet prove that the backend is slow.
     """
 
     since: float
@@ -64,9 +64,9 @@ class LatencyBaseline:
 
     A kind is a group of comparable responses: the same model and about the same length. The logarithm of a
     response's seconds is modelled as a sum: the level of the backend, the usual offset of the response's
-    kind, and noise. All kinds share one level. So ten long responses after ten short responses do not look
-    like a slowdown. Responses of one model also show how slow the backend is for other models. The baseline
-    follows lower levels quickly and higher levels slowly.
+    kind, and noise. Because of the offsets, ten long responses after ten short responses do not look like a
+    slowdown. All kinds share one level, so responses of one model also show how slow the backend is for other
+    models. The baseline follows lower levels quickly and higher levels slowly.
     """
 
     def __init__(self) -> None:
@@ -96,13 +96,14 @@ class LatencyBaseline:
         """End the current window of responses.
 
         The usual offset of each kind of response in the window is updated. The baseline, which is the usual
-        latency level, moves towards `level`. Its speed depends on the difference between the two levels:
+        latency level, moves towards `level`. How fast the baseline moves depends on its difference to
+        `level`:
 
-        - If the difference is at most two standard errors, it moves slowly, because the difference may be
-          chance.
-        - If `level` is lower by more than that, it moves slowly by two standard errors and quickly by the
-          rest.
-        - If `level` is higher by more than that, it moves very slowly.
+        - If the difference is at most two standard errors, the baseline moves slowly, because the difference
+          may be chance.
+        - If `level` is lower by more than two standard errors, the baseline moves slowly because of the first
+          two standard errors, and quickly because of the rest of the difference.
+        - If `level` is higher by more than two standard errors, the baseline moves very slowly.
 
         Args:
             level: mean latency level of the window's responses.
@@ -206,7 +207,8 @@ class ResponseMeter:
         """Return True if most of the first requests have ended.
 
         The first requests are those that were in flight when the first response arrived. The result is also
-        True if they take much longer than the usual response time. It is False before the first response.
+        True if the first requests take much longer than the usual response time. Before the first response,
+        the result is False.
         """
         first = self._first
         if first is None:
@@ -229,34 +231,38 @@ class ResponseMeter:
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_tell(self, difference: float, limit: float) -> float:
-        """Return how many responses a time window needs, to compare its latency level with the usual one.
+        """Return how many responses a window needs before its latency level is compared with the baseline.
 
-        With fewer responses, a difference between the two levels could be chance.
+        The latency level is the logarithm of a response's seconds, corrected for the kind of request. The
+        baseline is the usual level. With fewer responses, a difference between the window's level and the
+        baseline could be chance.
 
         Args:
-            difference: the smallest difference between the level of the window and the usual level (the
-                baseline) that must be noticed.
-            limit: maximum number of requests in flight. With a low limit, a window has few responses.
+            difference: the smallest difference between these two levels that must be noticed.
+            limit: maximum number of requests in flight. With a low limit, a window has few responses, so
+                fewer responses are required.
         """
         least = min(max(_WINDOW_RESPONSES, limit / 2), _TRIAL_RESPONSES)
         return max(least, (self.noise or 0.0) * (_CERTAINTY / difference) ** 2)
 
     def responses_to_see(self, effect: float) -> float:
-        """Return how many responses each of two time windows needs, to compare their latency levels.
+        """Return how many responses each of two time windows needs before their latency levels are compared.
 
-        With fewer responses, a difference between the mean levels of the two windows could be chance.
+        The latency level is the logarithm of a response's seconds, corrected for the kind of request. With
+        fewer responses, a difference between the mean levels of the two windows could be chance.
 
         Args:
-            effect: the smallest difference between the two levels that must be noticed. A latency level is
-                the logarithm of a response's seconds, corrected for the kind of request.
+            effect: the smallest difference between the two mean levels that must be noticed.
         """
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def is_enough_to_see(self, effect: float) -> bool:
         """Return True if the current window, which was slow, proves that the backend is slow.
 
-        One of two proofs is enough. The window has at least as many responses as `responses_to_see` returns
-        for `effect`. Or its latency level is too far above the usual level to be chance.
+        The window is a proof in two cases:
+
+        - It has at least as many responses as `responses_to_see(effect)` returns.
+        - Its latency level is so far above the usual level that the difference cannot be chance.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
         return excess > _BEYOND_CHANCE * self.error or self.window.responses >= self.responses_to_see(effect)
