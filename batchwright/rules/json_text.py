@@ -55,10 +55,10 @@ def storable_json(text: str) -> str:
 
 
 def replace_lone_surrogates(body: bytes) -> bytes:
-    """Return the JSON text with U+FFFD in place of each lone surrogate. Its length stays the same.
+    """Return the JSON text with U+FFFD in place of each lone surrogate.
 
-    If there is no lone surrogate, the same object `body` is returned. Use the result only for reading. Send
-    and store `body` itself.
+    The result has the same length as `body`. If there is no lone surrogate, the same object `body` is
+    returned. Use the result only for reading. Send and store `body` itself.
     """
     if b"\\u" not in body:
         return body
@@ -191,7 +191,7 @@ def check_nesting(text: bytes, most: int = MAX_NESTING) -> None:
 def _outside_strings(text: bytes) -> bytes:
     """Return the bytes of a JSON text that are not in strings. The text must contain no escapes.
 
-    The text is read in slices, because millions of short strings would need much memory together.
+    The text is read in parts, because millions of short strings would need much memory together.
     """
     if b'"' not in text:
         return text

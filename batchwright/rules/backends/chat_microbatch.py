@@ -95,9 +95,7 @@ class ChatAdapter:
 
 @contextmanager
 def _isolated() -> Generator[None]:
-    """Context manager for calls of the operator's code. It turns every exception of them into
-    MicrobatchFailed.
-    """
+    """Context manager for calls of the operator's code. Turns the code's exceptions into MicrobatchFailed."""
     try:
         yield
     except BaseException as error:

@@ -69,7 +69,7 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 class _Gateways(RegistryEntry):
     """Validates the settings of one gateway, a backend that serves all models in its own model list.
 
-    `backends` contains only this gateway. The key is the index of the gateway in the configured list, so that
+    `backends` contains only this gateway. Its key in `backends` is its index in the configured list, so that
     error messages name this index.
     """
 

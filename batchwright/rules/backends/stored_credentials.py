@@ -1,7 +1,7 @@
 """Check which stored keys and certificates a model may use after a change at run time.
 
 Only the registry file decides which host receives a stored key or client certificate. A change at run time
-can change where requests go, and must not be able to send a key to another host.
+may change where requests go, but it must never send a key to another host.
 """
 
 from collections.abc import Sequence, Set
@@ -120,9 +120,15 @@ def _find_other_host(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> bool:
     """Return True if requests to the backend may contain a credential.
 
-    The result is True for a gateway (a backend for all models), because it gets the key
-    BATCHWRIGHT_BACKEND_API_KEY. It is also True if the registry file sets a header for the same URL, because
-    the header may contain a credential.
+    There are three such cases:
+
+    - The backend's configuration names an API key or a client certificate.
+    - The backend is a gateway (a backend for all models). It gets the key BATCHWRIGHT_BACKEND_API_KEY.
+    - A backend in `trusted` has the same URL and sets the same header to the same value. The header may
+      contain a credential.
+
+    Args:
+        trusted: the backends in the registry file and in the settings.
     """
     headers = _headers_of(backend)
     return any(other.url == backend.url and headers & _headers_of(other) for other in trusted) or bool(

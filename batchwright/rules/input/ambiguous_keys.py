@@ -63,8 +63,8 @@ class LineTemplates:
 
     If a line passes the full check, the text from its `"body"` to its prompt and the text after its prompt
     are stored as a template. A later line with the same two texts needs no full check. The text before
-    `"body"` may differ, because it contains the line's id. Its quotes are counted, to make sure that it
-    contains no other key.
+    `"body"` may differ, because it contains the line's id. The quotes before `"body"` are counted, to make
+    sure that no unknown key comes before it.
     """
 
     def __init__(self, field: str) -> None:
@@ -120,9 +120,9 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quote characters come before the body of a line: four for each field in `fast`.
+    """Return how many quotes a line has before its `"body"` if exactly its other fields come before the body.
 
-    The number is right only if all three fields (`custom_id`, `method` and `url`), and no others, come before
-    the body.
+    The number is four for `custom_id`, and four for each of `method` and `url` that `fast` has. If the line
+    has another number of quotes there, for example because of an unknown key, it needs the full check.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

@@ -25,12 +25,12 @@ class CustomIdPart(NamedTuple):
     """Fingerprints of up to 262,144 custom ids.
 
     The hash of a custom id is the SHA-256 of `salt` and the id in UTF-8. The first two bytes of the hash are
-    a number, the place. With `n` buckets, the id belongs to the bucket with the index `place * n // 65536`.
+    the number `place`. With `n` buckets, the id belongs to the bucket with the index `place * n // 65536`.
     The next six bytes of the hash are the fingerprint. The fingerprints in a bucket have no order. The SQL
     function `contains_custom_id` searches in the same way.
 
     Attributes:
-        bucket_bytes: size of each bucket. Buckets with fewer fingerprints end with zeros.
+        bucket_bytes: size of a bucket, the same for all buckets. A bucket that is not full ends with zeros.
         buckets: all buckets, one after the other.
     """
 

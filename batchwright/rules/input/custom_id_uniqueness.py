@@ -15,7 +15,7 @@ class LineIds:
     """Finds `custom_id`s that occur more than once in an input.
 
     The first million ids are in a table in memory. Hashes of all further ids are written to storage from
-    `new_bytes`, and compared at the end. If this storage is on disk, they take no memory.
+    `new_bytes`, and compared at the end. If this storage is on disk, the hashes take no memory.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:

@@ -73,7 +73,7 @@ class DigestSet:
             pass
 
     def _moves(self) -> Iterator[tuple[int, int]]:
-        """Increase the number of slots, and move each hash to its new slot.
+        """Grow the hash table, and move each hash to its new slot while the caller reads the iterator.
 
         Yield the old and the new slot number of each hash.
         """

@@ -16,7 +16,7 @@ class ExpandedContent:
         """Prepare to receive one file.
 
         Args:
-            expands: if False, compressed files are passed on unchanged, too.
+            expands: True to expand a compressed file; False to pass on every file unchanged.
         """
         self._start: bytes | None = b"" if expands else None  # what was received before the format was known
         self._expander: Expander | None = None
@@ -52,9 +52,10 @@ class ExpandedContent:
             self._expander.finish()
 
     def _detect_format(self, start: bytes) -> bytes:
-        """Detect the compression format from the first bytes.
+        """Detect the compression format from the first bytes, and create an expander if the file is
+        compressed.
 
-        Return these bytes, which still have to be processed.
+        Return `start`, because these bytes still have to be processed.
         """
         compression = compression_of(start)
         self._expander = None if compression is None else Expander(compression)

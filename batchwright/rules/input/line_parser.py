@@ -126,11 +126,11 @@ def read_fields(line: bytes) -> LineFields:
 
 
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
-    """Return `fields` with each value replaced by the original bytes of the same value in `line`.
+    """Replace each value in `fields` by the bytes that the same value has in `line`, and return `fields`.
 
     Args:
         fields: fields that were decoded from `whole`.
-        whole: a copy of `line` in which lone surrogates were replaced by U+FFFD.
+        whole: a copy of `line`, of the same length, in which U+FFFD replaces each lone surrogate.
     """
     for name in LineFields.__struct_fields__:
         value = raw_bytes(getattr(fields, name))

@@ -38,7 +38,7 @@ class PartLimits(NamedTuple):
 class InputPart(NamedTuple):
     """Some whole lines of a large input file, which become the input of one batch: bytes `start` to `end`.
 
-    `lines` is their number without blank lines; 0 for a compressed file.
+    `lines` is the number of lines without blank lines; 0 for a compressed file.
     """
 
     start: int
@@ -57,7 +57,8 @@ def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingByt
     only the API expands it. The file is read from its beginning.
 
     Args:
-        new_bytes: creates the storage for custom ids beyond the first million. Each of them takes 20 bytes.
+        new_bytes: creates the storage for custom ids beyond the first million. Each of these ids takes 20
+            bytes.
 
     Raises:
         DuplicateCustomId: there are several parts, and a custom id occurs twice. The API would accept this,
@@ -135,19 +136,21 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of the batches of a group that have results for all lines of their part, in the given
-    order.
+    """Return the ids of the batches of a group that have results for all lines of their part.
 
-    `batches` are all batches of the group: one for each part of a large input, and batches that resume or
-    retry one of them. If a batch retries failed lines, it has only these lines. So it is left out, and so are
-    batches that resume it.
+    The ids are in the given order. A batch that retries failed lines of another batch has only these lines,
+    so it is left out. A batch that resumes such a retry is left out for the same reason.
+
+    Args:
+        batches: all batches of the group: one for each part of a large input, and all batches that resume or
+            retry another batch of the group.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]
 
 
 class PartFile(io.RawIOBase):
-    """The bytes of one part, as a file that can be read. It reads from `file` and does not close it."""
+    """The bytes of one part, as a file that can be read. The bytes are read from `file`, which stays open."""
 
     def __init__(self, file: IO[bytes], part: InputPart) -> None:
         self._file, self._part = file, part

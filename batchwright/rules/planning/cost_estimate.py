@@ -49,8 +49,8 @@ class InputEstimator:
 
     Args:
         validator: validates the input. It has not read anything yet.
-        canonical: returns the registered model for the name in a line. If the line names no model, its
-            argument is None.
+        canonical: called with the model's name in a line, or with None if the line names no model; returns
+            the registered model.
         most_models: maximum number of models. More models are an error of the input.
     """
 

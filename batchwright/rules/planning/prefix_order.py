@@ -235,10 +235,13 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
     """Reorder packed lines so that, among lines with the same prefix, those with the highest cost go first.
 
-    The order of the prefixes does not change. Neighbouring lines form a group if their texts begin unusually
-    alike: their keys are equal, or they have at least 128 leading bytes more in common than all lines with
-    this prefix. The lines of a group stay together and keep their order. The highest cost in the group
-    decides the place of the group.
+    The order of the prefixes does not change. Neighbouring lines form a group in two cases:
+
+    - Their sort keys are equal.
+    - Their texts have at least 128 leading bytes more in common than all texts with this prefix have.
+
+    A group is moved as a whole, and its lines keep their order. The highest cost in the group decides the
+    place of the group.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.

@@ -55,10 +55,13 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many bytes at the start of a text its sort key determines.
+    """Return how many leading bytes of a text are certain if its sort key is known.
 
     The text is the part of a prompt after its prefix (system messages and tools). If two prompts have the
     same prefix and the same key, their texts begin with the same bytes, at least as many as the result.
+
+    Args:
+        key: sort key of the text.
     """
     return _FOLLOWING + common_with_first(key)
 
@@ -81,8 +84,12 @@ def common_with_first(key: bytes | bytearray) -> int:
 def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
     """Return how many leading bytes two texts have in common, computed from their sort keys.
 
-    The texts must have the same prefix. If the keys are equal, the texts may have more bytes in common than
-    the result.
+    Each text is the part of a prompt after its prefix (system messages and tools). Both prompts must have the
+    same prefix. If the keys are equal, the texts may have more bytes in common than the result.
+
+    Args:
+        one: sort key of the first text.
+        other: sort key of the second text.
     """
     common = common_with_first(one)
     if one[: _CODE.size] != other[: _CODE.size]:

@@ -1,6 +1,7 @@
 """Stored records about the attempts of a line: which of two records is newer.
 
-The order of the segments does not show it, because a merge writes old records into a new segment.
+The order of the segments does not show which record is newer, because a merge writes old records into a new
+segment.
 """
 
 from typing import NamedTuple
@@ -9,13 +10,15 @@ import msgspec
 
 
 class AttemptOrder(NamedTuple):
-    """Progress of a line's attempts in one stored record. Of two records, the newer one is never less.
+    """Progress of a line's attempts in one stored record. Two objects are compared as tuples.
+
+    The progress in a newer record is never less than the progress in an older record of the same line.
 
     Attributes:
         attempts: number of failed attempts.
         jobs: number of jobs that ended without a result.
         has_job: True if a job is running for the line.
-        crashes: number of attempts of the slice that crashed while they sent the line.
+        crashes: number of the slice's attempts that crashed while this line was being sent.
     """
 
     attempts: int

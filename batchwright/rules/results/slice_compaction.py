@@ -1,4 +1,4 @@
-"""Merge the segments (stored results) of a slice into one segment with one result for each line.
+"""Merge the segments (stored results) of a slice into one segment with at most one result for each line.
 
 A slice is a part of a batch.
 """
@@ -18,13 +18,13 @@ class _SegmentRecord(NamedTuple):
 
     @property
     def order(self) -> AttemptOrder:
-        """Progress of the line's attempts, as this record has it. The record must be a record of attempts."""
+        """Progress of the line's attempts. The record must hold this progress, and not a result."""
         start = self.place.position
         return parse_attempt(self.data[start : start + self.place.length]).order
 
 
 def compact_segments(segments: Iterable[bytes]) -> bytes:
-    """Merge several segments (objects with many results) into one that has one result for each line.
+    """Merge several segments (objects with many results) into one with at most one result for each line.
 
     If a line has several results, the first success is kept, or the first error if there is no success. If
     the kept result is an error, the line's dead letter (record of its final failure) is kept, too. For a line
@@ -64,10 +64,14 @@ def _dead_letter_records(
 
 
 def _replaces(record: _SegmentRecord, known: _SegmentRecord) -> bool:
-    """Return True if `record` must be kept instead of `known`. Both belong to the same line.
+    """Return True if `record` must be kept instead of `known`. Both are about the same line.
 
-    A result replaces a record that only counts attempts of a line without a result. A success replaces an
-    error. Of two records that count attempts, the newer one is kept. Otherwise, `known` is kept.
+    A record holds either the line's result, or the progress of its attempts so far. There are three cases in
+    which `record` is kept:
+
+    - `record` is a result, and `known` is not.
+    - `record` is a success, and `known` is an error.
+    - Neither is a result, and `record` is at least as new as `known`.
     """
     if record.place.kind == RecordKind.SETTLED:
         return known.place.kind != RecordKind.SETTLED or (record.place.success and not known.place.success)

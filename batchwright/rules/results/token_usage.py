@@ -50,10 +50,11 @@ class _OutputDetails(msgspec.Struct):
 class _Usage(msgspec.Struct):
     """Usage in a response, with the field names of all endpoints.
 
-    Cached tokens were read from a cache or written to it. `prompt_tokens` include them. `input_tokens`
-    include them only if the usage also has `input_tokens_details`. A usage without this field belongs to
-    Anthropic's Messages API. Some gateways use fields of both forms in one response. SGLang reports the
-    `reasoning_tokens` of a chat beside the other counts, without an object of details.
+    Cached tokens were read from a cache or written to it. `prompt_tokens` includes the cached tokens.
+    `input_tokens` includes them only if the usage also has `input_tokens_details`. A usage with
+    `input_tokens` but without `input_tokens_details` comes from Anthropic's Messages API. Some gateways use
+    fields of both forms in one response. SGLang reports the `reasoning_tokens` of a chat beside the other
+    counts, without an object of details.
     """
 
     prompt_tokens: _Count = None
