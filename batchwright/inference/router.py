@@ -200,7 +200,7 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job that is already running as a request in flight, and return a Dispatch to its upstream.
+        """Count a job that is already running as a request in flight, and return its Dispatch.
 
         Return None if no upstream has this key, or if the upstream does not run jobs.
 
@@ -231,8 +231,8 @@ class ModelRouter:
     ) -> Outcome:
         """Send a request to the chosen backend. Return the outcome as the output line shows it.
 
-        The body gets the backend's own name for the model, if it has one, and the priority that is configured
-        for the backend.
+        Before the body is sent, the model's name in it is replaced by the name that the backend uses. If a
+        priority is configured for the backend, it is set in the body, too.
 
         Args:
             dispatch: the result of `select`.
@@ -302,8 +302,8 @@ class ModelRouter:
     def finalize_response(self, upstream: Upstream, path: str, body: bytes, outcome: Outcome) -> Outcome:
         """Return the outcome as the output line shows it.
 
-        If an embeddings response does not match the request `body`, the outcome becomes an error. If a
-        fallback model responded without a model name, its name is added to the response.
+        If an embeddings response does not match the request `body`, the outcome becomes an error. If the
+        response comes from a fallback model and names no model, the name of the fallback model is added.
         """
         if path == Endpoint.EMBEDDINGS and outcome.verdict is SUCCESS:
             problem = find_embeddings_problem(body, outcome.body)  # the list may not match the request

@@ -75,8 +75,8 @@ class MicrobatchSenders:
             registered: the model's limits in the registry, which override the settings.
             tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
                 lines of different tenants may share a request.
-            may_repeat: called for each line before it is sent again because its shared request has failed.
-                If the result is False, `send` raises NotSent for this line.
+            may_repeat: called for each line of a failed shared request, before the line is sent again. If the
+                result is False, the line is not sent, and `send` raises NotSent for it.
         """
         adapter, policy = self._adapter(model, endpoint), self._policy(model, registered)
         if adapter is None or policy is None:

@@ -24,8 +24,9 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """Rules that decide which traces are recorded.
 
-    The rules that begin with `parentbased` apply to requests that do not belong to a caller's trace. A
-    request that belongs to a caller's trace is recorded if the caller records this trace.
+    With a rule that begins with `parentbased`, a request that continues a trace of its caller is recorded if
+    the caller records this trace. The rest of the rule's name decides about all other requests. A rule
+    without `parentbased` decides about every request.
     """
 
     ALWAYS_ON = "always_on"

@@ -115,12 +115,12 @@ class StorageSettings(BaseSettings):
         return locations
 
     def may_read(self, tenant: str, location: ObjectLocation) -> bool:
-        """Return True if a batch of the tenant may use this object as its input."""
+        """Return True if a batch of the tenant may use the object at `location` as its input."""
         access = self.data_locations.get(tenant, LocationAccess())
         return is_within(location, map(parse_prefix, access.read))
 
     def may_write(self, tenant: str, location: ObjectLocation) -> bool:
-        """Return True if a batch of the tenant may write its files under this prefix."""
+        """Return True if a batch of the tenant may write its files under the prefix `location`."""
         access = self.data_locations.get(tenant, LocationAccess())
         return is_within(location, map(parse_prefix, access.write))
 

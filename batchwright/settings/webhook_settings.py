@@ -1,4 +1,4 @@
-"""Settings of webhooks: in which networks endpoints may be."""
+"""Settings of webhooks: the networks that webhooks may be sent to although their addresses are not public."""
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings

@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for work of the storage inside a `paused` block. The time of its block counts."""
+        """Context manager for work of the storage inside a `paused` block. The work's time is counted."""
         since = time.perf_counter()
         try:
             yield

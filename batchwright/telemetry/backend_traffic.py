@@ -100,8 +100,10 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of the model if a backend's error is the `reason` why its lines were deferred (sent
-        later).
+        """Record that lines of a model were deferred (will be sent later).
+
+        If the reason is that no backend could take the lines, an error of the model is counted. All other
+        reasons are ignored.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()

@@ -77,8 +77,9 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 class TextFormatter(logging.Formatter):
     """Formats a log entry as `time level message key=value ...`. A traceback is on indented lines below.
 
-    Text in it from clients and backends cannot look like another entry. Control characters are replaced.
-    Long ids are at the end of the line, where a narrow terminal cuts them off.
+    Text from clients and backends cannot look like another entry, because its line breaks are followed by
+    spaces, and its control characters are replaced. Long ids are at the end of the line, where a narrow
+    terminal cuts them off.
     """
 
     def __init__(self, redact: Redactor, *, is_terminal: bool) -> None:

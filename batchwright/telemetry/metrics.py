@@ -85,11 +85,11 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series in which the label `label` has this value. If it is counted again, a series
-        starts at 0.
+        """Remove every series in which the label `label` has this value.
 
-        If `label` is `model`, series with this value in `from_model` or `to_model` are removed, too. Another
-        model can then get its own label value in place of this model.
+        If a removed series is counted again, it starts at 0. If `label` is `model`, series with this value in
+        `from_model` or `to_model` are removed, too. The number of models with their own label value is
+        limited, so another model can then get one.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

@@ -162,7 +162,7 @@ class Spans:
             self._tracer.start_span("re-enqueue", Context(), attributes=attributes, links=links).end()
 
     def record_batch(self, error: str, **fields: FieldValue) -> None:
-        """Record the main span of the current batch, from the creation of the batch until now.
+        """Record the root span of the current batch, from the creation of the batch until now.
 
         Outside of an activity, nothing is recorded.
 

@@ -35,7 +35,8 @@ def build_order(
 
     Args:
         start_at: time at which the batch starts; None to start it now.
-        fairness_key: key by which Temporal shares the workers between tenants; empty for the tenant's name.
+        fairness_key: key by which Temporal shares the workers between tenants. If it is empty, the tenant's
+            name is used.
         fairness_weight: weight of the tenant if it was set at run time; None for the weight in the settings.
         max_priority: highest priority that the tenant may use.
 

@@ -138,8 +138,9 @@ class TemporalBatchSchedules(BatchSchedules):
         """Replace the times and the overlap policy of a schedule, and nothing else.
 
         The SDK's own update is not used, because it would undo a pause between its two calls. Temporal
-        ignores an update, without an error, if the schedule has changed since it was read. Therefore the
-        schedule is read again after each update: its note shows if the update was applied.
+        ignores an update, without an error, if the schedule has changed since it was read. Therefore each
+        update also sets a unique note, and the schedule is read again afterwards. If it does not have this
+        note, the update is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"

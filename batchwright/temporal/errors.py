@@ -75,10 +75,13 @@ def is_unknown_namespace(error: RPCError) -> bool:
 
 @asynccontextmanager
 async def translated_errors(settings: Settings, missing: Exception) -> AsyncGenerator[None]:
-    """Context manager that replaces Temporal's own errors by `missing` or TemporalUnavailable.
+    """Context manager that replaces Temporal's own errors.
 
-    `missing` is raised if Temporal does not find the object that the block uses. All other errors become
-    TemporalUnavailable, even if Temporal does not find the whole namespace.
+    If Temporal does not find the object that the block uses, `missing` is raised. All other errors of
+    Temporal become TemporalUnavailable, including the error that the whole namespace does not exist.
+
+    Args:
+        missing: the exception to raise, such as ScheduleMissing.
     """
     try:
         yield

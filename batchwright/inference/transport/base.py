@@ -139,8 +139,9 @@ class Transport(Protocol):
     ) -> Exchange | None:
         """Send a request if that is possible without awaiting, and return the exchange.
 
-        `ended` is called once when the exchange ends. Its argument is the response or exception with which
-        `exchange` would have ended. If nothing was sent, return None and never call `ended`.
+        `ended` is called once when the exchange ends. Its argument is the response that `exchange` would
+        return, or the exception that `exchange` would raise. If nothing was sent, return None and never call
+        `ended`.
         """
         return None
 

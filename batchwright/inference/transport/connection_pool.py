@@ -216,7 +216,7 @@ class Timeout(Struct, eq=False):
 
 
 class TimeoutWheel:
-    """Starts timeouts for requests. Timeouts with the same duration share one timer, to save time."""
+    """Starts timeouts for requests. Timeouts with the same duration share one timer, to save CPU time."""
 
     def __init__(self) -> None:
         self._running: dict[float, dict[Timeout, None]] = {}

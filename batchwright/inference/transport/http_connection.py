@@ -320,7 +320,7 @@ class IdleTimeout:
 
 
 def _ignore(_: Exception) -> None:
-    """Ignore the error. An `IdleTimeout` has this callback before its `start` is called."""
+    """Ignore the error. This is the callback of an `IdleTimeout` until `start` sets another one."""
 
 
 def _resolve(response: asyncio.Future[BackendResponse], ended: BackendResponse | Exception) -> None:

@@ -33,8 +33,8 @@ class NewBatchForecast(NamedTuple):
         """Return FITS, AT_RISK or CANNOT: whether the batch will be done within `seconds_left`.
 
         FITS means that it is done in time with a probability of 90 %. CANNOT means that it is very unlikely
-        to be done in time, even if it goes first in the queue. `seconds_left` is the rest of the batch's
-        completion window.
+        to be done in time, even if it goes first in the queue. AT_RISK is everything between these two.
+        `seconds_left` is the rest of the batch's completion window.
         """
         if self.soonest > seconds_left:
             return StartFit.CANNOT

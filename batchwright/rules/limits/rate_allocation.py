@@ -101,7 +101,7 @@ class RateTable:
         """Check that the rates of single models do not use up the whole rate over all models.
 
         Raises:
-            RatesConflict: they leave nothing for the other models.
+            RatesConflict: the rates of single models leave nothing for the other models.
         """
         self.remainder(self.entries)
 

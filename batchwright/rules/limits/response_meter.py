@@ -193,8 +193,7 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of a request, to find out when the first requests (`first_requests_have_ended`) have
-        ended.
+        """Count the end of a request, so that `first_requests_have_ended` can return its result.
 
         Call this for each request until `noise` is known.
         """

@@ -93,7 +93,7 @@ class WrittenObject(NamedTuple):
 class KnownObjects:
     """A tenant's files, open uploads and live batches in the database.
 
-    Stored objects are compared with them.
+    A stored object that belongs to none of them may be an orphan (`orphaned_keys`).
     """
 
     files: Mapping[str, str]  # object keys by file id

@@ -25,7 +25,7 @@ class Columns:
     Attributes:
         views: the columns. The numbers can be read and replaced. As long as one view exists, the memory or
             the file of all these columns stays in use.
-        is_file: True if they are in a file.
+        is_file: True if the columns are in a file.
     """
 
     def __init__(self, mapping: mmap.mmap, views: list[memoryview], *, is_file: bool) -> None:
@@ -34,7 +34,7 @@ class Columns:
     def release_pages(self) -> None:
         """Let the system remove pages of the file from memory. Nothing is lost.
 
-        Otherwise, all pages that the process has read or changed count as its own memory.
+        Without this call, all pages of the file that the process has read or changed count as its memory.
         """
         if self.is_file:
             self._mapping.madvise(mmap.MADV_DONTNEED)
@@ -84,7 +84,7 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for sequences of bytes in which the caller collects the numbers of later columns.
+        """Create a space for sequences of bytes, in which a caller collects numbers for columns.
 
         The sequences are in memory up to 8 MiB together, and then in files. The caller must close the space,
         to delete these files.
@@ -101,8 +101,9 @@ class ColumnSpace:
         return size <= _SMALL_BYTES or sum(map(len, self._in_memory)) + size <= _MEMORY_BYTES
 
     def _map_memory(self, size: int) -> mmap.mmap | None:
-        """Take memory for new columns. Return None if the limit of memory would be exceeded; small columns
-        are exempt.
+        """Map memory for new columns. Return None if the limit of memory would be exceeded.
+
+        Small columns get memory even if the limit is exceeded.
         """
         with self._lock:
             if not self._fits_in_memory(size):

@@ -52,9 +52,12 @@ class SpillSpace:
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that uses this space in a thread, and return its result.
 
-        If the call is cancelled, it still waits until the thread has stopped, so that the caller can close
-        the files. The threads of all other calls then stop with SpoolStopped, and these calls raise
-        CancelledError. So the caller sees the reason of the first cancel, not errors that follow from it.
+        If the call is cancelled, these steps follow:
+
+        1. In this thread and in the threads of all other calls, the next `check_stopped` raises SpoolStopped.
+        2. The cancelled call waits until its own thread has stopped, so that the caller can close the files.
+        3. The other calls raise CancelledError, too. So the caller sees only the first cancel, and not the
+           errors that follow from it.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
