@@ -14,7 +14,7 @@ from batchwright.settings.value_formats import check_tenant, http_urls, postgres
 class LocationAccess(BaseModel):
     """Prefixes `s3://bucket/prefix/` that the batches of one tenant may read from, or write to.
 
-    They are for data outside of Batchwright's own storage.
+    The prefixes are for data outside of Batchwright's own storage.
     """
 
     model_config = ConfigDict(extra="forbid")

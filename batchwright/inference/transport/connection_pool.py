@@ -166,7 +166,7 @@ class PooledTransport(Transport):
     async def _connect(self, origin: Origin, seconds: float) -> BackendConnection:
         """Open a connection to `origin`, and return it.
 
-        It must succeed within `seconds` and within the connect timeout of the transport.
+        Connecting must succeed within `seconds` and within the connect timeout of the transport.
 
         Raises:
             httpx.ConnectError: the connection failed.

@@ -89,8 +89,8 @@ class HttpxTransport(Transport):
     def _to_httpx(self, request: BackendRequest, seconds: float) -> httpx.Request:
         """Convert a request to an httpx request.
 
-        Its connect timeout is always shorter than `seconds`. If connecting takes too long, httpx therefore
-        raises a connect error, which shows that the request was never sent.
+        The connect timeout of the httpx request is always shorter than `seconds`. If connecting takes too
+        long, httpx therefore raises a connect error, which shows that the request was never sent.
         """
         connect = min(self._connect_seconds, seconds * 0.9)
         waits = {"connect": connect, "read": None, "write": None, "pool": connect}

@@ -83,12 +83,12 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
     """Return (field, message) of the first credential that a backend configured at run time must not use.
 
-    Return None if all its credentials are allowed:
+    Return None if all credentials of the backend are allowed:
 
-    - It may use a stored API key (`api_key_name`) or a certificate file only if the registry file uses it,
-      too.
-    - It may never use a key file or an environment variable with a key. Only the registry file may name
-      these.
+    - The backend may use a stored API key (`api_key_name`) or a certificate file only if the registry file
+      uses the same key or file.
+    - The backend may never use a key file or an environment variable with a key. Only the registry file may
+      name these.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):

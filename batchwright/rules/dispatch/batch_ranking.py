@@ -116,9 +116,9 @@ class BatchSchedule:
     2. All other batches, the batch with the fewest lines left first. So small batches do not wait for large
        ones.
 
-    The end of a batch is estimated as if it alone got the lines per second that all batches of its priority
-    get now. If this end is in the last quarter of the batch's window, the batch is at risk. If it is after
-    the window, the batch would be late anyway, and does not count as at risk.
+    The end of a batch is estimated as if the batch alone got the lines per second that all batches of its
+    priority get now. If this end is in the last quarter of the batch's window, the batch is at risk. If this
+    end is after the window, the batch would be late even if it went first, and does not count as at risk.
     """
 
     def __init__(self) -> None:

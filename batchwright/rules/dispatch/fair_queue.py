@@ -361,8 +361,8 @@ def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new fairness key for a tenant's tasks in Temporal, to use after the batch `stopped` has ended
     early.
 
-    Temporal counts the cancelled tasks of this batch as use of their key, as if they had run. With the old
-    key, the tenant's next batches would therefore have to wait.
+    Temporal counts the cancelled tasks of this batch as if they had run with the tenant's old key. With the
+    old key, the tenant's next batches would therefore have to wait.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

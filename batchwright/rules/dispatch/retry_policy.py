@@ -187,8 +187,8 @@ def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
 
 
 class _GatewayError(msgspec.Struct):
-    """The usual fields of an error response. They are at the top level of its body, or in the object `error`
-    there.
+    """The usual fields of an error response. The fields are at the top level of the response's body, or in
+    the object `error` of the body.
     """
 
     type: object = None

@@ -1,4 +1,4 @@
-"""Deadlines of lines: how many lines are due by when, and how fast they must settle to meet them."""
+"""Deadlines of lines: how many lines are due by which time, and how fast lines must settle to be in time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ def required_rate(due: Sequence[DueCount]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
     Each deadline needs a certain rate: the number of lines due by the deadline, divided by the time until the
-    deadline. The result is the highest of these rates. It is sufficient if lines are sent in the order of
-    their deadlines.
+    deadline. The result is the highest of these rates. This rate is sufficient if lines are sent in the order
+    of their deadlines.
 
     A deadline within the next minute counts as a minute from now. Lines whose deadline has passed do not
     count.

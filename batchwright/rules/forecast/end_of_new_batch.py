@@ -32,9 +32,9 @@ class NewBatchForecast(NamedTuple):
     def fit(self, seconds_left: float) -> StartFit:
         """Return FITS, AT_RISK or CANNOT: whether the batch will be done within `seconds_left`.
 
-        FITS means that it is done in time with a probability of 90 %. CANNOT means that it is very unlikely
-        to be done in time, even if it goes first in the queue. AT_RISK is everything between these two.
-        `seconds_left` is the rest of the batch's completion window.
+        FITS means that the batch is done in time with a probability of 90 %. CANNOT means that it is very
+        unlikely to be done in time, even if it goes first in the queue. AT_RISK is returned in all other
+        cases. `seconds_left` is the rest of the batch's completion window.
         """
         if self.soonest > seconds_left:
             return StartFit.CANNOT
@@ -46,7 +46,7 @@ def forecast_new_batch(
 ) -> NewBatchForecast | None:
     """Forecast when a batch that begins now will be done.
 
-    Return None if it has no lines, or if the speed of one of its models is not known.
+    Return None if the batch has no lines, or if the speed of one of its models is not known.
 
     Args:
         batch: the lines of the batch, one item per model.

@@ -28,7 +28,7 @@ class Spread(Protocol):
 class RequestDurations(Spread):
     """Estimates the mean and the variance of the request durations of one model.
 
-    It is fed with the totals that workers report.
+    `record` receives the totals that workers report.
     """
 
     def __init__(self) -> None:

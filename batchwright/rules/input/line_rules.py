@@ -1,6 +1,6 @@
 """Rules that accept or refuse a line of a batch's input. The rules for the body are in `body_rules`.
 
-`input_validator` applies them to all lines of an input.
+`input_validator` applies all these rules to the lines of an input.
 """
 
 from collections.abc import Iterator
@@ -73,8 +73,8 @@ class AcceptedRequest(Struct, frozen=True, gc=False):
 class RejectedRequest(Struct, frozen=True, gc=False):
     """A line with an invalid body that fails alone, while the batch continues.
 
-    It exists only if `bodies_fail_alone` is set in the limits. `model` is None if the body names no model.
-    `describe_body_problems` returns why the body is not valid.
+    Such a line exists only if `bodies_fail_alone` is set in the limits. `model` is None if the body names no
+    model. `describe_body_problems` returns why the body is not valid.
     """
 
     custom_id: str
@@ -299,7 +299,8 @@ def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
 
 
 def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[BodyProblem]:
-    """Yield a problem for each ambiguous key. A backend may read such a key differently than these checks.
+    """Yield a problem for each ambiguous key. A backend may read such a key differently than Batchwright
+    does.
 
     Args:
         text: a JSON object.

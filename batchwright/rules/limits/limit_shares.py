@@ -35,7 +35,7 @@ def interactive_share(per_minute: int, others: float, processes: int) -> float:
 
 
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:
-    """Return the part of the limit `total` that one worker may use; 0 if it is not one of `workers`.
+    """Return the part of the limit `total` that one worker may use; 0 if the worker is not in `workers`.
 
     All workers get equal parts. If a remainder is left, the first workers in the order of their ids get one
     more. The parts add up to `total` if all workers have the same list of `workers`.

@@ -29,7 +29,7 @@ class PerMinuteLimit:
     def change(self, per_minute: float, now: float) -> None:
         """Set another rate, in requests or tokens per minute.
 
-        The level of the bucket stays, but is reduced to the new capacity if it is higher.
+        The level of the bucket stays the same. A level above the new capacity is reduced to this capacity.
         """
         self._fill(now)
         self._set(per_minute)

@@ -60,7 +60,7 @@ class TenantFolder(StrEnum):
 
 
 class ObjectOwner(NamedTuple):
-    """The file, upload or batch to which a stored object belongs. It is read from the object's key.
+    """The file, upload or batch to which a stored object belongs. The owner is read from the object's key.
 
     Attributes:
         area: kind of the owner, which is a folder in the key.

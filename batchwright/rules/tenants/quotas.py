@@ -73,9 +73,9 @@ class EnqueuedWork(NamedTuple):
 class QuotaExcess(NamedTuple):
     """Reason why a batch cannot be enqueued now: a quota, and the amounts of work that count towards it.
 
-    `before` is the number of earlier batches that wait for the quota. If it is 0, the batch itself would
-    exceed the quota: `used` plus `requested` is more than `limit`. If it is greater than 0, the batch waits
-    behind the earlier batches, even if it would not exceed the quota.
+    `before` is the number of earlier batches that wait for the quota. If `before` is 0, the batch itself
+    would exceed the quota: `used` plus `requested` is more than `limit`. If `before` is greater than 0, the
+    batch waits behind the earlier batches, even if it would not exceed the quota.
     """
 
     quota: Quota
@@ -131,8 +131,8 @@ def queue_behind(
 ) -> QuotaExcess | None:
     """Return the quota for which a batch has to wait; None if the batch may be enqueued.
 
-    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. It does
-    not wait if both the lines and the tokens of the tenant are unlimited.
+    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. The batch
+    does not wait if both the lines and the tokens of the tenant are unlimited.
 
     Args:
         limits: limits of the tenant.
