@@ -13,16 +13,22 @@ class BatchRows:
     def __init__(self, deps: ApiDependencies) -> None:
         self._batches, self._deletions = deps.database.batches, deps.database.batch_deletions
         self._operator_batches, self._temporal = deps.database.operator_batches, deps.temporal
+        self._running = deps.running_batches
 
     async def find(self, tenant: str, batch_id: str) -> BatchRow | None:
-        """Return the row of a batch; None if the tenant has no such batch, or if `tenant` is empty."""
+        """Return the row of a batch; None if the tenant has no such batch, or if `tenant` is empty.
+
+        Raises:
+            ApiError: the tenant has asked for too many unknown batches (429).
+            TemporalUnavailable: the batch may run without a row, but Temporal does not respond.
+        """
         if not tenant or not is_batch_id(batch_id):
             return None
         row = await self._batches.get(tenant, batch_id)
         if row is not None or await self._deletions.is_deleted(tenant, batch_id):
             return row
-        order = await self._temporal.running_order(batch_id)
-        return await self._batches.upsert(order) if order is not None and order.tenant == tenant else None
+        order = await self._running.order(tenant, batch_id)
+        return None if order is None else await self._batches.upsert(order)
 
     async def owner(self, batch_id: str) -> str | None:
         """Return the tenant of a batch, for operators; None if there is no such batch."""

@@ -9,6 +9,7 @@ from typing import Protocol
 from batchwright.api.held_bytes import HeldBytes
 from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.retry_after import RetryAfterSpread
+from batchwright.api.running_batches import RunningBatches
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.model_registry.price_config import PriceConfig
@@ -92,6 +93,11 @@ class ApiDependencies:
     def held_bytes(self) -> HeldBytes:
         """The limit of bytes in memory. All routes share it, so that their sum stays below the limit."""
         return HeldBytes(max(self.settings.max_line_bytes, self.settings.max_response_bytes))
+
+    @cached_property
+    def running_batches(self) -> RunningBatches:
+        """The finder of batches without a row. All routes share it, so that they count together."""
+        return RunningBatches(self.temporal, self.settings, self.clock)
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:

@@ -13,8 +13,8 @@ from batchwright.api.auth.authenticators import Authenticator, has_key_header
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 from batchwright.api.openapi import auth_error_responses, text_response
+from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.background import BackgroundTaskFailing
 from batchwright.database.errors import DatabaseError
 from batchwright.oidc.issuer import IssuerUnavailable

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from fastapi import APIRouter, Response
 
 from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.api_objects.operator import (
     BackendStats,
     ModelStats,

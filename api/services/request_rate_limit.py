@@ -4,8 +4,8 @@ from fastapi import Request
 
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.services.quota_checks import QuotaChecks
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.rules.tenants.quotas import QuotaLimits
 

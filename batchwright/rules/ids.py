@@ -27,6 +27,16 @@ def new_batch_id() -> str:
     return "batch_" + uuid_utils.uuid7().hex
 
 
+def made_at(batch_id: str) -> float | None:
+    """Return when `new_batch_id` made this id, in Unix seconds.
+
+    Return None for ids that were made in another way, such as those of `batch_id_of_run`.
+    """
+    digits = batch_id.removeprefix("batch_")
+    is_uuid7 = digits[12] == "7" and digits[16] in "89ab"
+    return int(digits[:12], 16) / 1000 if is_uuid7 else None
+
+
 def batch_id_of_run(run_id: str) -> str:
     """Return the id of the batch that one run of a schedule creates.
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.running_batches import RunningBatches
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.api_objects.openai import BatchObject, ErrorDetails, ErrorObject, FileObject
@@ -78,7 +79,8 @@ class _ReusableApp:
             issuer_keys=self.issuer_keys if settings.oidc_issuer else None,
         )
         self.stopping, self.input_objects = deps.stopping, deps.input_objects
-        self.held_bytes = deps.held_bytes
+        self.held_bytes, self.running_batches = deps.held_bytes, deps.running_batches
+        self.clock = deps.clock
         self.events = BatchEvents(deps)  # it has no state while no test listens
         self.app = build_app(deps, self.events)
 
@@ -88,6 +90,7 @@ class _ReusableApp:
         _renew(self.storage, MemoryStorage())
         _renew(self.schedules, MemoryBatchSchedules())
         _renew(self.temporal, MemoryGateway(self.schedules))
+        _renew(self.running_batches, RunningBatches(self.temporal, self.settings, self.clock))
         _renew(self.served, Served(*_MODELS))
         _renew(self.background, BackgroundTasks())
         _renew(self.issuer, FakeIssuer())

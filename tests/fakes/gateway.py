@@ -15,7 +15,8 @@ class MemoryGateway(TemporalGateway):
 
     A test sets the results of `state` in `states` and those of `ingested` in `ingestions`, by batch id. It
     sets the results of `pending` in `activities`, by workflow id. `has_ended` returns True except for the
-    workflows in `open`. If `failing` is an exception, every call raises it.
+    workflows in `open`. `lookups` has the ids for which `running_order` was called. If `failing` is an
+    exception, every call raises it.
     """
 
     def __init__(self, schedules: BatchSchedules | None = None) -> None:
@@ -24,6 +25,7 @@ class MemoryGateway(TemporalGateway):
         self.states: dict[str, BatchState] = {}
         self.ingestions: dict[str, IngestResult] = {}
         self.activities: dict[str, list[PendingActivity]] = {}
+        self.lookups: list[str] = []
         self.open: set[str] = set()  # ids of workflows that have not ended
         self.on_ingested: Callable[[], None] = lambda: None  # called before `ingested` returns
         self.failing: Exception | None = None
@@ -49,6 +51,7 @@ class MemoryGateway(TemporalGateway):
         return self.states.get(batch_id)
 
     async def running_order(self, batch_id: str) -> BatchOrder | None:
+        self.lookups.append(batch_id)
         self._enter()
         return None if batch_id not in self.open else self.orders.get(batch_id)
 

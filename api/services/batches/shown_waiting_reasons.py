@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.read_cache import CoalescingCache
+from batchwright.api.read_cache import CoalescingCache
 from batchwright.contracts.api_objects.openai import WaitingObject
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
 from batchwright.contracts.temporal_payloads.batch import SCHEDULED

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import call_not_found, model_not_found, no_room
+from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCall, RollingBatch
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, budget_used_up, model_not_found
+from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.services.calls.backend_answer import CallCharge, InteractiveCall
 from batchwright.api.services.calls.interactive_load import InteractiveRates
-from batchwright.api.services.read_cache import CoalescingCache
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import InteractiveRate

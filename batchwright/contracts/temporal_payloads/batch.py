@@ -9,7 +9,7 @@ from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import BatchStatus, Endpoint, Profile, Usage
 
 MIN_PRIORITY, DEFAULT_PRIORITY, MAX_PRIORITY = 1, 3, 5  # 5 is the most urgent
-_SAFETY_MARGIN = timedelta(days=7)
+SAFETY_MARGIN = timedelta(days=7)
 SCHEDULED = "scheduled"  # reason why a batch waits before its `start_at`
 
 
@@ -121,7 +121,7 @@ class BatchOrder(Message):
         worker runs.
         """
         finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
-        return self.deadline - self.created_at + finalizing + _SAFETY_MARGIN
+        return self.deadline - self.created_at + finalizing + SAFETY_MARGIN
 
     @property
     def fairness_weight(self) -> float:

@@ -1,15 +1,18 @@
 """Batches whose row is missing, because the database did not respond while they were created."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
 
+from batchwright.api.running_batches import UNKNOWN_PER_MINUTE
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
+from batchwright.rules.ids import batch_id_of_run, new_batch_id
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.tables.batches.batches import MemoryBatches
@@ -130,3 +133,49 @@ async def test_a_batch_that_ends_before_it_is_signalled_gives_no_server_error(
         patch.setattr(MemoryBatches, "count_change", count_before_the_end)
         answer = await api.http.post(f"/v1/batches/{batch.id}/x/{verb}")
     assert (answer.status_code, f"Cannot {verb} a batch with status 'failed'" in answer.text) == (409, True)
+
+
+async def test_repeated_requests_for_an_unknown_batch_are_one_request_to_temporal(
+    api: ApiFixture,
+) -> None:
+    path = f"/v1/batches/{new_batch_id()}"
+    answers = await asyncio.gather(*(api.http.get(path) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {404}
+    assert len(api.temporal.lookups) == 1
+
+
+async def test_a_tenant_that_tries_many_ids_must_wait_and_others_need_not(
+    api: ApiFixture,
+) -> None:
+    answers = [await api.http.get(f"/v1/batches/{new_batch_id()}") for _ in range(UNKNOWN_PER_MINUTE + 5)]
+    assert [answer.status_code for answer in answers] == [404] * UNKNOWN_PER_MINUTE + [429] * 5
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    assert len(api.temporal.lookups) == UNKNOWN_PER_MINUTE
+    other = await api.http.get(f"/v1/batches/{new_batch_id()}", headers={"X-Tenant": "blue"})
+    assert other.status_code == 404
+    known = await api.create()
+    assert (await api.http.get(f"/v1/batches/{known.id}")).status_code == 200
+
+
+async def test_batches_without_a_row_do_not_count_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_api(max_live_batches=0) as api:
+        with rows_not_inserted(monkeypatch):
+            batches = [(await api.create()).id for _ in range(UNKNOWN_PER_MINUTE + 5)]
+        api.temporal.open.update(batches)
+        answers = [await api.http.get(f"/v1/batches/{batch}") for batch in batches]
+    assert {answer.status_code for answer in answers} == {200}
+
+
+@pytest.mark.parametrize(
+    "batch_id",
+    [
+        "batch_01890000000070008000000000000000",  # of July 2023: longer ago than any batch may run
+        batch_id_of_run("schedule_1"),
+    ],
+)
+async def test_an_id_that_no_running_batch_can_have_is_unknown_even_while_temporal_does_not_respond(
+    api: ApiFixture, batch_id: str
+) -> None:
+    api.temporal.failing = TemporalUnavailable("no response")
+    assert (await api.http.get(f"/v1/batches/{batch_id}")).status_code == 404
+    assert api.temporal.lookups == []

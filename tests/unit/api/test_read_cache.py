@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.api.services.read_cache import CoalescingCache
+from batchwright.api.read_cache import CoalescingCache
 
 
 class Source:

@@ -1,0 +1,62 @@
+"""Finds batches that run in Temporal but have no row in the database yet. Unknown ids cost little."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from batchwright.api.errors import rate_limited
+from batchwright.api.read_cache import CoalescingCache
+from batchwright.api.temporal_gateway import TemporalGateway
+from batchwright.contracts.temporal_payloads.batch import SAFETY_MARGIN, BatchOrder
+from batchwright.rules.deadline import MAX_START_DELAY
+from batchwright.rules.ids import made_at
+from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.settings import Settings
+
+UNKNOWN_PER_MINUTE = 60  # ids without a running batch, for each tenant and process
+_REMEMBERED_SECONDS = 10.0
+
+
+class _Found(NamedTuple):
+    order: BatchOrder | None
+
+
+class RunningBatches:
+    """Finds the orders of running batches in Temporal.
+
+    Temporal is not asked about an id that is too old to be a running batch. What it answers about another id
+    is remembered for some seconds. A tenant that asks for many different unknown ids gets a 429: it must
+    never get a 404 for a batch that may run.
+    """
+
+    def __init__(self, temporal: TemporalGateway, settings: Settings, clock: Callable[[], datetime]) -> None:
+        self._temporal, self._clock = temporal, clock
+        longest = timedelta(seconds=settings.max_window_seconds + settings.finalize_patience_seconds)
+        self._max_age = MAX_START_DELAY + longest + SAFETY_MARGIN
+        self._unknown = FailureLimiter(UNKNOWN_PER_MINUTE)
+        self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS)
+
+    async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:
+        """Return the order of a running batch of the tenant; None if no such batch can run.
+
+        Raises:
+            ApiError: the tenant has asked for too many unknown batches (429).
+            TemporalUnavailable: the batch may run, but Temporal does not respond.
+        """
+        made = made_at(batch_id)
+        # The ids that schedules make have no time. No client knows such an id before the batch has its row.
+        if made is None or self._clock().timestamp() - made > self._max_age.total_seconds():
+            return None
+        return (await self._orders.get((tenant, batch_id))).order
+
+    async def _read(self, key: tuple[str, str]) -> _Found:
+        tenant, batch_id = key
+        if seconds := self._unknown.wait_seconds(tenant):
+            message = f"Too many requests for unknown batches. Try again in {seconds} s."
+            raise rate_limited(message, UNKNOWN_PER_MINUTE, seconds=seconds, window=60)
+        self._unknown.acquire(tenant)
+        order = await self._temporal.running_order(batch_id)
+        if order is None or order.tenant != tenant:
+            return _Found(None)
+        self._unknown.release(tenant)
+        return _Found(order)
