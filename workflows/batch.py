@@ -240,13 +240,16 @@ class BatchWorkflow:
     async def _run_models(self, ingested: IngestResult) -> None:
         """Start one child workflow (model run) for each model, and wait until all of them have ended.
 
-        If the batch is already ending, do nothing.
+        If the batch is already ending, do nothing. If the deadline passes meanwhile, but all lines get their
+        results before the slices stop, the batch does not expire.
         """
         if self._early_end.status is not None or not ingested.models:
             return
         self._progress = {share.model: _progress(share) for share in ingested.models}
         self._enter(BatchStatus.IN_PROGRESS, [share.model for share in ingested.models])
         await self._runs.run_all(ingested)
+        if self._all_finished:
+            self._early_end.withdraw_deadline()
 
     def _desired_state(self) -> DesiredState:
         if self._early_end.status is not None:

@@ -19,7 +19,8 @@ _OVER_CAP = (
 
 
 class EarlyEnd:
-    """Records why a batch ends early. The first status stays, except that a failed step replaces it.
+    """Records why a batch ends early. The first status stays, with two exceptions: a failed step replaces it,
+    and a deadline has no effect if all lines get their results nevertheless.
 
     Attributes:
         status: status with which the batch ends early; None if it is not ending early.
@@ -37,6 +38,11 @@ class EarlyEnd:
             self.status = status
             if error is not None:
                 self.add_error(error)
+
+    def withdraw_deadline(self) -> None:
+        """If the batch ends only because of its deadline, let it complete: all of its lines are settled."""
+        if self.status is BatchStatus.EXPIRED and not self._is_over_cap:
+            self.status = None
 
     def request_over_cap(self) -> None:
         """End the batch because it has reached the cap on its cost, unless it is already ending early."""

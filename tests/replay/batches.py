@@ -44,6 +44,17 @@ async def expired(workflows: WorkflowFixture) -> None:
     await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
 
 
+async def completed_at_its_deadline(workflows: WorkflowFixture) -> None:
+    """Let the last lines get their results while the slices stop because of the deadline."""
+
+    async def finishes_at_the_deadline(request: SliceRequest) -> SliceResult:
+        await until_cancelled(request)
+        return FINISHED
+
+    workflows.execution.behaviours["m"] = finishes_at_the_deadline
+    await (await workflows.start(await workflows.order(window=timedelta(seconds=1)))).result()
+
+
 async def expired_while_validating(workflows: WorkflowFixture) -> None:
     await (await workflows.start(await workflows.order(window=timedelta(0)))).result()
 
@@ -219,6 +230,7 @@ WAYS: dict[Scenario, tuple[str, ...]] = {
     completed: (BATCH, "m"),
     started_later: (BATCH,),
     expired: (BATCH,),
+    completed_at_its_deadline: (BATCH, "m"),
     expired_while_validating: (BATCH,),
     cancelled_while_validating: (BATCH,),
     cancelled_while_running: (BATCH, "m"),

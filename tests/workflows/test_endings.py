@@ -14,7 +14,7 @@ from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
-from tests.workflows.stub_activities import fails, ingested, share, until_cancelled
+from tests.workflows.stub_activities import FINISHED, fails, ingested, share, until_cancelled
 
 pytestmark = pytest.mark.integration
 
@@ -173,6 +173,32 @@ async def test_repeated_cancels_are_harmless(fixture: WorkflowFixture) -> None:
         await fixture.execution.wait_for_requests(2)
         for _ in range(3):
             await batch.signal(BatchWorkflow.cancel)
+        assert (await batch.result()).status == BatchStatus.CANCELLED
+
+
+async def finishes_when_it_has_to_stop(request: SliceRequest) -> SliceResult:
+    await until_cancelled(request)
+    return FINISHED
+
+
+async def test_a_batch_whose_last_lines_are_settled_at_the_deadline_is_completed(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.execution.behaviours["m"] = finishes_when_it_has_to_stop
+    async with fixture.workers():
+        result = await (await fixture.start(await fixture.order(window=SHORT))).result()
+    assert result.status == BatchStatus.COMPLETED
+    assert [request.status for request in fixture.finalization.requests] == [BatchStatus.COMPLETED]
+
+
+async def test_a_cancelled_batch_whose_last_lines_are_settled_meanwhile_is_cancelled(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.execution.behaviours["m"] = finishes_when_it_has_to_stop
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.execution.wait_for_requests(2)
+        await batch.signal(BatchWorkflow.cancel)
         assert (await batch.result()).status == BatchStatus.CANCELLED
 
 
