@@ -1,5 +1,6 @@
 """Finds batches that run in Temporal but have no row in the database yet. Unknown ids cost little."""
 
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -29,12 +30,18 @@ class RunningBatches:
     never get a 404 for a batch that may run.
     """
 
-    def __init__(self, temporal: TemporalGateway, settings: Settings, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        temporal: TemporalGateway,
+        settings: Settings,
+        clock: Callable[[], datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._temporal, self._clock = temporal, clock
         longest = timedelta(seconds=settings.max_window_seconds + settings.finalize_patience_seconds)
         self._max_age = MAX_START_DELAY + longest + SAFETY_MARGIN
-        self._unknown = FailureLimiter(UNKNOWN_PER_MINUTE)
-        self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS)
+        self._unknown = FailureLimiter(UNKNOWN_PER_MINUTE, monotonic)
+        self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS, monotonic)
 
     async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:
         """Return the order of a running batch of the tenant; None if no such batch can run.

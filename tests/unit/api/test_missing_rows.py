@@ -1,6 +1,5 @@
 """Batches whose row is missing, because the database did not respond while they were created."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
-from batchwright.rules.ids import batch_id_of_run, new_batch_id
+from batchwright.rules.ids import batch_id_of_run
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.tables.batches.batches import MemoryBatches
@@ -133,28 +132,6 @@ async def test_a_batch_that_ends_before_it_is_signalled_gives_no_server_error(
         patch.setattr(MemoryBatches, "count_change", count_before_the_end)
         answer = await api.http.post(f"/v1/batches/{batch.id}/x/{verb}")
     assert (answer.status_code, f"Cannot {verb} a batch with status 'failed'" in answer.text) == (409, True)
-
-
-async def test_repeated_requests_for_an_unknown_batch_are_one_request_to_temporal(
-    api: ApiFixture,
-) -> None:
-    path = f"/v1/batches/{new_batch_id()}"
-    answers = await asyncio.gather(*(api.http.get(path) for _ in range(20)))
-    assert {answer.status_code for answer in answers} == {404}
-    assert len(api.temporal.lookups) == 1
-
-
-async def test_a_tenant_that_tries_many_ids_must_wait_and_others_need_not(
-    api: ApiFixture,
-) -> None:
-    answers = [await api.http.get(f"/v1/batches/{new_batch_id()}") for _ in range(UNKNOWN_PER_MINUTE + 5)]
-    assert [answer.status_code for answer in answers] == [404] * UNKNOWN_PER_MINUTE + [429] * 5
-    assert int(answers[-1].headers["Retry-After"]) > 0
-    assert len(api.temporal.lookups) == UNKNOWN_PER_MINUTE
-    other = await api.http.get(f"/v1/batches/{new_batch_id()}", headers={"X-Tenant": "blue"})
-    assert other.status_code == 404
-    known = await api.create()
-    assert (await api.http.get(f"/v1/batches/{known.id}")).status_code == 200
 
 
 async def test_batches_without_a_row_do_not_count_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
