@@ -62,7 +62,8 @@ class AsyncBatches:
                 batch, even from different processes. If None, each call creates a batch.
 
         Raises:
-            ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.
+            ValueError: there are no requests, a custom id occurs twice or has a lone surrogate, or a body is
+                not valid JSON.
             TypeError: a body has a value that JSON cannot represent.
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:

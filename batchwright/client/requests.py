@@ -1,5 +1,6 @@
 """Write requests from a list or a table as lines of an input file, and read the custom ids of such lines."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from typing import IO, NamedTuple, TypeVar
@@ -14,6 +15,7 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 MAX_BYTES_IN_MEMORY = 16 * 1024 * 1024  # a larger input file is written to disk
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 Body = Mapping[str, object]
 Row = TypeVar("Row", bound=Mapping[str, object])
@@ -80,7 +82,8 @@ class Submission:
         idempotency_key: idempotency key of the upload and of the batch; None for a new key.
 
     Raises:
-        ValueError: there are no requests, a custom id occurs twice, or a body is not valid JSON.
+        ValueError: there are no requests, a custom id occurs twice or has a lone surrogate, or a body is not
+            valid JSON.
         TypeError: a body has a value that JSON cannot represent.
     """
 
@@ -94,6 +97,11 @@ class Submission:
             custom_id, body = request if isinstance(request, Request) else (f"request-{number}", request)
             if custom_id in ids:
                 raise ValueError(f"The custom id {custom_id!r} occurs twice; each request needs its own.")
+            if _LONE_SURROGATE.search(custom_id):  # results have U+FFFD in its place
+                raise ValueError(
+                    f"The custom id {custom_id!r} is not valid text: it has half of a UTF-16 pair, as Python "
+                    "puts it into names of files that are not UTF-8. Use another id."
+                )
             ids[custom_id] = None
             file.write(request_line(custom_id, endpoint, body))
         if not ids:

@@ -218,6 +218,7 @@ def test_a_row_of_a_table_is_a_request_with_the_id_in_its_column() -> None:
     [
         ([], "There are no requests"),
         ([Request("a", _BODY), Request("a", _BODY)], "The custom id 'a' occurs twice"),
+        ([Request("\udce9.txt", _BODY)], r"The custom id '\\udce9.txt' is not valid text"),
         ([{"temperature": float("nan")}], "JSON"),
     ],
 )
