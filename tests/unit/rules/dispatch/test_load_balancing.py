@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import pytest
+
 from batchwright.rules.dispatch.load_balancing import least_outstanding, prefix_affine
 
 
@@ -47,6 +49,12 @@ def test_prefixes_are_distributed_by_weight() -> None:
     assert 2850 < counts["heavy"] < 3150
 
 
+def test_a_heavy_backend_beside_many_light_ones_gets_its_part_of_the_prefixes() -> None:
+    spots = [Spot("heavy", weight=2), *(Spot(f"light {number}") for number in range(8))]
+    counts = Counter(prefix_affine(spots, prefix).key for prefix in range(1, 4001))
+    assert 700 < counts["heavy"] < 900  # two of ten
+
+
 def test_the_order_of_backends_does_not_matter_to_a_prefix() -> None:
     spots = [Spot(name) for name in "abcde"]
     for prefix in range(1, 100):
@@ -67,6 +75,28 @@ def test_a_much_busier_backend_is_skipped() -> None:
     assert prefix_affine([a, b], 1) is home
     home.outstanding = 5
     assert prefix_affine([a, b], 1) is other
+
+
+@pytest.mark.parametrize(
+    ("weak_outstanding", "strong_outstanding", "keeps"),
+    [(0, 16, True), (0, 17, False), (1, 24, True), (1, 25, False)],
+)
+def test_a_backend_with_four_times_the_weight_is_skipped_at_four_times_the_requests(
+    weak_outstanding: int, strong_outstanding: int, keeps: bool
+) -> None:
+    strong, weak = Spot("strong", weight=4), Spot("weak")
+    home = next(prefix for prefix in range(1, 100) if prefix_affine([strong, weak], prefix) is strong)
+    strong.outstanding, weak.outstanding = strong_outstanding, weak_outstanding
+    assert (prefix_affine([strong, weak], home) is strong) is keeps
+
+
+def test_the_least_busy_backend_is_found_by_weight_too() -> None:
+    strong, weak = Spot("strong", weight=4), Spot("weak")
+    home = next(prefix for prefix in range(1, 100) if prefix_affine([strong, weak], prefix) is weak)
+    strong.outstanding, weak.outstanding = 4, 6
+    assert prefix_affine([strong, weak], home) is weak
+    weak.outstanding = 7
+    assert prefix_affine([strong, weak], home) is strong
 
 
 def test_a_line_without_a_prefix_goes_to_the_least_busy_backend() -> None:
