@@ -85,11 +85,12 @@ async def test_of_too_many_keys_the_one_that_was_verified_longest_ago_is_dropped
 ) -> None:
     monkeypatch.setattr(key_cache, "MAX_CACHED_KEYS", 2)
     first, second, third = [await create_key(api.database, "blue") for _ in range(3)]
-    for key in (first, second, third, second, third):
+    for key in (first, second):
         assert await client.attempt(key) == 0
-    assert client.rows.key_lookups == 3
-    assert await client.attempt(first) == 0
-    assert client.rows.key_lookups == 4
+    client.seconds += 2
+    for key, lookups in ((first, 3), (third, 4), (first, 4), (third, 4), (second, 5), (first, 6)):
+        assert await client.attempt(key) == 0
+        assert client.rows.key_lookups == lookups
 
 
 class CountedUses(MemoryApiKeys):
@@ -111,10 +112,18 @@ async def test_of_too_many_recorded_uses_the_oldest_is_forgotten(
     first, second, third = [api.database.rows.api_keys[each].key for each in prefixes]
     table = CountedUses(api)
     recorder = key_cache.KeyUsageRecorder(table)
-    for key in (first, second, third, second, third, first):
-        recorder.record(key, NOW)
+    later = NOW + timedelta(minutes=1)
+    for key, at in (
+        (first, NOW),
+        (second, NOW),
+        (first, later),
+        (third, later),
+        (first, later),
+        (second, later),
+    ):
+        recorder.record(key, at)
     await recorder.drain()
-    assert table.ids == [first.id, second.id, third.id, first.id]
+    assert table.ids == [first.id, second.id, first.id, third.id, second.id]
 
 
 async def test_a_revoked_key_and_a_disabled_tenant_are_refused_within_two_seconds(
