@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.database import Database
-from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress
+from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress, UploadRow
 
 START = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 SetHeartbeatAge = Callable[[str, float], Awaitable[None]]  # of a worker, in seconds
@@ -27,6 +27,20 @@ def a_file(id: str = "file-1", tenant: str = "t", **changes: object) -> FileRow:
         bytes=12,
         created_at=START,
         storage_key=f"x/{id}",
+    )
+    return row.model_copy(update=changes)
+
+
+def an_upload(id: str = "upload_1", tenant: str = "t", **changes: object) -> UploadRow:
+    row = UploadRow(
+        id=id,
+        tenant=tenant,
+        purpose="batch",
+        filename="Größe.jsonl",
+        mime_type="application/jsonl",
+        bytes=2**33,
+        created_at=START,
+        expires_at=after(3600),
     )
     return row.model_copy(update=changes)
 

@@ -156,6 +156,18 @@ def test_with_all_circuits_open_nothing_is_sent_until_the_first_trial(clock: Clo
     assert route.select() is None
 
 
+def test_the_lane_that_may_be_tried_first_counts_unless_it_is_excluded(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    first, second = route.upstreams
+    fail(second)
+    assert route.circuit is first.circuit
+    assert (route.wait_seconds(), route.wait_seconds(exclude=[first])) == (0, 1)
+    clock.now += 0.5
+    fail(first)
+    assert route.circuit is second.circuit
+    assert (route.wait_seconds(), route.wait_seconds(exclude=[second])) == (0.5, 1)
+
+
 def test_a_retry_prefers_another_lane_than_the_one_that_failed(clock: Clock) -> None:
     route = route_of(clock, plain(URLS[:2]))
     first, other = route.upstreams
@@ -313,3 +325,36 @@ def test_a_job_polled_again_while_the_circuit_is_open_is_not_a_trial(clock: Cloc
     assert resumed is not None
     lane.circuit.record_success(resumed.attempt)
     assert route.is_open
+
+
+def test_a_job_resumes_only_at_its_own_lane_and_is_in_flight_there(clock: Clock) -> None:
+    jobs = {"poll_endpoint_template": "/jobs/{id}"}
+    route = route_of(clock, plain(URLS[:2], kind="poll", jobs=jobs))
+    first, second = route.upstreams
+    resumed = route.resume(second.key)
+    assert resumed is not None
+    assert (resumed.upstream, first.outstanding, second.outstanding) == (second, 0, 1)
+    resumed.end()
+    assert second.outstanding == 0
+    route.update(plain(URLS[:2]), [first.backend, second.backend], RetryPolicy())
+    assert route.resume(second.key) is None  # it runs no jobs any longer
+
+
+def test_of_two_lanes_that_may_be_tried_the_first_is_tried_even_if_it_is_busier(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS))
+    busy, idle, _ = route.upstreams
+    fail(busy)
+    fail(idle)
+    clock.now += 1
+    busy.outstanding = 5
+    assert [url_of(route.select()) for _ in range(3)] == list(URLS)
+
+
+def test_a_lane_whose_backend_does_not_answer_is_not_tried(clock: Clock) -> None:
+    route = route_of(clock, plain(URLS[:2]))
+    open_lane, closed_lane = route.upstreams
+    fail(open_lane)
+    clock.now += 1
+    open_lane.backend.is_unreachable = closed_lane.backend.is_unreachable = True
+    open_lane.outstanding = 5
+    assert url_of(route.select()) == URLS[1]

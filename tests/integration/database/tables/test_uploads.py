@@ -9,26 +9,12 @@ import pytest
 from batchwright.contracts.terms import Quota
 from batchwright.database.database import Database
 from batchwright.database.errors import QuotaExhausted, UnknownUpload, UploadClosed, UploadFull
-from batchwright.database.records import IdempotencyClaim, PartRow, UploadRow
+from batchwright.database.records import IdempotencyClaim, PartRow
 from batchwright.database.tables.tenants.admissions import Admission
 from tests.integration.database.admission_rows import admit_batch, admit_bytes
-from tests.integration.database.rows import START, a_file, after
+from tests.integration.database.rows import START, a_file, after, an_upload
 
 NEVER = datetime(2999, 1, 1, tzinfo=UTC)
-
-
-def an_upload(id: str = "upload_1", tenant: str = "t", **changes: object) -> UploadRow:
-    row = UploadRow(
-        id=id,
-        tenant=tenant,
-        purpose="batch",
-        filename="Größe.jsonl",
-        mime_type="application/jsonl",
-        bytes=2**33,
-        created_at=START,
-        expires_at=after(3600),
-    )
-    return row.model_copy(update=changes)
 
 
 def a_part(id: str = "part_1", tenant: str = "t", bytes: int = 5) -> PartRow:

@@ -109,7 +109,9 @@ async def test_of_too_many_recorded_uses_the_oldest_is_forgotten(
 ) -> None:
     monkeypatch.setattr(key_cache, "_MAX_RECORDED_KEYS", 2)
     prefixes = [(await create_key(api.database, "blue")).prefix for _ in range(3)]
-    first, second, third = [api.database.rows.api_keys[each].key for each in prefixes]
+    before = NOW - timedelta(hours=1)
+    keys = [api.database.rows.api_keys[each].key for each in prefixes]
+    first, second, third = [key.model_copy(update={"last_used_at": before}) for key in keys]
     table = CountedUses(api)
     recorder = key_cache.KeyUsageRecorder(table)
     later = NOW + timedelta(minutes=1)
@@ -117,6 +119,7 @@ async def test_of_too_many_recorded_uses_the_oldest_is_forgotten(
         (first, NOW),
         (second, NOW),
         (first, later),
+        (third, later),
         (third, later),
         (first, later),
         (second, later),

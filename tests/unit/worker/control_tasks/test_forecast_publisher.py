@@ -113,6 +113,26 @@ async def test_metrics_count_forecasts_by_priority() -> None:
     assert slack < 0
 
 
+async def test_the_slack_of_a_priority_is_that_of_its_most_urgent_batch() -> None:
+    fixture = ForecastFixture()
+    for number, seconds in enumerate((4000, 3000, 5000), 1):
+        await fixture.batch(f"batch_{number}", deadline=after(seconds))
+    await fixture.refresh(after(0))
+    slack = fixture.value("forecast_slack_seconds", priority="3")
+    assert slack is not None
+    assert 2000 < slack < 3000
+
+
+async def test_a_batch_without_news_does_not_keep_others_from_being_reported() -> None:
+    fixture = ForecastFixture()
+    await fixture.batch("batch_1")
+    await fixture.refresh(after(0))
+    await fixture.batch("batch_2")
+    await fixture.batch("batch_3")
+    await fixture.refresh(after(15), settled=150)
+    assert [batch_id for batch_id, _ in fixture.reported] == ["batch_1", "batch_2", "batch_3"]
+
+
 async def test_a_tenants_weight_of_now_counts() -> None:
     fixture = ForecastFixture()
     await fixture.database.quotas.change("t", {"weight": 9.0}, after(0))
