@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from batchwright.api.auth import authenticators
+from batchwright.api.auth.caller import SCOPE_TENANT
 from batchwright.database.records import TenantRow
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW
@@ -151,10 +152,23 @@ async def test_of_too_many_tenants_the_one_that_was_found_enabled_longest_ago_is
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authenticators, "_MAX_TENANTS", 2)
-    tenants = LookedUpTenants(api)
-    authenticator = authenticators.TrustedHeaderAuthenticator(tenants, api.settings, lambda: 1000.0)
-    for tenant in ("a", "b", "c", "b", "c", "a"):
-        headers = [(b"x-team", tenant.encode())]
-        scope = {"type": "http", "method": "GET", "path": "/v1/files", "headers": headers}
-        assert await authenticator.authenticate(scope) == tenant
-    assert tenants.names == ["a", "b", "c", "a"]
+    tenants, now = LookedUpTenants(api), 1000.0
+    authenticator = authenticators.TrustedHeaderAuthenticator(tenants, api.settings, lambda: now)
+    for tenant, seconds in (("a", 0), ("b", 0), ("a", 2), ("c", 2), ("a", 3), ("b", 3)):
+        now = 1000.0 + seconds
+        assert await authenticator.authenticate(request_of(tenant)) == tenant
+    assert tenants.names == ["a", "b", "a", "c", "b"]
+
+
+async def test_the_tenant_of_a_refused_caller_is_known(api: ApiFixture) -> None:
+    """The log and the audit log name it."""
+    authenticator = authenticators.TrustedHeaderAuthenticator(api.database.tenants, api.settings)
+    scope = {**request_of("blue"), "path": "/admin/tenants"}
+    with pytest.raises(authenticators.AccessDenied):
+        await authenticator.authenticate(scope)
+    assert scope[SCOPE_TENANT] == "blue"
+
+
+def request_of(tenant: str) -> dict[str, object]:
+    headers = [(b"x-team", tenant.encode())]
+    return {"type": "http", "method": "GET", "path": "/v1/files", "headers": headers}

@@ -59,6 +59,17 @@ async def test_a_deletion_hides_the_files_first_and_then_removes_the_batch(any_d
     assert await deletions.is_deleted("t", "batch_1")
 
 
+async def test_the_files_of_the_tenants_other_batches_stay(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    await a_running_batch(any_database, "batch_2")
+    files = [a_file(f"file-{name}", purpose="batch_output") for name in ("out-2", "err-2")]
+    await any_database.batch_ends.finish(
+        "t", "batch_2", an_outcome(output=files[0], error=files[1]), after(100)
+    )
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
+    assert sorted(await names_of_files(any_database)) == ["file-err-2", "file-out-2"]
+
+
 async def test_files_can_be_kept(any_database: Database) -> None:
     await an_ended_batch(any_database)
     await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
@@ -96,6 +107,23 @@ async def test_results_that_a_resumption_still_reads_stay(any_database: Database
     await any_database.batches.start("t", "batch_2", total=1, models=[], at=after(110))
     await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
     assert await names_of_files(any_database) == []
+
+
+async def test_only_a_resumption_of_the_same_batch_prevents_a_deletion(any_database: Database) -> None:
+    """Others that are validating are a resumption of another batch and one of another tenant."""
+    await an_ended_batch(any_database)
+    await any_database.batches.upsert(await claim(any_database, RerunKind.RETRY))
+    await a_running_batch(any_database, "batch_3")
+    for tenant, origin in (("t", "batch_3"), ("u", "batch_1")):
+        await any_database.batches.upsert(an_order(origin, tenant))
+        source = SourceBatch(batch_id=origin, kind=RerunKind.RESUME)
+        order = an_order("batch_4", tenant, origin=source)
+        await any_database.batches.upsert(await any_database.reruns.claim(order, source))
+    resumption = await claim(any_database, RerunKind.RESUME)  # its own batch is not started yet
+    assert resumption.batch_id == "batch_2"
+    await any_database.batches.start("t", "batch_2", total=1, models=[], at=after(110))
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=False)
+    assert await any_database.batch_deletions.remove("t", "batch_1", after(200))
 
 
 async def test_kept_results_cannot_be_claimed_after_a_deletion_has_begun(any_database: Database) -> None:

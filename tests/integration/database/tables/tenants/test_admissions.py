@@ -71,12 +71,13 @@ async def test_each_live_status_counts_and_a_rolling_or_ended_batch_does_not(any
 
 
 async def test_batches_and_admissions_of_another_tenant_do_not_count(any_database: Database) -> None:
-    for tenant in ("other", "t"):
-        assert await admit_batch(any_database, "batch_1", 1, tenant)
-        assert not await admit_batch(any_database, "batch_2", 1, tenant)
+    await any_database.batches.upsert(an_order("batch_0", "other"))
+    for tenant, limit in (("other", 2), ("t", 1)):
+        assert await admit_batch(any_database, "batch_1", limit, tenant)
+        assert not await admit_batch(any_database, "batch_2", limit, tenant)
     await any_database.admissions.release("t", "batch_1")
     assert await admit_batch(any_database, "batch_2", 1, "t")
-    assert not await admit_batch(any_database, "batch_2", 1, "other")
+    assert not await admit_batch(any_database, "batch_2", 2, "other")
     await any_database.batches.upsert(an_order("batch_2", "other"))  # the row of another tenant's batch
     assert not await admit_batch(any_database, "batch_3", 1, "t")
 
@@ -121,9 +122,7 @@ async def test_stored_bytes_of_another_tenant_do_not_count(any_database: Databas
     await any_database.calls.insert(a_call(tenant="other"))
     assert await admit_bytes(any_database, "file-2", 1000, 9000, "other")
     assert await admit_bytes(any_database, "file-1", 9, 9)
-    assert not await admit_bytes(
-        any_database, "file-2", 1, 9
-    )  # the other has such a file
+    assert not await admit_bytes(any_database, "file-2", 1, 9)  # the other has such a file
     await any_database.admissions.release("t", "file-1")
     assert await admit_bytes(any_database, "upload_1", 9, 9)
     assert not await admit_bytes(any_database, "file-2", 1, 9)
