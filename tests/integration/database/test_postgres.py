@@ -11,7 +11,13 @@ from batchwright.contracts.temporal_payloads.batch import RerunKind, SourceBatch
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, Session, connect, create_driver_pool
-from batchwright.database.errors import DatabaseUnavailable, FileInUse, OutcomeUnknown, ResultsGone
+from batchwright.database.errors import (
+    DatabaseUnavailable,
+    FileInUse,
+    OutcomeUnknown,
+    ResultsGone,
+    ResultsInUse,
+)
 from batchwright.database.migrate import migrate, missing_names
 from batchwright.database.pool import open_connection_pool
 from batchwright.database.postgres import open_database
@@ -19,6 +25,7 @@ from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_deletions import BatchDeletionQueries
 from batchwright.database.tables.batches.batches import BatchQueries
+from batchwright.database.tables.batches.reruns import RerunQueries
 from batchwright.database.tables.tenants.admissions import AdmissionQueries
 from batchwright.rules.batch_filters import BatchFilters
 from batchwright.settings import load
@@ -243,6 +250,22 @@ async def test_a_resumption_that_waited_for_a_deletion_to_begin_claims_nothing(
         await connection.execute(sql.release_results, "t", "batch_1")
     with pytest.raises(ResultsGone):
         await claiming
+
+
+async def test_a_deletion_waits_for_the_resumption_that_is_being_claimed(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await a_running_batch(database)
+    await database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1))
+    claim, order = queries(RerunQueries, "reruns").claim, an_order("batch_2")
+    async with connection.transaction():
+        await connection.fetchrow(claim, "t", "batch_1", "resume", "batch_2", order.model_dump_json())
+        deleting = asyncio.create_task(database.batch_deletions.begin("t", "batch_1", keep_files=False))
+        while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not deleting.done()
+        await connection.execute(COPY.format("batch_2", "validating"))
+    with pytest.raises(ResultsInUse):
+        await deleting
 
 
 async def test_requests_that_wait_for_the_quotas_of_a_tenant_leave_pool_connections_to_others(

@@ -159,6 +159,33 @@ async def test_caps_of_keys_are_listed_with_the_workers_that_run_slices_of_their
     assert [row.max_in_flight for row in await keys.all()] == [4, None, 9]
 
 
+async def test_the_cap_of_a_key_lists_only_live_workers_and_live_batches_of_the_key(
+    any_database: Database, set_heartbeat_age: SetHeartbeatAge
+) -> None:
+    database, keys = any_database, any_database.api_keys
+    for number, tenant in ((2, "u"), (1, "t")):
+        await database.tenants.create(tenant, START)
+        row = ApiKeyRow(
+            id=f"key_{number}", tenant=tenant, prefix=f"k{number}", scopes=[Scope.READ], created_at=START
+        )
+        await keys.insert(row.model_copy(update={"max_in_flight": 9}), SecretHash(b"salt", b"hash"))
+    owners = {"running": ("t", "key_1"), "finalizing": ("t", "key_1"), "ended": ("t", "key_1")}
+    for id, (tenant, key_id) in {**owners, "keyless": ("t", ""), "foreign": ("u", "key_1")}.items():
+        policy = BatchPolicy(caller=Caller(key_id=key_id))
+        await database.batches.upsert(an_order(id, tenant, policy=policy))
+        await database.batches.start(tenant, id, total=1, models=[], at=after(1))
+        stats = running_slice_stats({(id, "m"): 1, (id, "n"): 1})
+        await database.workers.record_heartbeat(f"worker of {id}", stats)
+    await database.batches.start_finalizing("t", "finalizing", after(2))
+    await database.batch_ends.end_without_files("t", "ended", BatchStatus.FAILED, [], after(2))
+    await database.workers.record_heartbeat("stopped", running_slice_stats({("running", "m"): 1}))
+    await set_heartbeat_age("stopped", 3601)
+    assert await database.quotas.key_caps(HOUR) == [
+        KeyCap("key_1", 9, ["worker of finalizing", "worker of running"]),
+        KeyCap("key_2", 9, []),
+    ]
+
+
 @pytest.mark.parametrize("weight", ["0", "-1", "1001", "'NaN'", "'Infinity'"])
 async def test_postgresql_refuses_a_weight_that_would_stop_a_tenant(
     connection: DatabaseConnection, weight: str
@@ -345,6 +372,24 @@ async def test_requests_of_a_minute_are_counted_by_tenant(any_database: Database
     assert sorted(one.requests for one in counted) == [1, 2, 3, 4, 5]
     assert all(0 < one.seconds_left <= 60 for one in counted)
     assert (await any_database.quotas.count_request("u")).requests == 1
+
+
+async def test_a_minute_of_requests_ends_and_the_next_one_begins(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    count = database.quotas.count_request
+    age = "UPDATE request_counts SET began_at = now() - make_interval(secs => $1)"
+    for _ in range(3):
+        await count("t")
+    await connection.execute(age, 30.0)
+    counted = await count("t")
+    assert counted.requests == 4
+    assert 0 < counted.seconds_left <= 30
+    await connection.execute(age, 61.0)
+    counted = await count("t")
+    assert counted.requests == 1
+    assert 30 < counted.seconds_left <= 60
+    assert (await count("t")).requests == 2
 
 
 async def test_bytes_written_by_ingestion_count_as_stored_until_they_are_deleted_or_the_batch_ends(
