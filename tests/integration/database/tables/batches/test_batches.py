@@ -79,6 +79,16 @@ async def test_changes_of_an_ended_batch_are_not_counted(any_database: Database)
     assert not await batches.count_change("t", "batch_1", 2)
 
 
+async def test_changes_are_counted_until_the_batch_ends(any_database: Database) -> None:
+    await a_running_batch(any_database)
+    batches = any_database.batches
+    assert await batches.count_change("t", "batch_1", 1)
+    await batches.start_finalizing("t", "batch_1", after(20))
+    assert await batches.count_change("t", "batch_1", 2)
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(30))
+    assert not await batches.count_change("t", "batch_1", 3)
+
+
 async def test_beginning_sets_total_models_and_time(any_database: Database) -> None:
     row = await a_running_batch(any_database)
     assert row == BatchRow(
@@ -119,6 +129,17 @@ async def test_the_copy_of_the_files_has_a_state_and_only_a_success_replaces_a_f
     row = await batches.get("t", "batch_2")
     assert row is not None
     assert row.output_copy is None
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "expired", "cancelled"])
+async def test_the_files_of_each_ended_batch_can_be_copied(any_database: Database, status: str) -> None:
+    batches, written = any_database.batches, OutputCopy(state=OutputCopyState.WRITTEN)
+    await batches.upsert(an_order(output_location="s3://out/"))
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus(status), [], after(30))
+    await batches.record_output_copy("t", "batch_1", written)
+    row = await batches.get("t", "batch_1")
+    assert row is not None
+    assert row.output_copy == written
 
 
 async def test_validation_fails_with_its_errors(any_database: Database) -> None:

@@ -11,7 +11,7 @@ from batchwright.contracts.api_objects.quotas import LimitsObject, QuotaList
 from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import IdempotencyClaim
-from batchwright.database.tables.tenants.quota_records import DailyUsage
+from batchwright.database.tables.tenants.quota_records import DailyUsage, RequestCount
 from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaLimits
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
@@ -129,6 +129,20 @@ async def test_requests_per_minute_are_counted_per_tenant_and_refused_above_the_
     assert 0 < int(refused.headers["retry-after"]) <= 60
     assert refused.headers["ratelimit-policy"] == '"requests";q=2;w=60'
     assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+
+
+@pytest.mark.parametrize(("left", "retry_after"), [(59.2, "60"), (12.0, "12"), (0.3, "1"), (0.0, "1")])
+async def test_a_client_may_try_again_when_the_minute_has_ended(
+    monkeypatch: pytest.MonkeyPatch, left: float, retry_after: str
+) -> None:
+    async def count(tenant: str) -> RequestCount:
+        return RequestCount(3, left)
+
+    async with open_api(max_requests_per_minute=2) as api:
+        monkeypatch.setattr(api.database.quotas, "count_request", count)
+        refused = await api.http.get("/v1/batches")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, retry_after)
+    assert f"Try again in {retry_after} s." in error_of(refused).message
 
 
 @pytest.mark.parametrize(
