@@ -1,6 +1,10 @@
-"""Helper for tests of timers."""
+"""Helpers for tests of timers and of limits."""
 
 import asyncio
+
+import pytest
+
+from batchwright.rules.tenants.failure_limiter import FailureLimiter
 
 
 def skip_time(seconds: float) -> None:
@@ -8,3 +12,11 @@ def skip_time(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     before = loop.time
     setattr(loop, "time", lambda: before() + seconds)  # noqa: B010 - a method, for this loop only
+
+
+def stop_time_of_limiters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass for limiters that are created from now on.
+
+    Otherwise a test whose requests take longer than a second could send more of them than the limit.
+    """
+    monkeypatch.setattr(FailureLimiter.__init__, "__defaults__", (lambda: 0.0,))

@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.webhooks.dns_lookup import DnsLookup
 from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE, TooManyUrls, UrlChecker
-from tests.clocks import skip_time
+from tests.clocks import skip_time, stop_time_of_limiters
 
 LOOPBACK = [IPv4Network("127.0.0.0/8")]
 
@@ -53,7 +53,10 @@ async def test_any_number_of_simultaneous_checks_of_a_host_are_one_lookup(names:
     assert names.lookups == 3 * ["a.example"]
 
 
-async def test_refused_hosts_are_looked_up_a_limited_number_of_times(names: Names) -> None:
+async def test_refused_hosts_are_looked_up_a_limited_number_of_times(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_time_of_limiters(monkeypatch)
     names.address = "10.0.0.1"
     names.go_on.set()
     urls = UrlChecker(LOOPBACK)

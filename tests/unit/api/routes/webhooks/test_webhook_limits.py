@@ -5,10 +5,15 @@ import pytest
 from batchwright.api.services.webhooks import REQUESTED_PER_MINUTE
 from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.contracts.terms import Quota
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
 from batchwright.webhooks.submitted_url_check import REFUSED_URLS_PER_MINUTE
+from tests.clocks import stop_time_of_limiters
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api, read
 from tests.unit.api.routes.webhooks.webhook_requests import URL, WEBHOOKS, created, refused
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_time_of_limiters(monkeypatch)
 
 
 async def test_a_tenant_may_have_only_so_many(api: ApiFixture) -> None:
@@ -24,8 +29,9 @@ async def test_a_tenant_may_have_only_so_many(api: ApiFixture) -> None:
     assert batch.x_batchwright.webhook is not None
 
 
+@pytest.mark.usefixtures("stopped_clock")
 async def test_a_tenant_cannot_make_others_urls_receive_any_number_of_events() -> None:
-    async with open_api(webhook_allowed_networks=["127.0.0.0/8"], max_webhooks=4) as api:
+    async with open_own_api(webhook_allowed_networks=["127.0.0.0/8"], max_webhooks=4) as api:
         webhook = await created(api)
         path = f"{WEBHOOKS}/{webhook.id}/test"
         sent = [await api.http.post(path) for _ in range(REQUESTED_PER_MINUTE + 2)]
@@ -54,12 +60,6 @@ async def test_the_quota_of_a_tenant_overrides_the_setting_and_shows_what_is_lef
     await api.http.put("/admin/quotas", json={"tenant": "default", "webhooks": 0})
     for _ in range(4):
         await created(api)
-
-
-@pytest.fixture
-def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no time pass for new limiters, so that refused URLs count although the machine is slow."""
-    monkeypatch.setattr(FailureLimiter.__init__, "__defaults__", (lambda: 0.0,))
 
 
 @pytest.mark.usefixtures("stopped_clock")

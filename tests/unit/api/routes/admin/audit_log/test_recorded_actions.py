@@ -16,6 +16,7 @@ from batchwright.contracts.api_objects.webhooks import WebhookObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.operations.audit_log import AuditLogTable, AuditResult
 from batchwright.rules.tenants.api_keys import Scope, new_key
+from tests.clocks import stop_time_of_limiters
 from tests.fakes.api import ApiFixture, open_own_api, read
 from tests.fakes.api_keys import create_key
 from tests.unit.api.routes.admin.audit_log.audit_entries import entries, states
@@ -154,7 +155,10 @@ async def test_destructive_actions_of_tenants_are_recorded_once_for_each_object(
         assert after["status"] == end
 
 
-async def test_a_tenant_cannot_fill_the_audit_log_with_refused_actions(api: ApiFixture) -> None:
+async def test_a_tenant_cannot_fill_the_audit_log_with_refused_actions(
+    api_in_one_instant: ApiFixture,
+) -> None:
+    api = api_in_one_instant
     batch, unknown = await api.create(tenant="red"), "batch_" + "0" * 32
     headers = {"X-Tenant": "red"}
     answers = [
@@ -176,6 +180,7 @@ async def test_a_tenant_cannot_fill_the_audit_log_by_creating_and_deleting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("batchwright.api.audit_log.recorder.ONE_TIME_PER_MINUTE", 3)
+    stop_time_of_limiters(monkeypatch)
     async with open_own_api() as api:
         statuses = list[int]()
         for _ in range(5):
@@ -207,7 +212,10 @@ async def test_the_creation_of_a_schedule_is_recorded_with_its_creator(keyed: Ap
     assert states(refused) == (None, None, AuditOutcome.REFUSED, "invalid_value")
 
 
-async def test_a_denied_action_of_operators_is_recorded_and_other_denials_are_not(keyed: ApiFixture) -> None:
+async def test_a_denied_action_of_operators_is_recorded_and_other_denials_are_not(
+    keyed_in_one_instant: ApiFixture,
+) -> None:
+    keyed = keyed_in_one_instant
     tenant = await create_key(keyed.database, "red", scopes=[Scope.READ])
     viewer = await create_key(keyed.database, "ops", scopes=[Scope.VIEWER])
     headers = {"Authorization": f"Bearer {tenant.text}"}
@@ -232,8 +240,9 @@ async def test_a_denied_action_of_operators_is_recorded_and_other_denials_are_no
 
 
 async def test_an_action_that_names_the_tenant_of_another_is_recorded_for_the_tenant_of_the_key(
-    keyed: ApiFixture,
+    keyed_in_one_instant: ApiFixture,
 ) -> None:
+    keyed = keyed_in_one_instant
     admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
     writer = await create_key(keyed.database, "green", scopes=[Scope.WRITE])
     foreign = {"Authorization": f"Bearer {writer.text}", "X-Tenant": "blue"}
@@ -296,7 +305,8 @@ async def test_an_error_of_the_server_is_a_failed_action(
     assert states(entry) == (None, None, AuditOutcome.FAILED, "DatabaseUnavailable")
 
 
-async def test_parallel_requests_of_a_tenant_cannot_fill_the_log(api: ApiFixture) -> None:
+async def test_parallel_requests_of_a_tenant_cannot_fill_the_log(api_in_one_instant: ApiFixture) -> None:
+    api = api_in_one_instant
     made = await api.http.post("/v1/x/webhooks", json={"url": "http://127.0.0.1:9/hook"})
     path = f"/v1/x/webhooks/{read(made, WebhookObject).id}/rotate"
     sent = [api.http.post(path, json={}) for _ in range(2 * REPEATABLE_PER_MINUTE)]
