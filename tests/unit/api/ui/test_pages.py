@@ -305,7 +305,7 @@ async def test_two_uploads_of_a_visitor_are_checked_and_the_page_of_a_third_says
         """Begin an upload on a page. Return what the page shows as soon as that contains `text`."""
         url, events = page
         uploads.create_task(api.http.post(url, content=form_until(arrived, INPUT), headers=MULTIPART))
-        async with asyncio.timeout(30), listening(api.app, events) as stream:
+        async with asyncio.timeout(60), listening(api.app, events) as stream:
             while text not in (found := text_of((await stream.next()).decode())):
                 pass
         return found
@@ -336,7 +336,7 @@ async def form_until(arrived: asyncio.Event, *contents: bytes) -> AsyncGenerator
     yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
     for content in contents:
         yield content
-    await asyncio.wait_for(arrived.wait(), 30)
+    await asyncio.wait_for(arrived.wait(), 60)
     yield b"\r\n--b--\r\n"
 
 

@@ -168,7 +168,7 @@ async def held_answers(api: Fixture, content: bytes, headers: dict[str, str]) ->
             api.handlers[A] = lambda _, answer=answer: httpx.Response(200, headers=headers, stream=answer)
             received.append({"type": "http.request", "body": json.dumps({**ASK, "stream": True}).encode()})
             group.create_task(api.app({**SCOPE}, receive, send))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await answer.is_hanging.wait()
         try:
             yield
@@ -264,6 +264,6 @@ async def test_a_stream_ends_when_its_key_is_revoked(monkeypatch: pytest.MonkeyP
     following = asyncio.create_task(api.app(scope, receive, send))
     await content.is_hanging.wait()
     await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await following
     assert content.is_closed

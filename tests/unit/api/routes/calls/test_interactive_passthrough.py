@@ -311,7 +311,7 @@ async def test_calls_to_a_backend_that_hangs_leave_connections_for_calls_to_othe
 
     async with served(hangs) as down, served(answering(HEAD + b"content-length: 2\r\n\r\n{}")) as up:
         waiting = [asyncio.create_task(ask(down)) for _ in range(150)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await all_hang.wait()
             assert await ask(up) == 200
         for task in waiting:
