@@ -194,8 +194,8 @@ async def _change_while_it_is_paused(server: Client, spec: ScheduleSpec) -> None
 
 async def test_a_batch_starts_at_its_time_though_it_is_paused_and_resumed_before(stack: Stack) -> None:
     async with stack.client() as client, http_client(base_url=stack.now.api) as http:
-        now = datetime.now(UTC)
         file = await client.files.create(file=("in.jsonl", _content(MODELS[0])), purpose="batch")
+        now = datetime.now(UTC)
         early = await _later(client, file.id, now + timedelta(seconds=4))
         for action in ("pause", "resume"):
             (await http.post(f"/v1/batches/{early.id}/x/{action}")).raise_for_status()
