@@ -194,10 +194,14 @@ def test_a_backlog_is_read_from_the_queues_that_the_pool_polls() -> None:
     resources = render(with_least(workers=scaled("backlog")))
     core = one(resources, "ScaledObject", "batchwright-worker-core").at("spec.triggers")
     small = one(resources, "ScaledObject", "batchwright-worker-small").at("spec.triggers")
-    read = [at(triggers, f"{place}.metadata") for triggers in (core, small) for place in (0, 1)]
+    assert isinstance(core, list)
+    assert isinstance(small, list)
+    read = [at(trigger, "metadata") for trigger in (*core, *small)]
     assert [(at(each, "taskQueue"), at(each, "queueTypes")) for each in read] == [
         ("control", "workflow,activity"),
         ("io", "activity"),
+        ("outputs", "activity"),
+        ("webhooks", "activity"),
         ("dispatch", "activity"),
         (f"inference.{safe_name('llama_8b')}", "activity"),
     ]
@@ -313,6 +317,7 @@ def test_every_secret_is_only_referred_to() -> None:
         with_least(
             backends={"existingSecret": "k"},
             callbacks={"existingSecret": "c"},
+            settings={"callback_url": "https://batches.example.com"},
             s3={"existingSecret": "s"},
         )
     )

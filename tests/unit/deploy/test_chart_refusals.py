@@ -115,6 +115,9 @@ CASES = [
     Case('settings.storage is "", but pods do not share a disk', {"settings": {"storage": ""}}),
     Case("set it to s3://bucket/prefix", {"settings": {"storage": "file:///objects"}}),
     Case("set it to the Secret with the certificates", {"temporal": {"tls": {"authority": True}}}),
+    Case("so nothing would be encrypted", {"payloadKeys": {"ids": ["2026-11"]}}),
+    Case("settings.callback_url is empty", {"callbacks": {"existingSecret": "callbacks"}}),
+    Case('workers "all": settings.storage is set for one pool', pool(settings={"storage": "s3://b/other"})),
     Case("payloadKeys.ids is empty", {"payloadKeys": {"existingSecret": "keys"}}),
     Case(
         "versioning.rollout.steps is empty",

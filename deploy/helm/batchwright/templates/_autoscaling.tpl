@@ -24,8 +24,8 @@ metrics:
 {{- if .autoscaling.queues -}}
 {{- range .autoscaling.queues }}{{ $_ := set $queues . (eq . "control" | ternary "workflow,activity" "activity") }}{{ end -}}
 {{- else -}}
-{{- if has "control" .roles }}{{ $_ := set $queues "control" "workflow,activity" }}{{ end -}}
-{{- if has "io" .roles }}{{ $_ := set $queues "io" "activity" }}{{ end -}}
+{{- if has "control" .roles }}{{ $_ := set $queues "control" "workflow,activity" }}{{ $_ := set $queues "webhooks" "activity" }}{{ end -}}
+{{- if has "io" .roles }}{{ $_ := set $queues "io" "activity" }}{{ $_ := set $queues "outputs" "activity" }}{{ end -}}
 {{- if has "inference" .roles -}}
 {{- $_ := set $queues "dispatch" "activity" -}}
 {{- if not .models }}{{ fail (printf "workers %q: autoscaling by backlog needs task queues: set models or autoscaling.queues" .name) }}{{ end -}}

@@ -87,6 +87,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "batchwright.payloadEnv" -}}
 {{- with .Values.payloadKeys }}
 {{- if and .existingSecret (not .ids) }}{{ fail "payloadKeys.ids is empty: list the keys of payloadKeys.existingSecret" }}{{ end }}
+{{- if and .ids (not .existingSecret) }}{{ fail "payloadKeys.ids is set, but payloadKeys.existingSecret is empty, so nothing would be encrypted: set it to the Secret with these keys" }}{{ end }}
 {{- if .existingSecret }}
 {{- $references := list }}
 {{- range .ids }}{{ $references = append $references (printf "%s=file:/etc/batchwright/payload-keys/%s" . .) }}{{ end }}
@@ -163,6 +164,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- with .Values.callbacks }}
 {{- if .existingSecret }}
+{{- if not $.Values.settings.callback_url }}{{ fail "callbacks.existingSecret is set, but settings.callback_url is empty, so no backend would be given a callback URL: set it to the URL at which backends reach the API" }}{{ end }}
 - name: BATCHWRIGHT_CALLBACK_SECRET
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
 {{- end }}

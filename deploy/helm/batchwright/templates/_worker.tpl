@@ -18,6 +18,7 @@
 {{- $names = append $names .name -}}
 {{- $roles = concat $roles .roles -}}
 {{- if and .models (not (has "inference" .roles)) }}{{ fail (printf "workers %q: the pool has models but not the role inference: add the role or remove the models" .name) }}{{ end -}}
+{{- if hasKey (.settings | default dict) "storage" }}{{ fail (printf "workers %q: settings.storage is set for one pool only, but the API and all workers use the same storage: set it in settings" .name) }}{{ end -}}
 {{- $pool := deepCopy $.Values.workerDefaults -}}
 {{- range $key, $value := . -}}
 {{- include "batchwright.put" (dict "into" $pool "key" $key "value" $value) -}}
