@@ -6,7 +6,7 @@ from logging import getLogger
 
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.converter import DataConverter, DefaultFailureConverterWithEncodedAttributes
+from temporalio.converter import DataConverter
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -23,8 +23,9 @@ from batchwright.telemetry.trace_interceptor import TelemetryInterceptor
 from batchwright.temporal import credentials
 from batchwright.temporal.codec import build_codec
 from batchwright.temporal.connection import TemporalConnection
+from batchwright.temporal.failures import ShortEncodedFailureConverter, ShortFailureConverter
 
-DATA_CONVERTER = pydantic_data_converter
+DATA_CONVERTER = replace(pydantic_data_converter, failure_converter_class=ShortFailureConverter)
 
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
@@ -104,7 +105,7 @@ def data_converter(settings: Settings) -> DataConverter:
     return replace(
         DATA_CONVERTER,
         payload_codec=codec,
-        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+        failure_converter_class=ShortEncodedFailureConverter,
     )
 
 

@@ -1,17 +1,15 @@
 """Encrypted payloads, and keys from the place that the setting names."""
 
 import base64
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload
-from temporalio.converter import DefaultFailureConverterWithEncodedAttributes
 
 from batchwright.settings import SettingsError, load
-from batchwright.temporal import DATA_CONVERTER, check, data_converter
+from batchwright.temporal import check
 from batchwright.temporal.codec import (
     ENCODING,
     KEY_ID,
@@ -133,10 +131,3 @@ def test_a_reference_of_another_form_is_refused_and_not_shown(references: list[s
 def test_two_keys_with_one_id_are_refused() -> None:
     with pytest.raises(SettingsError, match="two keys have the id 'a'"):
         load(payload_keys=["a=env:ONE", "a=env:TWO"])
-
-
-def test_with_keys_failure_messages_are_encrypted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY", os.urandom(32).hex())
-    locked = data_converter(load(payload_keys=["a=env:KEY"]))
-    assert locked.failure_converter_class is DefaultFailureConverterWithEncodedAttributes
-    assert data_converter(load()).failure_converter_class is DATA_CONVERTER.failure_converter_class
