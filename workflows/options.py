@@ -290,7 +290,7 @@ def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=unlimited_retries(_SLICE_RETRY),
         priority=Priority(fairness_key=key, fairness_weight=run.policy.weight_or(run.weight)),
-        summary=f"slice {number + 1} of {run.slices}",
+        summary=f"slice {number} of 0 to {run.slices - 1}",
     )
 
 

@@ -132,7 +132,7 @@ def require_need(held: HeldSlice, request: SliceRequest) -> None:
     if not held.is_surplus or Deadline.of(request.deadline).passed(time.time()):
         return
     if not attempt_history(info.attempt, info.heartbeat_details).crashes:
-        message = f"slice {request.number + 1} returns to its queue: this worker seeks slices of others"
+        message = f"slice {request.number} returns to its queue: this worker seeks slices of others"
         raise next_turn_error(Failure.TURN_OVER, message, 0.001)
 
 
@@ -150,7 +150,7 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     info = activity.info()
     queue = await rates.other_queue(request.model, info.task_queue)
     if queue and request.queue_changes and info.attempt == 1:
-        message = f"slice {request.number + 1} moves to {queue!r} unless the rates change again"
+        message = f"slice {request.number} moves to {queue!r} unless the rates change again"
         wait = min(2.0 ** min(request.queue_changes, 10), _MAX_MOVE_SECONDS)
         raise next_turn_error(Failure.TURN_OVER, message, wait)
     return queue

@@ -335,7 +335,7 @@ class SliceAttempt:
         if self._dispatcher is not None and self._dispatcher.has_sent:
             self._reporter.turn_finished(another_follows=another_follows)
         if another_follows:
-            message = f"slice {self._request.number + 1} continues in its next turn"
+            message = f"slice {self._request.number} continues in its next turn"
             is_held = self._worker.shares.is_held(self._request.tenant, self._request.model)
             raise next_turn_error(Failure.TURN_OVER, message, _HELD_SECONDS if is_held else 0.001)
         workers = self._worker.count_workers(activity.info().task_queue)

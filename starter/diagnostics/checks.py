@@ -1,5 +1,6 @@
 """Checks of settings, PostgreSQL, object storage, and the issuer of tokens."""
 
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -7,6 +8,7 @@ from batchwright import temporal
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.migrate import inspect
 from batchwright.oidc.issuer import IssuerUnavailable, fetch_keys
+from batchwright.rules.stored_objects.object_keys import LocalDirectory, parse_location
 from batchwright.settings import Settings, SettingsError
 from batchwright.settings.unknown_variables import unknown_variables
 from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
@@ -18,6 +20,7 @@ from batchwright.temporal import credentials
 
 Clock = Callable[[], datetime]
 _EXPIRY_WARNING = timedelta(days=14)
+_LOW_DISK_BYTES = 1_000_000_000
 
 
 def now() -> datetime:
@@ -77,7 +80,12 @@ async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
             await opened.check()
     except StorageError as error:
         return [problem("storage", str(error))]
-    return [ok("storage", f"Objects can be written, read and deleted in {where}.")]
+    found = [ok("storage", f"Objects can be written, read and deleted in {where}.")]
+    place = parse_location(chosen.storage) if chosen.storage else LocalDirectory(chosen.storage_dir)
+    if isinstance(place, LocalDirectory) and (free := shutil.disk_usage(place.path).free) < _LOW_DISK_BYTES:
+        message = f"The disk of {where} has only {free / 1e6:,.1f} MB free, so larger objects may not fit."
+        found.append(warning("storage", message, "Free some space or move the storage."))
+    return found
 
 
 async def check_issuer(chosen: Settings, _: Clock) -> list[Finding]:
