@@ -47,7 +47,11 @@ def release(
     """Release a tenant or model, so that its lines are sent again."""
     target = _target(of, model)
     with operator_client(url, tenant) as client:
+        held = client.holds().data
         _print(client.release(target), json)
+    if not any((each.tenant, each.model) == (of, model) for each in held):
+        name = f"The tenant {of}" if model is None else f"The model {model}"
+        stderr().print(f"{name} was not held, so there is nothing to release.", markup=False)
 
 
 def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:

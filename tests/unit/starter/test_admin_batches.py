@@ -157,6 +157,16 @@ def test_a_held_model_that_no_backend_serves_is_named_in_a_warning(cli: Cli) -> 
     cli.run("admin", "release", "--model", "llama")
 
 
+def test_releasing_what_is_not_held_is_reported(cli: Cli) -> None:
+    cli.run("admin", "hold", "--of", "red")
+    typo = cli.run("admin", "release", "--of", "rad")
+    assert "The tenant rad was not held, so there is nothing to release." in typo.stderr
+    assert "red" in typo.stdout
+    assert "was not held" not in cli.run("admin", "release", "--of", "red").stderr
+    again = cli.run("admin", "release", "--model", "llama")
+    assert "The model llama was not held" in again.stderr
+
+
 def test_a_batch_that_is_not_finalizing_is_not_abandoned(cli: Cli) -> None:
     refused = cli.run("admin", "batches", "abandon", created(cli, "red"))
     assert (refused.exit_code, "they are not being written. Cancel it" in refused.stderr) == (3, True)
