@@ -9,7 +9,7 @@ from pydantic import JsonValue
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, load, load_registry
 from tests.unit.deploy.chart import Resource, Values, at, check, names, notes, one, pods, render, with_least
-from tests.unit.deploy.files import image_environment
+from tests.unit.deploy.files import ROOT, image_environment
 from tests.unit.deploy.test_chart import POOLS, scaled
 
 pytestmark = pytest.mark.integration
@@ -310,6 +310,17 @@ def test_monitors_and_policies_select_the_pods_there_are() -> None:
             pod for pod, has in labels.items() if isinstance(has, dict) and wanted.items() <= has.items()
         }
         assert selected == {name for name in labels if "worker" in name}
+
+
+def test_jobs_have_names_that_the_alert_for_missing_processes_selects_whatever_the_release_is_called() -> (
+    None
+):
+    resources = render(with_least(fullnameOverride="bw", monitoring={"monitors": True}))
+    api = one(resources, "ServiceMonitor", "bw-api").at("spec.endpoints.0.relabelings")
+    worker = one(resources, "PodMonitor", "bw-worker").at("spec.podMetricsEndpoints.0.relabelings")
+    assert api == [{"targetLabel": "job", "replacement": "batchwright-api"}]
+    assert worker == [{"targetLabel": "job", "replacement": "batchwright-worker"}]
+    assert 'up{job=~".*batchwright.*"}' in (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text()
 
 
 def test_every_secret_is_only_referred_to() -> None:
