@@ -61,11 +61,9 @@ class SliceReporter:
     def turn_finished(self, *, another_follows: bool) -> None:
         """Update the waiting reason and the metrics of the slice at the end of a turn that has sent lines.
 
-        If the model's circuit breaker allows more than trial requests, withdraw the waiting reason, and stop
-        counting the slice as deferred (returned to its queue).
-
-        If it allows only trial requests, the waiting reason stays. If another turn follows, the slice also
-        still counts as deferred. If no turn follows, stop counting it as deferred.
+        Usually, withdraw the waiting reason, and stop counting the slice as deferred (returned to its queue).
+        But while the model's circuit breaker allows only trial requests, the waiting reason stays. If another
+        turn follows in this state, the slice also still counts as deferred.
         """
         is_open = self._open_circuit() is not None
         if not is_open:

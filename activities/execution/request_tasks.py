@@ -359,11 +359,12 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     """Return True if the backend responds now, False if it does not, and None if this cannot be found out.
 
     Call this before a line is sent again after a request without a response. The result shows if the line or
-    the backend was at fault (decision 0005). If the backend has answered another line since this line was
-    last sent, it is up. If not, its list of models is requested.
+    the backend was at fault (decision 0005).
 
-    Some backends answer lines, but have never responded to a request for their list. If such a backend does
-    not respond, return None.
+    If the backend has answered another line since this line was last sent, return True. If not, request the
+    backend's list of models: return True if the backend responds, False if it does not. There is one
+    exception: some backends answer lines, but have never responded to a request for their list. If such a
+    backend does not respond, return None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -166,9 +166,9 @@ class SliceDemand:
         """Return True if the slice must stop sending, because another slice waits for its place on this
         worker or for its memory.
 
-        A slice that yields frees its place and its memory only after its last response. Until then, no second
-        slice yields for the same waiting slice. After the result was True once for a slice, it stays True for
-        this slice.
+        A slice that yields frees its place and its memory only after its last response. Until then, no other
+        slice yields in favour of the same waiting slice. After the result was True once for a slice, it stays
+        True for this slice.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
