@@ -36,8 +36,8 @@ class HeldBytes:
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. All of them are free again at
-        the end of the block.
+        """Context manager that yields a function to count bytes of the tenant. All counted bytes are free
+        again at the end of the `with` block.
 
         The argument of the function is the number of bytes to add, or to subtract if it is negative. If a
         limit would be exceeded, the function counts nothing and raises ApiError (429).

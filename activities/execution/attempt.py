@@ -279,10 +279,13 @@ class SliceAttempt:
     async def _compact(self, reason: StopReason, lines: int) -> None:
         """Merge the small segments of the slice into one if there are too many of them.
 
-        A segment is a stored object with results. If the slice is finished, small segments are merged if this
-        at least halves their number. In an unfinished slice, they are merged if there are at least
-        `_COMPACT_BETWEEN_TURNS` of them. After a signal to stop, such as a cancel or a shutdown, nothing is
-        merged, because finalization may already be reading the segments.
+        A segment is a stored object with results.
+
+        - After a signal to stop, such as a cancel or a shutdown, nothing is merged, because finalization may
+          already be reading the segments.
+        - If the slice is finished, small segments are merged if this at least halves their number.
+        - If the slice is not finished, small segments are merged if there are at least
+          `_COMPACT_BETWEEN_TURNS` of them.
 
         Args:
             reason: why the turn ended.

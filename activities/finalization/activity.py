@@ -126,8 +126,8 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
         """Finalize the batch and return its row.
 
-        If another attempt has already finalized the batch, this attempt may fail. Then return the row that
-        the other attempt wrote.
+        If this attempt fails, but another attempt has already finalized the batch, return the row that the
+        other attempt wrote.
 
         Args:
             ingestion_errors: the lines that failed in ingestion, by code and model.

@@ -1,7 +1,7 @@
 """Resumption: a batch with the same input reuses the results of an earlier batch, the source batch.
 
-The results are read from the source batch's output files. If it has none, they are read from its segments,
-objects with results that were stored while it ran.
+The results are read from the source batch's output files. If the source batch has no output files, its
+results are read from its segments: objects with results that were stored while the source batch ran.
 """
 
 import os
@@ -210,8 +210,8 @@ async def resumed_results(
 ) -> AsyncGenerator[ResumedResults | None]:
     """Context manager that yields a copier for the results of the source batch, which is resumed.
 
-    If the batch does not resume another batch, it yields None. The local disk needs space for twice the size
-    of the results.
+    The yielded value is None if the batch does not resume another batch. The local disk needs space for twice
+    the size of the results.
 
     Raises:
         SourceBatchGone: the source batch or one of its files was deleted.

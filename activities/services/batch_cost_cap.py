@@ -66,8 +66,8 @@ class SliceCost:
     def is_over_cap(self) -> bool:
         """True if the batch has reached the cap on its cost, so that none of its lines may be sent.
 
-        If the cap is raised before the database has recorded that it is reached, lines may be sent again.
-        After that, the batch ends.
+        If the cap is raised before the database has recorded that it is reached, lines may be sent again. If
+        the database has recorded it, the cap can no longer be raised, and the batch ends.
         """
         return self._batch.is_over_cap
 

@@ -138,7 +138,7 @@ def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return the part of a tenant's or an API key's cap that one worker may use.
 
     The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
-    worker gets 1, because with a part of 0, its slices would never end.
+    worker gets 1. With a part of 0, the slices of a worker would never end.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

@@ -59,8 +59,8 @@ class Authenticator(Protocol):
     async def authenticate(self, scope: Scope) -> str:
         """Check who sent the request, store the caller's tenant in the ASGI scope, and return the tenant.
 
-        The tenant is stored as soon as the caller is known. So it is there even if a later check fails, such
-        as the check whether the caller may use this route.
+        The tenant is stored as soon as the caller is known. So the scope contains the tenant even if a later
+        check fails, such as the check whether the caller may use this route.
 
         Raises:
             ApiError: the caller has no access, or a header is not valid.

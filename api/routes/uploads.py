@@ -203,8 +203,8 @@ class UploadRoutes:
         Another request may have completed or cancelled the upload, or retention may have ended it.
 
         Raises:
-            ApiError: the upload has not ended. This is `error` itself, or an error with status 500 if `error`
-                is an ObjectMissing.
+            ApiError: the upload has not ended. The raised error is `error` itself, or an error with status
+                500 if `error` is an ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":

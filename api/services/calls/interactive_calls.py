@@ -124,9 +124,9 @@ class InteractiveCalls:
         """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
         A backend has not processed the call if it cannot be reached, refuses the call or rejects the API key.
-        The call is then sent to the model's next backend. If the API key has changed since it was sent, the
-        same backend may get it again. When a backend has begun to process a call, the call is never sent
-        again. If the `with` block ends early, the connection to the backend is closed.
+        The call is then sent to the model's next backend. If the API key has changed since the call was sent,
+        the same backend may get the call again. When a backend has begun to process a call, the call is never
+        sent again. If the `with` block ends early, the connection to the backend is closed.
 
         A backend whose circuit breaker is open gets no calls except trials, which test whether it works
         again. If the circuit breakers of all backends of the model are open, the call is sent to a fallback
