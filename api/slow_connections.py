@@ -18,7 +18,7 @@ class BoundedProtocol(HttpToolsProtocol):
     format.
 
     If the server responds before it has read the whole request, the client might lose the response when the
-    connection closes. So the connection *lingers* first: it reads and drops data, for at most
+    connection closes. So the connection *lingers* before it closes: it reads and drops data, for at most
     `LINGER_SECONDS`.
     """
 

@@ -1,7 +1,7 @@
 """Idempotency keys: a repeated request with the same key returns the result of the first request.
 
-A different request with the same key gets a 409. A key belongs to one tenant and one kind of request. It
-expires after a day. Only successful requests store their keys.
+A different request with the same key gets a 409. A key belongs to one tenant and one kind of request, and
+expires after a day. A key is stored only if its request was successful.
 """
 
 import re

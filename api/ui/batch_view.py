@@ -49,7 +49,7 @@ class WindowBar(NamedTuple):
     Attributes:
         elapsed: part of the window that has passed.
         p50, p90: times by which the batch ends with a probability of 50 % and 90 %, according to the
-            forecast. They can be over 100. None without a forecast.
+            forecast. A time after the end of the window is over 100. None without a forecast.
     """
 
     elapsed: float

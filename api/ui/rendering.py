@@ -26,7 +26,8 @@ class Renderer:
         """Create the renderer.
 
         Args:
-            digests: digest of each static file's content, by file name. It is part of the file's URL.
+            digests: digest of each static file's content, by file name. The digest is a part of the file's
+                URL.
             has_pages: False if only `/docs` is served.
         """
         static = {name: f"/ui/static/{name}?v={digest}" for name, digest in digests.items()}

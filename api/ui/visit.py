@@ -36,9 +36,11 @@ class Visit:
 
     Attributes:
         api: client of the API with the rights of the visitor.
-        token: content of the visitor's cookie. If the visitor has signed in, it identifies the session.
+        token: content of the visitor's cookie. If the visitor has signed in, the token identifies the
+            session.
         tenant: tenant of the visitor; empty if it is not known.
-        scopes: scopes of the visitor. The pages only use them to hide actions that the API would reject.
+        scopes: scopes of the visitor. The pages only use the scopes to hide actions that the API would
+            reject.
         has_session: True if the visitor has signed in.
         identity: text that is the same for all requests with the same rights.
     """

@@ -24,7 +24,8 @@ class PartsFailed(Exception):
     """Raised if the API rejected a call for some batches of a group. For the other batches, the call has
     succeeded.
 
-    You can repeat the call. It tries the rejected batches again, and does not change the others.
+    You can repeat the call. The repeated call tries the rejected batches again, and does not change the
+    others.
 
     Attributes:
         errors: the reason for each rejection, by batch id.

@@ -91,7 +91,7 @@ class InputOrder:
     def parameters(self, status: Status) -> dict[str, object]:
         """Return the query parameters that request the next results with this status.
 
-        They are for `GET /v1/batches/{id}/x/results`.
+        The parameters are for `GET /v1/batches/{id}/x/results`.
         """
         after = self._cursors.get(status)
         return {"status": status} if after is None else {"status": status, "after": after}

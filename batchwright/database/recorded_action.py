@@ -22,9 +22,12 @@ async def recorded(
 ) -> AsyncGenerator[None]:
     """Context manager that records an action in the audit log. The action is the code in the `with` block.
 
-    Its beginning is recorded before the block runs, and its outcome after the block. If the process ends
-    during the block, the outcome in the log stays `unknown`. It also stays `unknown` if the database is
-    unavailable after the block: the action is not undone, and no exception is raised for this.
+    The beginning of the action is recorded before the block runs, and the outcome after the block. The
+    outcome in the log stays `unknown` in two cases:
+
+    - The process ends during the block.
+    - The database is unavailable after the block. The action is not undone, and no exception is raised for
+      this.
 
     Args:
         read_after: called after a successful action. Returns the changed object for the audit log, without

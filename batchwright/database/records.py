@@ -206,7 +206,9 @@ class ModelBacklog:
 
 
 class Hold(NamedTuple):
-    """Stop of a tenant or a model by an operator. Since `held_at`, none of its lines are sent."""
+    """Stop of a tenant or a model by an operator. From `held_at`, the lines of the tenant or model are not
+    sent.
+    """
 
     kind: HoldKind
     name: str

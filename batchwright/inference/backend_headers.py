@@ -62,9 +62,9 @@ class BackendHeaders:
         return [header for header in extra if header[0] not in own]
 
     def reload_key(self) -> str:
-        """Read the API key again, and return "". If this fails, keep the old key.
+        """Read the API key again, and return "". If the key cannot be read, keep the old key.
 
-        If it fails and there is no old key, return the reason.
+        If the key cannot be read and there is no old key, return the reason.
         """
         backend = self._backend
         if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):

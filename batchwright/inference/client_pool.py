@@ -109,7 +109,7 @@ class ClientPool:
     def client_for(self, backend: BackendConfig) -> InferenceClient:
         """Return the client of a backend. Create the client if it does not exist yet.
 
-        Backends with equal connection settings share a client. Their weights and priorities may differ.
+        Backends with equal connection settings share a client, even if their weights or priorities differ.
         """
         key = client_key(backend)
         found = self._clients.get(key)

@@ -1,9 +1,9 @@
-"""Operator hooks, which are called before each request and may change its body or reject the line.
+"""Operator hooks, which are called before each request and may change the request's body or reject the line.
 
 A hook is a function named in the settings: `async def hook(call: HookCall)` or `def hook(call: HookCall)`. A
-function without `async` runs in its own thread. If the hook returns None, the body stays unchanged. If it
-returns a mapping or bytes, they replace the body. If it raises `Refused`, the line ends with the error
-`policy_rejected`.
+function without `async` runs in a thread of its own. If the hook returns None, the body stays unchanged. If
+the hook returns a mapping or bytes, they replace the body. If the hook raises `Refused`, the line ends with
+the error `policy_rejected`.
 
 Any other exception, a timeout or an invalid result is a failure of this line only. Each failure uses one of
 the line's attempts. After the last attempt, the line ends with the error `hook_failed`.

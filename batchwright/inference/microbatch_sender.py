@@ -1,8 +1,9 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
-If the backend fails to process such a request, its lines are sent again: first once more together, then in
-halves, and at last one by one. If the backend refuses the request as invalid, the lines are sent one by one
-at once. A failure uses one of a line's attempts only if the line was sent alone.
+If the backend fails to process a shared request, its lines are sent again in these steps: first all of them
+in one request again, then in halves, and at last one by one. If the backend refuses a shared request as
+invalid, its lines are sent one by one at once. A failure uses one of a line's attempts only if the line was
+sent alone.
 """
 
 import asyncio

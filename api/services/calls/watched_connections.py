@@ -14,9 +14,7 @@ class WatchedConnections:
     """Watches client connections. A call can end early if the client disconnects or if the process stops."""
 
     def __init__(self, stopping: StopSignal) -> None:
-        """Create an empty set of connections. When `stopping` is set, the tasks that watch them are
-        cancelled.
-        """
+        """Create an empty set of connections. When `stopping` is set, tasks that watch connections end."""
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()
         stopping.on_set(self._end_all)

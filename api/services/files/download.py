@@ -77,8 +77,8 @@ async def conditional_headers(
 def parse_range(header: str, size: int) -> ByteRange | None:
     """Return the byte range that a Range header selects in a file of `size` bytes.
 
-    Return None if the header does not contain exactly one valid byte range. The caller must then ignore it
-    (RFC 9110).
+    Return None if the header does not contain exactly one valid byte range. The caller must then ignore the
+    header (RFC 9110).
 
     Raises:
         ValueError: the range contains no byte of the file.

@@ -60,7 +60,7 @@ class BatchLines(NamedTuple):
         return line - self.distances[line]
 
     def all_offsets(self) -> Iterator[int]:
-        """Yield `offsets`. Only a small part of them is in memory at any time if they are on disk."""
+        """Yield `offsets`. If the offsets are on disk, only a small part of them is in memory at any time."""
         for start in range(0, len(self.offsets), _OFFSETS_AT_ONCE):
             yield from self.offsets[start : start + _OFFSETS_AT_ONCE]
             self.columns.release_pages()

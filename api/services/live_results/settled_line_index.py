@@ -49,7 +49,8 @@ class _Place(NamedTuple):
 class _Span(NamedTuple):
     """Range of bytes in a segment that contains results: from `start` up to, but not including, `end`.
 
-    `places` has the positions of these results. They stay the same if the index is refreshed during the read.
+    `places` has the positions of these results. The positions stay the same if the index is refreshed during
+    the read.
     """
 
     segment: int

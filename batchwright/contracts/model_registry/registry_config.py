@@ -216,7 +216,8 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
     Args:
         models: the models to check, by name.
-        elsewhere: names of models that are defined in other places. They can also be fallbacks.
+        elsewhere: names of models that are defined in other places. A fallback may also be one of these
+            models.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

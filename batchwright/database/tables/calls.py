@@ -106,7 +106,7 @@ class CallsTable(Protocol):
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
         """Yield the calls that are lines of the batch and have not ended, sorted by id.
 
-        Call `collect` first. It decides which calls are lines of the batch.
+        Call `collect` first, because `collect` decides which calls are lines of the batch.
         """
         ...
 

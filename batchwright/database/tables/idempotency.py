@@ -34,7 +34,7 @@ class IdempotencyTable(Protocol):
     ) -> IdempotencyClaim | None:
         """Store an idempotency key, insert `row` in the same transaction, and return None.
 
-        If the key is already stored, change nothing and return what is stored for it.
+        If the key is already stored, change nothing and return the stored claim.
 
         Args:
             claim: the key, the fingerprint of the request, and the object that the request creates.

@@ -10,7 +10,7 @@ def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) ->
     """Set the circuit gauge of each model at each backend: 1 if its circuit breaker is open.
 
     Remove all other gauges. Several circuit breakers of a backend may have the same label, for example if
-    models share a label. Their gauge is 1 only if all of them are open.
+    models share a label. The gauge of this label is 1 only if all of these circuit breakers are open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
     for router in routers:

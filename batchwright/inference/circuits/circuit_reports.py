@@ -26,15 +26,15 @@ def report_probe_success(dispatch: Dispatch) -> None:
 def report_failure(
     dispatch: Dispatch, outcome: Outcome, tenant: str, *, others_wait: bool = False, steady: bool = False
 ) -> None:
-    """Report a failure that is the backend's fault to its circuit breaker. The circuit may open.
+    """Report a failure that is the backend's fault to the backend's circuit breaker. The circuit may open.
 
     Args:
         dispatch: the request that failed.
         outcome: the outcome of the request.
         tenant: the tenant of the request. Only this tenant may see the backend's error message.
         others_wait: True if a request of another tenant is waiting.
-        steady: True if the backend answers probes (small test requests) but not normal requests. An open
-            circuit then allows the next trial sooner.
+        steady: True if the backend answers probes (small test requests) but not normal requests. If the
+            circuit is open, the next trial is then allowed sooner.
     """
     circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
     reason = outcome.verdict.category.value if blocked else outcome.message

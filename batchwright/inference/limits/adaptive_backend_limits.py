@@ -117,7 +117,7 @@ class BackendLimits:
         """Return True if this process has used up its part of the backend's fleet-wide limit.
 
         In this case, the process may send a further request to the backend only after one of its requests
-        there has ended.
+        to this backend has ended.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share
@@ -172,7 +172,7 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot, so that the next request tries it out.
+        """Raise the limits of full backends that may have a free slot, so that the next request is sent there.
 
         A limit is raised only if the backend has refused requests because of other clients. Call this
         regularly while requests wait.

@@ -70,7 +70,9 @@ class Permit(Struct, eq=False):
     released: bool = False
 
     def place(self, url: str) -> None:
-        """Count the request as in flight at the backend `url`. A second call moves it to another backend."""
+        """Count the request as in flight at the backend `url`. A second call moves the request to another
+        backend.
+        """
         self.placed = self.owner.backends.place(self.of.name, url, self.placed)
 
     def charge(self, line_bytes: int) -> None:
@@ -391,10 +393,10 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """Move a tenant from `capped` to `waiting` if it is no longer at its limit.
+        """Move a tenant from `capped` to `waiting` if a limit no longer stops its lines.
 
-        The tenant then counts as a tenant that has just begun to wait. So it gets no advantage for the time
-        when it was at its limit.
+        The tenant then counts as a tenant that has just begun to wait. So the time when a limit stopped its
+        lines gives it no advantage over other tenants.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

@@ -68,7 +68,9 @@ class MemoryBudget:
         return room
 
     def release(self, room: Reservation) -> None:
-        """Free the memory of the reservation `room`. If it still waits, remove it from the queue."""
+        """Free the memory of the reservation `room`. If the reservation still waits, remove it from the
+        queue.
+        """
         if room.granted:
             self._shards -= room.size
         else:

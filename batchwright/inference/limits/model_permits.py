@@ -69,9 +69,9 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this only if the model has no request in flight. Otherwise it could wait forever: requests of
-        other models that never get a response may keep its backends full. The result is True if both
-        conditions are met:
+        Call this only if the model has no request in flight. Such a model could wait forever,
+        because requests of other models that never get a response may keep its backends full. The result is
+        True if both conditions are met:
 
         - The backends have been full for ten seconds.
         - At least one backend has no fleet-wide limit, or this process has not used up its part of the limit.

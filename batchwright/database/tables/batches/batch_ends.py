@@ -78,7 +78,8 @@ class BatchEnds(Protocol):
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
-            total: number of lines of the input; 0 if unknown. A greater number in the row stays.
+            total: number of lines of the input; 0 if unknown. If the row has a greater number, that number
+                stays.
             keep_until: time until which results stay in storage; None if they are not kept.
         """
         ...

@@ -129,7 +129,7 @@ class BatchesTable(Protocol):
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
         """Remove the record of `add_attempt`, because the objects under the key `prefix` were deleted.
 
-        They no longer count towards the tenant's quota of stored bytes.
+        These objects no longer count towards the tenant's quota of stored bytes.
         """
         ...
 

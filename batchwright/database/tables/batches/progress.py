@@ -96,7 +96,7 @@ class ProgressTable(Protocol):
         """Record the progress of all batches in progress: add a sample with the time `at` to each of them.
 
         Two samples of a batch are at least ten seconds apart, and at least a fortieth of the batch's age. If
-        the latest sample of a batch is newer than that, the batch gets no sample. So a batch of a day gets
+        the latest sample of a batch is not that old yet, the batch gets no sample. So a batch of a day gets
         about 260 samples, even if several workers call this method.
         """
         ...

@@ -1,4 +1,4 @@
-"""Table of holds. A hold is an operator's stop of a tenant or a model: none of its lines are sent."""
+"""Table of holds. A hold is an operator's stop of a tenant or a model, whose lines are then not sent."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -95,7 +95,7 @@ class OperatorBatches(Protocol):
     ) -> FoundBatches:
         """Return at most `limit` batches that meet the filters and have a line with this custom id.
 
-        Their order is the same as in `page`.
+        The batches are in the same order as in `page`.
         """
         ...
 

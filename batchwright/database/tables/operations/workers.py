@@ -30,13 +30,13 @@ class WorkersTable(Protocol):
     ) -> None:
         """Replace the stored heartbeat of a worker. Delete workers that have sent no heartbeat for a day.
 
-        The time of a heartbeat comes from the clock of the database. All methods compare it with this clock,
-        so all processes agree on which workers are live.
+        The time of a heartbeat comes from the clock of the database. All methods compare this time with the
+        same clock, so all processes agree on which workers are live.
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: numbers by name: of a metric, of a queue that the worker polls, or of a slice (part of a
-                model's lines) that it sends.
+            stats: numbers by name. A name is the name of a metric, of a queue that the worker polls, or of a
+                slice (part of a model's lines) that the worker sends.
             registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.

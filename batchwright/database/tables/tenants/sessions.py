@@ -29,7 +29,7 @@ class SessionsTable(Protocol):
         ...
 
     async def delete(self, token_hash: bytes) -> None:
-        """Delete the session with this token. If it does not exist, nothing changes."""
+        """Delete the session whose token has this hash. If there is no such session, nothing changes."""
         ...
 
 
