@@ -101,6 +101,13 @@ def postgres_url(_server: str, postgres_url: str) -> str:
     return url
 
 
+@pytest.fixture
+async def connection(connection: DatabaseConnection) -> DatabaseConnection:
+    """The connection of a test. Its ANALYZE reads all rows, so that no plan depends on a random sample."""
+    await connection.execute("SET default_statistics_target = 1000")
+    return connection
+
+
 async def execute(url: str, sql: str) -> None:
     connection = await connect(url)
     try:
