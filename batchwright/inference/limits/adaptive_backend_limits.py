@@ -172,7 +172,7 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot, so that the next request is sent there.
+        """Raise the limits of full backends that may have a free slot, so that the next request goes there.
 
         A limit is raised only if the backend has refused requests because of other clients. Call this
         regularly while requests wait.
