@@ -1,10 +1,11 @@
 """Forecasts that a control worker makes, stores, shows and reports."""
 
 from datetime import datetime
-from typing import cast
+from typing import NamedTuple, cast
 
 import pytest
 from temporalio.client import Client
+from temporalio.common import TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchOrder, ModelCounts, WindowFit
@@ -210,16 +211,27 @@ async def test_the_speed_that_a_tenant_with_a_cap_had_is_not_stored() -> None:
     assert await fixture.database.forecasts.speeds(["a"], after(90)) == {}
 
 
+class Run(NamedTuple):
+    """Description of a workflow without a deadline, as Temporal returns it."""
+
+    history_length: int
+    start_time: datetime = after(0)
+    typed_search_attributes: TypedSearchAttributes = TypedSearchAttributes.empty
+
+
 class SignalledClient:
     """Client of Temporal whose workflows record the signals that they get, or raise `error` instead."""
 
-    def __init__(self, error: RPCError | None = None) -> None:
+    def __init__(self, *, events: int = 9, error: RPCError | None = None) -> None:
         self.signals: list[tuple[str, str, BatchForecast]] = []
-        self._error = error
+        self._events, self._error = events, error
 
     def get_workflow_handle(self, batch_id: str) -> "SignalledClient":
         self._batch_id = batch_id
         return self
+
+    async def describe(self, **_: object) -> Run:
+        return Run(self._events)
 
     async def signal(self, name: str, forecast: BatchForecast, **_: object) -> None:
         if self._error is not None:
@@ -227,10 +239,13 @@ class SignalledClient:
         self.signals.append((self._batch_id, name, forecast))
 
 
-async def test_a_forecast_is_a_signal_to_the_workflow_of_its_batch() -> None:
-    client = SignalledClient()
+@pytest.mark.parametrize(("events", "sends"), [(9, True), (50_000, False)])
+async def test_a_forecast_is_a_signal_to_the_workflow_of_its_batch_if_its_history_has_room(
+    events: int, sends: bool
+) -> None:
+    client = SignalledClient(events=events)
     assert await temporal_forecast_signal(cast("Client", client))("batch_1", FORECAST)
-    assert client.signals == [("batch_1", "forecast", FORECAST)]
+    assert client.signals == ([("batch_1", "forecast", FORECAST)] if sends else [])
 
 
 @pytest.mark.parametrize(
@@ -245,5 +260,5 @@ async def test_a_forecast_is_a_signal_to_the_workflow_of_its_batch() -> None:
 async def test_a_forecast_is_sent_again_only_if_temporal_did_not_answer(
     status: RPCStatusCode, is_done: bool
 ) -> None:
-    client = SignalledClient(RPCError("no", status, b""))
+    client = SignalledClient(error=RPCError("no", status, b""))
     assert await temporal_forecast_signal(cast("Client", client))("batch_1", FORECAST) is is_done
