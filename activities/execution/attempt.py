@@ -277,15 +277,13 @@ class SliceAttempt:
         return remaining > -LAST_FLUSH_SECONDS and not self._stop.is_lease_lost
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
-        """Merge the small segments of the slice into one if there are too many of them.
-
-        A segment is a stored object with results.
+        """Merge the small segments of the slice if there are too many. A segment is a stored object with
+        results.
 
         - After a signal to stop, such as a cancel or a shutdown, nothing is merged, because finalization may
           already be reading the segments.
-        - If the slice is finished, small segments are merged if this at least halves their number.
-        - If the slice is not finished, small segments are merged if there are at least
-          `_COMPACT_BETWEEN_TURNS` of them.
+        - If the slice is finished, its segments are merged if it then has at most half as many segments.
+        - If the slice is not finished, they are merged if it has at least `_COMPACT_BETWEEN_TURNS` of them.
 
         Args:
             reason: why the turn ended.

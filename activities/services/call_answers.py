@@ -25,7 +25,10 @@ class CallAnswers:
         self._outages = OutageLog(logger, "answers of calls are recorded later")
 
     async def record(self, lines: Sequence[bytes]) -> None:
-        """Record the answers that lines of an output or error file contain. If this fails, only log it."""
+        """Store the answers to the calls of these result lines, so that clients can fetch them.
+
+        If this fails, only log it. `lines` are as in the output and error files.
+        """
         try:
             async with asyncio.timeout(_RECORD_SECONDS):
                 await self._calls.answer(self._tenant, answers_of(lines))

@@ -62,8 +62,10 @@ class AuditLog:
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
-        """Return the FastAPI dependencies for a route with which tenants change or end an existing object
-        (the target). They record each request whose target exists.
+        """Return the FastAPI dependencies that record the requests of a route in the audit log.
+
+        With such a route, tenants change or end an existing object, the target. A request is recorded if its
+        target exists.
 
         An action that can be repeated, such as a pause, could fill the log. So a tenant gets 429 after 60
         such requests per minute. An action that ends its target, such as a deletion, cannot be repeated for

@@ -227,9 +227,7 @@ class WebhookRoutes:
         return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
 
     async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Send the event of a delivery again that has ended. The header `webhook-id` and the event stay the
-        same.
-        """
+        """Send the event of an ended delivery again, with the same header `webhook-id`."""
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
 

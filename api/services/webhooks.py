@@ -200,12 +200,12 @@ class Webhooks:
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
         """Send the event of an ended delivery again, with the same `webhook-id`. Return the delivery.
 
-        A pending delivery can also be sent again if its workflow was started more than 73 h ago. The workflow
-        is then lost, for example because an operator terminated it.
+        A pending delivery is refused, unless its workflow was started more than 73 h ago. Such a workflow is
+        lost, for example because an operator terminated it, and the event is sent again.
 
         Raises:
-            ApiError: the endpoint has no such delivery (404), the delivery is pending or the endpoint is
-                disabled (409), or the tenant has requested too many tests and replays (429).
+            ApiError: the endpoint has no such delivery (404), the delivery is still pending or the endpoint
+                is disabled (409), or the tenant has requested too many tests and replays (429).
         """
         await self.delivery(row, delivery_id)
         _check_enabled(row)

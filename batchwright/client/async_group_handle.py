@@ -148,7 +148,10 @@ class AsyncGroupHandle(AsyncBatchHandle):
         await self._each(handles, partial(AsyncBatchHandle.delete, keep_files=keep_files))
 
     async def _change_live(self, change: Callable[[AsyncBatchHandle], Awaitable[Batch]]) -> Batch:
-        """Call `change` for each batch that has not ended. Return the sums over the group."""
+        """Call `change` for each batch that has not ended.
+
+        Return one `Batch` whose counts are the sums over all batches of the group.
+        """
 
         async def change_unless_ended(handle: AsyncBatchHandle) -> None:
             try:

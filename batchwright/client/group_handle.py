@@ -148,7 +148,10 @@ class GroupHandle(BatchHandle):
         self._each(handles, partial(BatchHandle.delete, keep_files=keep_files))
 
     def _change_live(self, change: Callable[[BatchHandle], Batch]) -> Batch:
-        """Call `change` for each batch that has not ended. Return the sums over the group."""
+        """Call `change` for each batch that has not ended.
+
+        Return one `Batch` whose counts are the sums over all batches of the group.
+        """
 
         def change_unless_ended(handle: BatchHandle) -> None:
             try:

@@ -77,7 +77,7 @@ def _transfer(stack: RunningStack, size: int, folder: Path) -> _Round:
 
 
 def _idle(process: psutil.Process) -> float:
-    """Reset the recorded peak memory of a process. Return its current memory in MiB."""
+    """Return the memory in MiB of an idle process, and reset its recorded peak memory."""
     forget_peak(process)
     return process.memory_info().rss / _MIB
 

@@ -1,7 +1,7 @@
-"""Section of the benchmark: use of permits with long and uneven response times; waiting times of new tenants.
+"""Section of the benchmark: how many permits are in use when response times are long and uneven.
 
-A permit is the right to have one request in flight. A new tenant creates its batch while another tenant uses
-all permits.
+A permit is the right to have one request in flight. The section also measures how long a new tenant waits
+that creates its batch while another tenant uses all permits.
 """
 
 import heapq

@@ -90,7 +90,8 @@ class _BudgetUse(NamedTuple):
 
 
 def _in_units(amounts: DailyAmounts, quota: Quota) -> float:
-    """Return the amount in `amounts` that counts towards `quota`, for a metric: tokens, or units of the
-    currency.
+    """Return the part of `amounts` that counts towards `quota`, as the value of a metric.
+
+    The unit is tokens for a quota of tokens, and whole units of the currency for a quota of costs.
     """
     return amounts.cost / AMOUNT_PER_UNIT if quota is Quota.COST_PER_DAY else amounts.tokens

@@ -88,7 +88,8 @@ class InteractiveForwarder:
 
         Args:
             fields: the fields of the request's body.
-            opened: resources of the request, such as counted bytes. They are kept until the response is sent.
+            opened: exit stack that, after the response was sent, releases what the request holds, such as its
+                share of the memory limit.
 
         Raises:
             ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are

@@ -183,10 +183,10 @@ class ErrorCount(Message):
 class WaitingReason(Message):
     """Worker's report to the batch's workflow about why the lines of a model wait.
 
-    An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch. If
-    `fleet_wide` is False, the reason ends when a slice (a part of the model's lines) is finished. If
-    `fleet_wide` is True, the reason ends when a worker reports the end of the wait, or when all slices of the
-    model have ended.
+    An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch.
+
+    The reason ends by itself when all slices (parts of the model's lines) have ended. If `fleet_wide` is
+    False, it already ends when any slice of the model is finished.
     """
 
     model: str

@@ -137,7 +137,7 @@ class CircuitBreaker:
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record that a request ended, for example by a cancel, without showing if the backend works."""
+        """Record that a request has ended, for example by a cancel, and says nothing about the backend."""
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:

@@ -279,7 +279,10 @@ class ResponseMeter:
         return before
 
     def add_to_history(self) -> None:
-        """Add the current window to the history. Trials are compared with the history."""
+        """Add the measurements of the current window (interval of time) to the history.
+
+        When another limit is tried, its measurements are compared with this history.
+        """
         self.history.responses = self.history.responses * _HISTORY_DECAY + self.window.responses
         self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels
 

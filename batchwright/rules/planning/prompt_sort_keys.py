@@ -1,9 +1,9 @@
 """Sort keys of at most 32 bytes, which sort prompts in the order of their texts.
 
 Prompts from the same template begin with the same bytes, so a key made of these bytes could not sort them.
-Therefore the key of a prompt is relative to another text: the first prompt with the same prefix (system
-messages and tools). The key encodes three things: how many leading bytes the two prompts have in common,
-which prompt sorts first, and the bytes that follow in this prompt.
+Therefore each key compares its prompt with a reference: the prompt that was read first among those with the
+same prefix (system messages and tools). The key encodes three things: how many leading bytes the prompt has
+in common with the reference, whether it sorts before or after the reference, and its next bytes.
 """
 
 import struct

@@ -237,7 +237,10 @@ async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Cl
 def bucket_of(
     client: "S3Client", settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> S3Bucket:
-    """Return the bucket `place`, to be used through `client`, which is open."""
+    """Return an object that accesses the bucket `place` through `client`, which the caller has opened.
+
+    `on_retry` is called with each operation that is tried again.
+    """
     retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
     encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)
     return S3Bucket(client, place, retries, encryption)

@@ -138,10 +138,10 @@ class PostgresBatchList(BatchList):
             return await session.fetch(self._sql.all, *bounds)
 
     async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return at most `count` batches that are newer than the batch `before` and have all `tags`, oldest
-        first.
+        """Return the `count` batches that were created next after the batch `before` and have all `tags`.
 
-        In a list with the newest batch first, these batches come directly before the batch `before`.
+        The oldest comes first. Lists have the newest batch first, so these batches come right before the
+        batch `before` there.
         """
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, before)

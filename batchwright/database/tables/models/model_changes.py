@@ -38,9 +38,9 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Store `config` as the complete registry entry of a model, in place of an earlier change.
+        """Store `config` as the complete registry entry of a model, in place of one that was stored before.
 
-        If `config` is None, record that the model is removed. Return the stored changes of all models.
+        If `config` is None, store that the model is removed. Return what is stored about all models.
 
         Args:
             check: receives all resulting changes; raises an exception to reject them.
