@@ -272,6 +272,7 @@ def test_a_client_that_does_not_read_its_file_is_disconnected(hasty_api: Api) ->
     file = read(post(hasty_api, "/v1/files", form(lines(30 * MIB))), FileObject)
     with hasty_api.connected() as connection:
         connection.sendall(b"GET /v1/files/%b/content HTTP/1.1\r\nHost: api\r\n\r\n" % file.id.encode())
+        until(lambda: is_open_at_server(hasty_api.process, connection))
         until(lambda: _received_end(hasty_api.process, connection, file.bytes))
     assert hasty_api.client.get("/healthz").status_code == 200
 
