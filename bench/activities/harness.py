@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from batchwright.activities import memory
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.records import FileRow
@@ -38,9 +39,13 @@ def print_result(found: msgspec.Struct) -> None:
 
 
 class MemoryGrowth:
-    """Measures how much the peak memory of this process exceeds its memory at the start."""
+    """Measures how much the peak memory of this process exceeds its memory at the start.
+
+    From the start on, freed memory is returned to the system as in a worker.
+    """
 
     def __init__(self) -> None:
+        memory.return_large_blocks(memory.glibc_malloc())
         Path("/proc/self/clear_refs").write_text("5")
         self._idle = _status("VmRSS")
 
