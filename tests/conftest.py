@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator
@@ -78,6 +79,12 @@ def _logging_as_before() -> Generator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Give each test the same random numbers in every run, so that no test passes or fails by chance."""
+    random.seed(request.node.nodeid)
 
 
 @pytest.fixture
