@@ -10,9 +10,11 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
 
-from batchwright.activities.services.held_slices import HeldSlice, TaskQueueSlices
+from batchwright.activities.services.held_slices import HeldSlice
+from batchwright.activities.services.slice_search import SliceSearch
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.inference.limits.tenant_and_model_limits import Limit
@@ -23,13 +25,57 @@ _MAX_BLOCKED_SLICES = 4  # maximum number of slices while no request of the mode
 _MAX_SENDING_SLICES = 16  # of the queue that models share; slices that only wait do not count
 _MAX_YIELDING = 16  # slices of one task queue that give up their places at the same time
 _FETCH_SECONDS = 1.0  # lines for this time are kept ready, because fetching a slice takes time
-_SEEK_SECONDS = 30.0  # pause between two attempts to find a slice of the same tenant or batch
-_MAX_SEEKING_SLICES = 16  # with so many slices with lines, no search for a batch that goes first
-_MAX_MISSES = 32  # after so many wrong slices in a row, a worker pauses its search for a tenant
 _NEW_SLICE_SHARE = 0.2  # weight of the newest slice in the average number of lines
+_FIRST_ESTIMATE = 64.0  # assumed lines of a slice, until the first slice is read
+_RATE_SECONDS = 2.0  # the response rate is averaged over this time; a clear rise counts at once
+_MEASURE_SECONDS = 0.25  # the rate is measured over at least this time
 
 # Number of batches that have unsettled lines and may send them now, by model and tenant.
 WaitingBatches = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(eq=False)
+class TaskQueueSlices:
+    """Slices that this worker took from one task queue.
+
+    Attributes:
+        slots: one object for each taken slice, including slices that have not begun to run and slices whose
+            end Temporal has not confirmed yet.
+        ended: number of slices that have ended but are still in `slots`.
+        lines: average number of unsettled lines of the slices read so far.
+        rate: responses per second of the model, as `measure_rate` computes it.
+        answered: number of responses until the time `measured_at`.
+    """
+
+    slots: set[object] = field(default_factory=set[object])
+    slices: set[HeldSlice] = field(default_factory=set[HeldSlice])
+    search: SliceSearch = field(default_factory=SliceSearch)
+    ended: int = 0
+    lines: float = _FIRST_ESTIMATE
+    rate: float = 0.0
+    answered: int = 0
+    measured_at: float = 0.0
+
+    def with_lines(self) -> list[HeldSlice]:
+        """Return the slices that have lines to send, and those whose lines were not read yet."""
+        return [held for held in self.slices if held.ready is None or held.ready()]
+
+    def measure_rate(self, answered: int, now: float) -> None:
+        """Update `rate` from the number of the model's requests that have ended so far (`answered`).
+
+        If the last measurement is less than `_MEASURE_SECONDS` ago, do nothing.
+        """
+        seconds = now - self.measured_at
+        if seconds < _MEASURE_SECONDS:
+            return
+        count = max(0, answered - self.answered)
+        change = min(1.0, seconds / _RATE_SECONDS) * (count / seconds - self.rate)
+        # A few responses may arrive together by chance. Lines that are kept for a rate that is too high are
+        # missing on other workers at the end of a batch. So only a rise that chance does not explain counts
+        # at once.
+        certain = (count - 2 * math.sqrt(count)) / seconds
+        self.rate = max(certain, self.rate + change)
+        self.answered, self.measured_at = answered, now
 
 
 class SliceDemand:
@@ -74,7 +120,7 @@ class SliceDemand:
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
-            queue.is_checked = queue.is_first_checked = False
+            queue.search.check_again()
 
     def retain_only(self, models: Collection[str]) -> None:
         """Drop the queues of all models not in `models`, except queues with slices on this worker."""
@@ -106,11 +152,11 @@ class SliceDemand:
         The block must contain the whole activity that runs the slice.
         """
         held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
-        if here.is_seeking and self._end_search(queue, here, held):
+        first = self._limiter.limits.shares.ranks(model).first
+        is_wrong = here.search.slice_arrived(held, here.with_lines(), first, self._clock())
+        if is_wrong and not self._is_hungry(queue, here, arrived=1):
             held.is_surplus = True
             held.drain()
-        here.sought.pop(tenant, None)
-        here.sought_batches.pop(batch_id, None)
         here.slices.add(held)
         try:
             yield held
@@ -118,38 +164,6 @@ class SliceDemand:
             here.slices.remove(held)
             with self._lock:
                 here.ended += 1
-
-    def _end_search(self, name: str, here: TaskQueueSlices, found: HeldSlice) -> bool:
-        """End a search for a slice. Return True if the slice that was found must return to its queue.
-
-        In a search for a certain tenant or batch, the worker gets the next slice of the queue, which may be a
-        wrong one. A wrong slice must return if the worker does not need its lines. The first rule that
-        applies decides:
-
-        - If no other slice of the same tenant has lines on this worker, the slice is right.
-        - If the search was for a tenant without lines on this worker, the slice is wrong.
-        - In all other searches, the slice is wrong if its batch already has lines on this worker, or if
-          another batch of its tenant goes first (is sent before it).
-        """
-        sought, here.seeking, here.is_seeking = here.seeking, "", False
-        with_lines = here.with_lines()
-        if found.tenant not in {held.tenant for held in with_lines}:
-            here.misses = 0
-            if sought:
-                here.sought.pop(sought, None)
-                here.is_checked = False
-            return False
-        batch, first = (found.tenant, found.batch_id), self._limiter.limits.shares.ranks(found.model).first
-        has_lines = found.batch_id in {held.batch_id for held in with_lines}
-        is_wrong = bool(sought) or has_lines or (bool(first) and batch not in first)
-        if not sought:
-            here.seek_more_after = self._clock() + _SEEK_SECONDS
-        elif (misses := here.misses + 1) < _MAX_MISSES:
-            here.misses, here.is_checked = misses, False
-            here.sought.pop(sought, None)
-        else:
-            here.seek_after, here.misses = self._clock() + _SEEK_SECONDS, 0
-        return is_wrong and not self._is_hungry(name, here, arrived=1)
 
     def lines_read(self, held: HeldSlice, lines: int, ready: Callable[[], int]) -> None:
         """Record that a slice's lines were read.
@@ -229,9 +243,7 @@ class SliceDemand:
         if len(here.slots) >= _MAX_BLOCKED_SLICES and self._is_blocked(queue):
             return False
         here.measure_rate(self._limiter.granted(queue) - self._limiter.used_by(queue), self._clock())
-        return (
-            self._is_hungry(queue, here) or self._seeks_tenant(queue, here) or self._seeks_batch(queue, here)
-        )
+        return self._is_hungry(queue, here) or self._starts_search(queue, here)
 
     def _is_hungry(self, name: str, here: TaskQueueSlices, arrived: int = 0) -> bool:
         """Return True if the worker needs another slice, because it could send more lines than its slices
@@ -285,56 +297,16 @@ class SliceDemand:
             if not self._limiter.is_capped(model, tenant)
         }
 
-    def _seeks_tenant(self, name: str, queue: TaskQueueSlices) -> bool:
-        """Return True if the worker should take another slice, to search for a slice of a tenant.
-
-        The worker searches for a tenant if a waiting batch of the tenant has no lines on this worker. If no
-        batch of the tenant has lines on this worker, the search starts at once. If another batch has, the
-        search starts after `_SEEK_SECONDS`. `_end_search` decides what happens to the slice that arrives.
+    def _starts_search(self, name: str, here: TaskQueueSlices) -> bool:
+        """Return True if the worker should take another slice, to search for a slice of a certain tenant or
+        batch.
         """
-        now = self._clock()
-        if queue.is_checked or now < queue.seek_after:
+        search, waiting, now = here.search, self._waiting.get(name, {}), self._clock()
+        if search.must_check_tenants(now) and search.start_for_tenant(
+            self._uncapped(name), waiting, here.with_lines(), now
+        ):
+            return True
+        if not search.must_check_first_batches:
             return False
-        waiting = self._uncapped(name)
-        with_lines = {(held.tenant, held.batch_id) for held in queue.with_lines()}
-        here = Counter(tenant for tenant, _ in with_lines)
-        for tenant, batches in waiting.items():
-            if here[tenant] >= batches:
-                continue
-            last = queue.sought.get(tenant)
-            if last is None and here[tenant]:
-                queue.sought[tenant] = now
-            elif here[tenant] and now < queue.seek_more_after:
-                continue
-            elif last is None or now - last >= _SEEK_SECONDS:
-                queue.sought[tenant] = now
-                queue.seeking = queue.seeking or ("" if here[tenant] else tenant)
-                queue.is_seeking = True
-                return True
-        known = self._waiting.get(name, {})  # with tenants at their caps, which may change at any moment
-        queue.sought = {tenant: at for tenant, at in queue.sought.items() if tenant in known}
-        queue.is_checked = True
-        return False
-
-    def _seeks_batch(self, name: str, queue: TaskQueueSlices) -> bool:
-        """Return True if the worker should take another slice, to search for a batch that goes first.
-
-        The lines of such a batch are sent before the lines of all other batches of the same tenant and
-        priority. If the batch has no lines on this worker, they would have to wait until the worker has sent
-        all lines that it holds. So the worker searches for a slice of the batch every `_SEEK_SECONDS`.
-        """
-        if queue.is_first_checked:
-            return False
-        first, slices = self._limiter.limits.shares.ranks(name).first, queue.with_lines()
-        if first and len(slices) < _MAX_SEEKING_SLICES:
-            with_lines = {held.batch_id for held in slices}
-            now, waiting = self._clock(), self._waiting.get(name, {})
-            for tenant, batch_id in first:
-                last = queue.sought_batches.get(batch_id, -math.inf)
-                if batch_id not in with_lines and waiting.get(tenant, 0) > 1 and now - last >= _SEEK_SECONDS:
-                    queue.sought_batches[batch_id], queue.is_seeking = now, True
-                    return True
-            known = {batch_id for _, batch_id in first}
-            queue.sought_batches = {id: at for id, at in queue.sought_batches.items() if id in known}
-        queue.is_first_checked = True
-        return False
+        first = self._limiter.limits.shares.ranks(name).first
+        return search.start_for_first_batch(first, waiting, here.with_lines(), now)

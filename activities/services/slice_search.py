@@ -1,0 +1,190 @@
+"""Search of a worker for slices of certain tenants and batches in one task queue.
+
+A worker cannot choose a slice: it always gets the next slice of the queue. In a search, it takes one more
+slice, in the hope that the slice belongs to a tenant or batch that has no lines on this worker.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from batchwright.activities.services.held_slices import HeldSlice
+
+_SEEK_SECONDS = 30.0  # pause between two searches for the same tenant or batch
+_MAX_SLICES = 16  # with so many slices with lines, no search for a batch that goes first
+_MAX_MISSES = 32  # after so many wrong slices in a row, a worker pauses its search for tenants
+
+
+class _Search(NamedTuple):
+    """A search that runs. If `new_tenant` is empty, the worker looks for a further batch.
+
+    Otherwise, it looks for slices of `new_tenant`, a tenant without lines on this worker.
+    """
+
+    new_tenant: str
+
+
+class SliceSearch:
+    """Decides when a worker searches for slices, and which slices it keeps. One object is for one task queue.
+
+    There are three kinds of searches:
+
+    - For a tenant without lines on this worker: at once, and then every `_SEEK_SECONDS`.
+    - For a further batch of a tenant that has lines on this worker: every `_SEEK_SECONDS`.
+    - For a batch that goes first (is sent before the other batches of its tenant): at once, and then every
+      `_SEEK_SECONDS`. Otherwise the batch would wait until the worker has sent all lines that it holds.
+
+    A search ends when the next slice arrives. At most one search runs at a time. If another one begins
+    meanwhile, the search for a tenant without lines is the one that continues.
+
+    After a check that started no search, the next check follows a call of `check_again` or the end of a
+    search. In all methods, `now` is the current time in seconds. `with_lines` are those slices of the worker
+    from the queue that have lines to send, or whose lines were not read yet.
+    """
+
+    def __init__(self) -> None:
+        self._running: _Search | None = None
+        self._last_by_tenant: dict[str, float] = {}  # time of the last search for each tenant
+        self._last_by_batch: dict[str, float] = {}  # time of the last search for each batch that goes first
+        self._misses = 0  # wrong slices in a row, in searches for tenants without lines
+        self._no_tenant_before = -math.inf  # set after `_MAX_MISSES` misses
+        self._no_further_batch_before = -math.inf  # set at the end of a search for a further batch
+        self._tenants_are_checked = self._first_batches_are_checked = False
+
+    def check_again(self) -> None:
+        """Check all tenants and batches again, because other batches wait now."""
+        self._tenants_are_checked = self._first_batches_are_checked = False
+
+    def must_check_tenants(self, now: float) -> bool:
+        """Return True if `start_for_tenant` has to be called."""
+        return not self._tenants_are_checked and now >= self._no_tenant_before
+
+    @property
+    def must_check_first_batches(self) -> bool:
+        """True if `start_for_first_batch` has to be called."""
+        return not self._first_batches_are_checked
+
+    def start_for_tenant(
+        self,
+        sendable: Mapping[str, int],
+        waiting: Collection[str],
+        with_lines: Collection[HeldSlice],
+        now: float,
+    ) -> bool:
+        """Start a search if a tenant has more batches than slices on this worker. Return False if none has.
+
+        Args:
+            sendable: number of batches that have lines to send now, by tenant.
+            waiting: tenants that have lines to send, including those at their caps.
+        """
+        batches_here = {(held.tenant, held.batch_id) for held in with_lines}
+        here = Counter(tenant for tenant, _ in batches_here)
+        for tenant, batches in sendable.items():
+            if here[tenant] >= batches:
+                continue
+            last = self._last_by_tenant.get(tenant)
+            if last is None and here[tenant]:
+                self._last_by_tenant[tenant] = now
+            elif here[tenant] and now < self._no_further_batch_before:
+                continue
+            elif last is None or now - last >= _SEEK_SECONDS:
+                self._last_by_tenant[tenant] = now
+                self._start("" if here[tenant] else tenant)
+                return True
+        # A tenant at its cap may be below its cap at any moment, so the time of its last search is kept.
+        self._last_by_tenant = {name: at for name, at in self._last_by_tenant.items() if name in waiting}
+        self._tenants_are_checked = True
+        return False
+
+    def start_for_first_batch(
+        self,
+        first: Collection[tuple[str, str]],
+        waiting: Mapping[str, int],
+        with_lines: Sequence[HeldSlice],
+        now: float,
+    ) -> bool:
+        """Start a search if a batch that goes first has no lines on this worker. Return False if there is no
+        such batch.
+
+        Args:
+            first: tenant and id of each batch that goes first.
+            waiting: number of batches that have lines to send, by tenant.
+        """
+        if first and len(with_lines) < _MAX_SLICES:
+            batches_here = {held.batch_id for held in with_lines}
+            for tenant, batch_id in first:
+                last = self._last_by_batch.get(batch_id, -math.inf)
+                if (
+                    batch_id not in batches_here
+                    and waiting.get(tenant, 0) > 1
+                    and now - last >= _SEEK_SECONDS
+                ):
+                    self._last_by_batch[batch_id] = now
+                    self._start("")
+                    return True
+            known = {batch_id for _, batch_id in first}
+            self._last_by_batch = {id: at for id, at in self._last_by_batch.items() if id in known}
+        self._first_batches_are_checked = True
+        return False
+
+    def slice_arrived(
+        self,
+        found: HeldSlice,
+        with_lines: Sequence[HeldSlice],
+        first: Collection[tuple[str, str]],
+        now: float,
+    ) -> bool:
+        """Record that a slice has arrived, which ends the search if one runs. Return True if the slice is
+        wrong: the worker was searching for another one, and has to return it unless it needs more lines.
+
+        Args:
+            with_lines: the other slices of the worker that have lines.
+            first: tenant and id of each batch of the slice's model that goes first.
+        """
+        search, self._running = self._running, None
+        is_wrong = search is not None and self._is_wrong(search, found, with_lines, first, now)
+        self._last_by_tenant.pop(found.tenant, None)
+        self._last_by_batch.pop(found.batch_id, None)
+        return is_wrong
+
+    def _is_wrong(
+        self,
+        search: _Search,
+        found: HeldSlice,
+        with_lines: Sequence[HeldSlice],
+        first: Collection[tuple[str, str]],
+        now: float,
+    ) -> bool:
+        """Return True if a search has found the wrong slice, and decide when the next search may start.
+
+        The first rule that applies decides:
+
+        - If no other slice of the same tenant has lines on this worker, the slice is right.
+        - If the search was for a tenant without lines on this worker, the slice is wrong.
+        - In all other searches, the slice is wrong if its batch already has lines on this worker, or if
+          another batch of its tenant goes first.
+        """
+        if found.tenant not in {held.tenant for held in with_lines}:
+            self._misses = 0
+            if search.new_tenant:
+                self._search_again_for(search.new_tenant)
+            return False
+        if not search.new_tenant:
+            self._no_further_batch_before = now + _SEEK_SECONDS
+            has_lines = found.batch_id in {held.batch_id for held in with_lines}
+            return has_lines or (bool(first) and (found.tenant, found.batch_id) not in first)
+        self._misses += 1
+        if self._misses < _MAX_MISSES:
+            self._search_again_for(search.new_tenant)
+        else:
+            self._no_tenant_before, self._misses = now + _SEEK_SECONDS, 0
+        return True
+
+    def _start(self, new_tenant: str) -> None:
+        if self._running is None or not self._running.new_tenant:
+            self._running = _Search(new_tenant)
+
+    def _search_again_for(self, tenant: str) -> None:
+        self._last_by_tenant.pop(tenant, None)
+        self._tenants_are_checked = False
