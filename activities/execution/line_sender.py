@@ -225,12 +225,13 @@ class LineSender:
             permit.release()
             self._queue.requeue(line)
             return False
+        line_bytes = len(line.data)
         if line.attempt.job is None:
             self._pacer.record_send()
-            permit.charge(len(line.data))
+            permit.charge(line_bytes)
         permit.place(dispatch.upstream.backend.url)
-        held = self._budget.reserve_response(len(line.data))
-        sent = InFlightRequest(line, request, permit, dispatch, held)
+        held = self._budget.reserve_response(line_bytes)
+        sent = InFlightRequest(line, request, permit, dispatch, line_bytes, held)
         self._state.in_flight.add(sent)
         self._router.prefixes.start(line.prefix_group)
         try:

@@ -51,17 +51,25 @@ class InFlightRequest(Struct, eq=False):
         permit: the right to have one request in flight.
         dispatch: the backend that has the request now. If another backend gets the request, this field is
             replaced.
+        line_bytes: length of the line. At the end of a turn, `line.data` is freed while requests are in
+            flight.
+        held: bytes of the memory budget that are reserved for the request and its response.
+        job_since: Unix seconds at which the line's running job was submitted; None if the line has no job.
+        exchange: the request while no task awaits its response; None in all other cases.
+        outcome: outcome of `exchange`, if a task has to handle it.
+        seconds: duration of `exchange`.
     """
 
     line: SliceLine
     request: OutboundRequest
     permit: Permit
-    dispatch: Dispatch  # changes when another backend gets the request
-    held: int  # bytes of the memory budget that are reserved for the response
-    job_since: float | None = None  # Unix seconds at which the line's running job was submitted
-    exchange: Exchange | None = None  # set while no task awaits the response
-    outcome: Outcome | None = None  # outcome of `exchange`, if a task has to handle it
-    seconds: float = 0.0  # duration of `exchange`
+    dispatch: Dispatch
+    line_bytes: int
+    held: int
+    job_since: float | None = None
+    exchange: Exchange | None = None
+    outcome: Outcome | None = None
+    seconds: float = 0.0
 
 
 # Requests with the same values are counted together: backend URL, HTTP status, failure, kind of chat.

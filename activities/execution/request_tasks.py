@@ -303,7 +303,7 @@ class RequestTasks:
 
     def _count_repeat(self, sent: InFlightRequest) -> None:
         self._pacer.record_send()
-        sent.permit.charge(len(sent.line.data))
+        sent.permit.charge(sent.line_bytes)
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
         """If the line may be sent again now, count one more request against the rates and return True. If

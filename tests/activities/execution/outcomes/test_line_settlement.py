@@ -46,7 +46,7 @@ class OpenCircuit:
             MODEL, TENANT, weight=1, batch_id=BATCH, number=0, on_granted=permits.append
         )
         self.execution.context.permits.enqueue(permit_request)
-        return InFlightRequest(self.line, REQUEST, permits[0], dispatch, held=0)
+        return InFlightRequest(self.line, REQUEST, permits[0], dispatch, line_bytes=0, held=0)
 
     def retry(self, outcome: Outcome) -> None:
         assert not self.outcomes.apply(self.probe(), outcome)

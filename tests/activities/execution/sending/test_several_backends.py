@@ -11,12 +11,14 @@ from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig, RetryConfig
 from batchwright.contracts.temporal_payloads.execution import SliceResult
+from batchwright.inference.limits.tenant_and_model_limits import Charge, FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.settings import load
 from tests.activities.execution.fixture import (
     MODEL,
     ExecutionFixture,
+    eventually,
     line_of,
     ok,
     plan_slice,
@@ -112,6 +114,37 @@ async def test_lines_that_another_backend_refused_do_not_exceed_the_share_of_the
         fleet.execution.next_attempt()
     assert fleet.hosts["one"] == LINES
     assert max(seen) <= 2
+
+
+async def test_a_line_that_is_passed_on_when_its_turn_is_over_is_charged_with_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = SeveralBackends(config_of(ONE, TWO))
+    fleet.refusing["one"], refuse = status(503), asyncio.Event()
+    fleet.route.upstreams[1].outstanding = 100  # so that the first is chosen
+    worker, answer, charged = fleet.execution.context, fleet.execution.answer, list[int]()
+    limits = worker.permits.limits
+    limits.model_rates, charge = {MODEL: Rates(tokens=FleetRate(1_000_000, 1_000_000))}, limits.charge
+
+    async def refuse_late(received: httpx.Request) -> httpx.Response:
+        if received.url.host == "one":
+            await refuse.wait()
+        return await answer(received)
+
+    def record(model: str, tenant: str, line_bytes: int, now: float) -> Charge | None:
+        charged.append(line_bytes)
+        return charge(model, tenant, line_bytes, now)
+
+    monkeypatch.setattr(limits, "charge", record)
+    fleet.execution.answer = refuse_late
+    await fleet.plan(1)
+    fleet.execution.occupy_all_places()
+    running = fleet.execution.start(request(slice_seconds=0))
+    # When its time is over, the turn frees the memory of its lines.
+    await eventually(lambda: bool(charged) and worker.budget.held == worker.budget.response_bytes)
+    refuse.set()
+    assert await running == SliceResult(finished=True, completed=1)
+    assert charged == [len(line_of(0))] * 2
 
 
 async def test_a_backend_that_cannot_be_reached_is_passed_over_until_it_is_tried_again() -> None:
