@@ -169,15 +169,16 @@ class MicrobatchSender:
         task = asyncio.create_task(self._run(batch))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-        waiting = {member.request_id for member in batch.members}
+        waiting = len(batch.members)  # two members may be the same line, if its first call was cancelled
 
-        def leave(member: _Member) -> None:
-            waiting.discard(member.request_id)
+        def leave(_: asyncio.Future[Outcome]) -> None:
+            nonlocal waiting
+            waiting -= 1
             if not waiting:  # no line waits for the outcome
                 task.cancel()
 
         for member in batch.members:
-            member.answered.add_done_callback(lambda _, one=member: leave(one))
+            member.answered.add_done_callback(leave)
 
     async def _run(self, batch: _Microbatch) -> None:
         try:

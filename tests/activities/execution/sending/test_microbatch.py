@@ -131,6 +131,19 @@ async def test_a_cancelled_line_leaves_its_group_to_the_others() -> None:
     assert slow.cancelled == 0
 
 
+async def test_a_line_that_is_cancelled_and_sent_again_in_the_same_group_gets_its_answer() -> None:
+    slow = Slow()
+    sender = grouping(slow)
+    cancelled = asyncio.create_task(sender.send(TARGET, body_of("a"), "same"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    again = asyncio.create_task(sender.send(TARGET, body_of("a"), "same"))
+    await slow.requests.wait()
+    slow.release.set()
+    assert (await again).status == 200
+
+
 async def test_a_request_is_aborted_when_all_its_lines_are_cancelled() -> None:
     slow = Slow()
     sender = grouping(slow)
