@@ -225,8 +225,10 @@ class LineSettler:
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:
             self._prefixes.succeed(sent.line.prefix_group)
-        elif outcome.status and sent.line.attempt.job is None:
-            sent.permit.correct_charge(0)  # the backend refused, so it used no tokens
+        elif sent.line.attempt.job is None and (outcome.status or outcome.is_unsent):
+            sent.permit.correct_charge(
+                0
+            )  # the backend refused or did not get the request: no tokens were used
         self._budget.observe_response(len(outcome.body))
 
     # Settling
@@ -308,7 +310,6 @@ class LineSettler:
         line = sent.line
         sent.dispatch.upstream.circuit.record_abort(sent.dispatch.attempt)
         if outcome.verdict.budget is Budget.ATTEMPT:
-            self.attribution.record_error(sent.dispatch, outcome)
             self.attempts.use(line, outcome)
             if not self.attempts.are_exhausted(line):
                 self.metrics.retried(outcome.verdict.category)

@@ -11,10 +11,13 @@ import pytest
 from temporalio.activity import ActivityCancellationDetails
 
 from batchwright.inference.hooks import HookCall, PreCallHooks, Refused
+from batchwright.inference.limits.tenant_and_model_limits import Charge, FleetRate, Rates
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.settings import SettingsError, load
 from tests.activities.execution.fixture import (
     BATCH,
+    MODEL,
+    TENANT,
     ExecutionFixture,
     body_of,
     eventually,
@@ -293,6 +296,30 @@ async def test_a_hook_that_changes_the_model_changes_the_body_but_not_the_route_
     execution = await run("renames")
     assert {str(body["model"]) for body in bodies(execution)} == {"another"}
     assert execution.counted("batchwright_request_results_total", model="m", result="success") == 5
+
+
+@pytest.mark.parametrize("hook", ["breaks_at_two", "refuses_two"])
+async def test_a_line_that_a_hook_keeps_from_being_sent_uses_no_tokens_of_a_rate(
+    hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execution = await planned(hook, max_attempts=1)
+    limits, used = execution.context.permits.limits, list[int]()
+    limits.model_rates, correct = {MODEL: Rates(tokens=FleetRate(10**9, 10**9))}, limits.correct
+
+    def record(charge: Charge, tokens: int) -> None:
+        used.append(tokens)
+        correct(charge, tokens)
+
+    monkeypatch.setattr(limits, "correct", record)
+    assert (await execution.run(request())).finished
+    assert sorted(used) == [0, 5, 5, 5, 5]
+
+
+async def test_a_failing_hook_leaves_the_last_error_of_the_backend_as_it_is() -> None:
+    execution = await planned("breaks_at_two", max_attempts=1)
+    execution.circuit(MODEL).remember_error(TENANT, "no GPU")
+    assert (await execution.run(request())).finished
+    assert execution.circuit(MODEL).last_error(TENANT) == "no GPU"
 
 
 async def test_a_failing_hook_is_retried_as_often_as_a_request() -> None:

@@ -147,6 +147,30 @@ async def test_a_line_that_is_passed_on_when_its_turn_is_over_is_charged_with_it
     assert charged == [len(line_of(0))] * 2
 
 
+async def test_a_line_that_did_not_reach_a_backend_uses_no_tokens_of_a_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = SeveralBackends(config_of(ONE, TWO))
+    fleet.route.upstreams[1].outstanding = 100  # so that the first is chosen
+    limits, answer, used = fleet.execution.context.permits.limits, fleet.execution.answer, list[int]()
+    limits.model_rates, correct = {MODEL: Rates(tokens=FleetRate(10**9, 10**9))}, limits.correct
+
+    async def reach_only_two(received: httpx.Request) -> httpx.Response:
+        if received.url.host == "one":
+            raise httpx.ConnectError("refused")
+        return await answer(received)
+
+    def record(charge: Charge, tokens: int) -> None:
+        used.append(tokens)
+        correct(charge, tokens)
+
+    monkeypatch.setattr(limits, "correct", record)
+    fleet.execution.answer = reach_only_two
+    await fleet.plan(1)
+    assert await fleet.execution.run(request()) == SliceResult(finished=True, completed=1)
+    assert used == [0, 5]
+
+
 async def test_a_backend_that_cannot_be_reached_is_passed_over_until_it_is_tried_again() -> None:
     fleet = SeveralBackends(config_of(ONE, TWO), circuit_failures=1, model_in_flight=1)
     fleet.refusing["one"] = status(503)
