@@ -32,7 +32,7 @@ from batchwright.rules.backends.backend_job_reports import JobReport, JobState, 
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_string
 from batchwright.rules.backends.callback_tokens import CallbackToken
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.retry_policy import DEFERRED
+from batchwright.rules.dispatch.retry_policy import BACKEND_AT_FAULT
 from batchwright.storage.base import StorageUnavailable
 
 _MAX_INCONCLUSIVE_POLLS = 3  # in a row; then the line waits for capacity and keeps its job
@@ -178,7 +178,7 @@ class JobRunner:
         token = self._token(call, job.since)
         with self._registered(call), self._subscribed(upstream, token) as callback:
             outcome = self._finalize(call, await self._watch(call, job, callback))
-        if outcome.verdict.budget in DEFERRED:
+        if outcome.verdict.budget in BACKEND_AT_FAULT:
             return outcome
         is_success = outcome.verdict is retry_policy.SUCCESS
         result = "completed" if is_success else _FAILURE_RESULTS.get(outcome.code, "failed")
@@ -239,7 +239,7 @@ class JobRunner:
                 inconclusive, wait = inconclusive + 1, max(config.poll_interval, found.retry_after or 0.0)
                 if inconclusive >= _MAX_INCONCLUSIVE_POLLS:
                     return backend_job_messages.from_failed_polls(found, job.id)
-                if found.verdict.budget in DEFERRED:
+                if found.verdict.budget in BACKEND_AT_FAULT:
                     if not call.dispatch.attempt.is_trial:  # a trial fails once, at its end
                         self._outcomes.attribution.record_backend_failure(call.dispatch, found)
                     continue

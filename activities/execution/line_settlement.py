@@ -20,7 +20,7 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.transport.base import Exchange
 from batchwright.rules.dispatch.retry_policy import (
-    DEFERRED,
+    BACKEND_AT_FAULT,
     RESPONSE_INTERRUPTED,
     SUCCESS,
     Budget,
@@ -321,7 +321,7 @@ class LineSettler:
     def _apply_failure(self, sent: InFlightRequest, outcome: Outcome, seconds: float) -> bool:
         line, dispatch, attribution = sent.line, sent.dispatch, self.attribution
         circuit, begun = dispatch.upstream.circuit, dispatch.attempt
-        is_job_running = line.attempt.job is not None and outcome.verdict.budget in DEFERRED
+        is_job_running = line.attempt.job is not None and outcome.verdict.budget in BACKEND_AT_FAULT
         if not is_job_running:
             self.metrics.durations.append(seconds)
         budget = attribution.charged_budget(line, sent.request.request_id, outcome, dispatch)

@@ -28,7 +28,7 @@ from batchwright.inference.probes import ProbeResult
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.upstream import Upstream
-from batchwright.rules.dispatch.retry_policy import DEFERRED
+from batchwright.rules.dispatch.retry_policy import BACKEND_AT_FAULT
 from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT
 
 Item = TypeVar("Item")
@@ -209,7 +209,7 @@ class RequestTasks:
             if outcome is None:
                 outcome = request if isinstance(request, Outcome) else await self._send(sent, request)
                 self._outcomes.observe(sent, outcome)
-            if self._stop.is_lease_lost or outcome.verdict.budget not in DEFERRED:
+            if self._stop.is_lease_lost or outcome.verdict.budget not in BACKEND_AT_FAULT:
                 return outcome
             refused.append(sent.dispatch.upstream)
             if not self._pass_on(sent, outcome, refused):
@@ -339,7 +339,7 @@ class RequestTasks:
 
         If the request is a job that still runs, and only polling it has failed, do nothing.
         """
-        if sent.line.attempt.job is None or outcome.verdict.budget not in DEFERRED:
+        if sent.line.attempt.job is None or outcome.verdict.budget not in BACKEND_AT_FAULT:
             url = sent.dispatch.upstream.backend.url
             self._outcomes.metrics.request_ended(url, outcome, seconds, chat_label)
 

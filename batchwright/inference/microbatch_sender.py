@@ -27,7 +27,7 @@ from batchwright.rules.backends.microbatch import (
     MicrobatchSize,
 )
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.retry_policy import Budget, Category
+from batchwright.rules.dispatch.retry_policy import BACKEND_AT_FAULT, Budget, Category
 from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class MicrobatchSender:
             return await self._split_up(key, members, "joined", str(error))
         outcome = await self._send_together(key, members, body)
         budget = outcome.verdict.budget
-        if budget in (Budget.CAPACITY, Budget.CREDENTIALS):
+        if budget in BACKEND_AT_FAULT:
             self._size.record_failure()
             self._count_failed(outcome.verdict.category, "put_back")
             for member in members:

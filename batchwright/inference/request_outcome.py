@@ -8,7 +8,7 @@ from msgspec import Struct
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.transport.base import ResponseTooLarge
 from batchwright.rules.dispatch import retry_policy
-from batchwright.rules.dispatch.retry_policy import DEFERRED, Budget, Category, Classification
+from batchwright.rules.dispatch.retry_policy import BACKEND_AT_FAULT, Budget, Category, Classification
 from batchwright.rules.results.dead_letters import error_summary
 from batchwright.rules.results.token_usage import Tokens
 
@@ -58,7 +58,7 @@ class Outcome(Struct, frozen=True):
     def is_unsent(self) -> bool:
         """True if no request was sent: a hook rejected it or failed, or there was no way to the backend."""
         is_of_hook = self.verdict.category is Category.POLICY
-        return not self.status and (is_of_hook or self.verdict.budget in DEFERRED)
+        return not self.status and (is_of_hook or self.verdict.budget in BACKEND_AT_FAULT)
 
     @property
     def is_unanswered(self) -> bool:

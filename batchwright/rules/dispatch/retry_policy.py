@@ -64,7 +64,7 @@ class RetryPolicy(NamedTuple):
     give_up_after: float = 0.0
 
 
-DEFERRED = (Budget.CAPACITY, Budget.CREDENTIALS)  # outcomes that cost no attempt
+BACKEND_AT_FAULT = (Budget.CAPACITY, Budget.CREDENTIALS)  # outcomes that cost a line no attempt
 MAX_RETRY_AFTER = 300.0
 # Short, because the circuit breaker already delays requests to an unavailable backend.
 MAX_CAPACITY_BACKOFF = 5.0
