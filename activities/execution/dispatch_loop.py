@@ -170,21 +170,21 @@ class SliceDispatcher:
         line is sent, the time begins with the turn, and lasts `slice_seconds`, but at least
         `MAX_BLOCKED_SECONDS`.
 
-        There is one exception: if other slices of this worker can use up the limit for which this slice waits
-        (`SliceDemand.is_spare`), the time is over `MAX_BLOCKED_SECONDS` after the start of the turn.
+        There is one exception: if other slices of this worker can use up the limit for which this slice
+        waits, the time is over `MAX_BLOCKED_SECONDS` after the start of the turn.
         """
         now = time.monotonic()
         if self._sender.started_at is None:
             left = max(self._request.slice_seconds, MAX_BLOCKED_SECONDS) - (now - self._opened_at)
         else:
             left = self._request.slice_seconds - (now - self._sender.started_at)
-        is_over = left <= 0 or (now - self._opened_at >= MAX_BLOCKED_SECONDS and self._is_spare())
+        is_over = left <= 0 or (now - self._opened_at >= MAX_BLOCKED_SECONDS and self._others_use_up_limit())
         return is_over and self._demand.must_yield(self._held)
 
-    def _is_spare(self) -> bool:
+    def _others_use_up_limit(self) -> bool:
         request = self._request
         limit = self._limiter.limit_reached(request.model, request.tenant, request.caller.key_id)
-        return limit is not None and self._demand.is_spare(self._held, limit)
+        return limit is not None and self._demand.others_use_up_limit(self._held, limit)
 
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
@@ -197,8 +197,8 @@ class SliceDispatcher:
         - If the model's prefix groups (lines with the same system prompt) are limited, lines of full groups
           are not counted.
 
-        If the worker already runs many slices of the tenant (`SliceDemand.is_replaceable` is False), more
-        slices would not help. So these two rules do not apply, and all due lines are counted.
+        If the worker already holds many slices of the tenant, more slices would not help. So these two rules
+        do not apply, and all due lines are counted.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0
@@ -207,7 +207,7 @@ class SliceDispatcher:
             self._held.queue == ALL_MODELS and self._limiter.is_at_rate(model)
         )
         due, has_width = self._queue.due, self._router.prefixes.width < math.inf
-        if (is_held or has_width) and self._demand.is_replaceable(self._held):
+        if (is_held or has_width) and self._demand.holds_few_of_tenant(self._held):
             due = 0 if is_held else self._queue.preferred
         ready = min(due, self._pacer.remaining())
         if self._quarantine.is_tracking:

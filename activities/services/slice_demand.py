@@ -192,9 +192,9 @@ class SliceDemand:
             )
         return held.is_yielding
 
-    def is_spare(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice may give up its place, because other slices on this worker can use up the
-        limit for which it waits.
+    def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
+        """Return True if other slices on this worker can use up the limit for which this slice waits, so that
+        it may give up its place.
 
         In the queue `ALL_MODELS`, this is so if more than `_MAX_BLOCKED_SLICES` slices have the same tenant
         as this slice (for a limit of the tenant) or the same model (for a limit of the model). Slices that
@@ -207,11 +207,9 @@ class SliceDemand:
             return sum(each.tenant == held.tenant for each in others) > _MAX_BLOCKED_SLICES
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
-    def is_replaceable(self, held: HeldSlice) -> bool:
-        """Return True if the worker should take more slices while this slice may not send.
-
-        The result is False if the worker already holds more than `_MAX_BLOCKED_SLICES` slices of the same
-        tenant from the same queue.
+    def holds_few_of_tenant(self, held: HeldSlice) -> bool:
+        """Return True if the worker should take more slices while this slice may not send: it holds at most
+        `_MAX_BLOCKED_SLICES` slices of the same tenant from the same queue.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES

@@ -16,21 +16,21 @@ def test_on_the_shared_queue_slices_yield_to_batches_of_its_models_that_have_non
     assert not worker.demand.must_yield(slices[1])
 
 
-def test_of_slices_that_share_a_limit_all_but_a_few_are_spare() -> None:
+def test_of_slices_that_share_a_limit_a_few_are_enough_to_use_it_up() -> None:
     worker = Worker(queue=ALL_MODELS)
     slices = [worker.run(5, "busy") for _ in range(5)]
     other = worker.run(5, "other")
-    assert worker.demand.is_spare(slices[0], Limit.TENANT_REQUESTS)
-    assert worker.demand.is_spare(other, Limit.MODEL_TOKENS)
-    assert not worker.demand.is_spare(other, Limit.TENANT_REQUESTS)
+    assert worker.demand.others_use_up_limit(slices[0], Limit.TENANT_REQUESTS)
+    assert worker.demand.others_use_up_limit(other, Limit.MODEL_TOKENS)
+    assert not worker.demand.others_use_up_limit(other, Limit.TENANT_REQUESTS)
     slices[0].is_yielding = True
-    assert not worker.demand.is_spare(slices[1], Limit.TENANT_REQUESTS)
+    assert not worker.demand.others_use_up_limit(slices[1], Limit.TENANT_REQUESTS)
 
 
-def test_a_model_with_a_queue_of_its_own_has_no_spare_slices() -> None:
+def test_slices_of_a_model_with_a_queue_of_its_own_keep_their_places_at_a_limit() -> None:
     worker = Worker()
     slices = [worker.run(5, "busy") for _ in range(16)]
-    assert not worker.demand.is_spare(slices[0], Limit.TENANT_REQUESTS)
+    assert not worker.demand.others_use_up_limit(slices[0], Limit.TENANT_REQUESTS)
 
 
 def test_no_slice_yields_while_the_worker_can_take_more_slices() -> None:
