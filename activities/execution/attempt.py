@@ -7,6 +7,7 @@ import math
 import time
 from datetime import UTC, datetime
 from functools import partial
+from typing import NamedTuple
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -62,6 +63,19 @@ _REASONS = {
 }
 
 
+class _TurnEnd(NamedTuple):
+    """How a turn ended.
+
+    Attributes:
+        blocked_seconds: seconds until a line may be sent.
+        unsettled: number of lines without a result; 0 if the lines were not read.
+    """
+
+    reason: StopReason
+    blocked_seconds: float = 0.0
+    unsettled: int = 0
+
+
 class SliceAttempt:
     """One attempt of the activity `run_slice`, which sends lines of a slice.
 
@@ -86,8 +100,6 @@ class SliceAttempt:
         )
         self._dispatcher: SliceDispatcher | None = None
         self._cost: SliceCost | None = None
-        self._blocked_seconds = 0.0  # at the turn's end: seconds until a line may be sent
-        self._unsettled = 0  # at the turn's end: number of lines without a result
         self._stop = StopSignal(
             deadline=Deadline.of(request.deadline, request.expiry_grace_seconds),
             cancel_grace=request.cancel_grace_seconds,
@@ -114,15 +126,15 @@ class SliceAttempt:
         helpers.start("slice_results", self._writer.run)
         try:
             async with translated():
-                reason = await self._take_turn()
+                end = await self._take_turn()
         finally:
             self._held.drain()
             await helpers.stop()
             self._writer.discard()
             if self._cost is not None:
                 self._worker.costs.end(self._cost)
-        self._log_turn(reason, time.monotonic() - started_at)
-        result = self._result(reason)
+        self._log_turn(end.reason, time.monotonic() - started_at)
+        result = self._result(end)
         if result.finished:  # the batch may end before the next regular report
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_REPORT_SECONDS):
@@ -156,7 +168,7 @@ class SliceAttempt:
 
     # The turn
 
-    async def _take_turn(self) -> StopReason:
+    async def _take_turn(self) -> _TurnEnd:
         request, budget = self._request, self._worker.budget
         router = self._worker.router(request.model)
         reason = self._stop.reason
@@ -165,7 +177,7 @@ class SliceAttempt:
             reason = StopReason.DEFERRED
         if reason is not None or router is None:
             self._writer.restore(await read_stored_results(self._worker.storage, self._folder))
-            return reason or StopReason.DEFERRED
+            return _TurnEnd(reason or StopReason.DEFERRED)
         record = await read_slice_record(self._worker.storage, request)
         self._held.memory = memory = budget.reserve(record.shard_bytes)
         try:
@@ -173,13 +185,13 @@ class SliceAttempt:
                 await asyncio.sleep(_POLL_SECONDS)
                 reason = self._stop.reason
                 if reason is not None:
-                    return reason
+                    return _TurnEnd(reason)
             return await self._read_and_send(record, router)
         finally:
             budget.release(memory)
             self._held.memory = None  # the slice no longer waits for memory
 
-    async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> StopReason:
+    async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> _TurnEnd:
         storage, request = self._worker.storage, self._request
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
@@ -188,18 +200,18 @@ class SliceAttempt:
             storage, request, record, stored, router.prefixes, is_grouped=is_grouped
         )
         try:
-            reason = await self._send(queue, router)
+            end = await self._send(queue, router)
         except Exception:
             await self._writer.flush()  # keep the results that have arrived, even after an error
             raise
-        if reason is not StopReason.LEASE_LOST:
+        if end.reason is not StopReason.LEASE_LOST:
             await self._writer.flush_with_retry(self._may_still_store)
             if self._dispatcher is not None:
                 await self._dispatcher.forget_jobs()
-            await self._compact(reason, record.entries)
-        return StopReason.LEASE_LOST if self._stop.is_lease_lost else reason
+            await self._compact(end.reason, record.entries)
+        return _TurnEnd(StopReason.LEASE_LOST) if self._stop.is_lease_lost else end
 
-    async def _send(self, queue: LineQueue, router: ModelRouter) -> StopReason:
+    async def _send(self, queue: LineQueue, router: ModelRouter) -> _TurnEnd:
         worker, request = self._worker, self._request
         self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
         outcomes = LineSettler(worker, request, self._writer, router, cost)
@@ -221,8 +233,7 @@ class SliceAttempt:
         )
         self._dispatcher = SliceDispatcher(turn)
         reason = await self._dispatcher.run()
-        self._blocked_seconds, self._unsettled = queue.wait(), queue.unsettled
-        return reason
+        return _TurnEnd(reason, queue.wait(), queue.unsettled)
 
     async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Settle the lines of calls that clients have cancelled, so that these lines are not sent.
@@ -306,7 +317,12 @@ class SliceAttempt:
     # Reporting
 
     def _heartbeat_details(self) -> SliceResult:
-        return self._reporter.counts().model_copy(update=self._quarantine.history._asdict())
+        self._reporter.report()
+        return self._counts.model_copy(update=self._quarantine.history._asdict())
+
+    @property
+    def _counts(self) -> SliceResult:
+        return SliceResult(completed=self._writer.completed, failed=self._writer.failed)
 
     def _log_turn(self, reason: StopReason, seconds: float) -> None:
         fields = {
@@ -318,7 +334,7 @@ class SliceAttempt:
             spans.set_attributes(**fields)
         logger.debug("turn ended", extra={**fields, "seconds": seconds})
 
-    def _result(self, reason: StopReason) -> SliceResult:
+    def _result(self, end: _TurnEnd) -> SliceResult:
         """Return the activity's result if no other attempt must follow. Raise an error if one must follow.
 
         In the result, `finished` is True if every line has a stored result.
@@ -327,21 +343,22 @@ class SliceAttempt:
             ApplicationError: another attempt follows, which is not an error, or another attempt owns the
                 slice.
         """
+        reason = end.reason
         if reason is StopReason.LEASE_LOST:
             raise ApplicationError("another attempt owns the slice", type=Failure.OWNERSHIP_LOST)
-        counts = self._reporter.counts()
+        self._reporter.report()
         if reason is StopReason.DEFERRED:
-            raise self._reporter.deferral(self._blocked_seconds, self._unsettled)
+            raise self._reporter.deferral(end.blocked_seconds, end.unsettled)
         another_follows = reason in (StopReason.TURN_EXPIRED, StopReason.SHUTDOWN)
         if self._dispatcher is not None and self._dispatcher.has_sent:
-            self._reporter.turn_finished(another_follows=another_follows)
+            self._reporter.clear_waiting(another_turn_follows=another_follows)
         if another_follows:
             message = f"slice {self._request.number} continues in its next turn"
             is_held = self._worker.shares.is_held(self._request.tenant, self._request.model)
             raise next_turn_error(Failure.TURN_OVER, message, _HELD_SECONDS if is_held else 0.001)
         workers = self._worker.count_workers(activity.info().task_queue)
         changes = {"finished": reason is StopReason.COMPLETED, "over_cap": reason is StopReason.OVER_CAP}
-        return counts.model_copy(update={**changes, "workers": workers})
+        return self._counts.model_copy(update={**changes, "workers": workers})
 
     def _fields(self) -> dict[str, str | int]:
         request = self._request

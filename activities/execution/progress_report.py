@@ -9,7 +9,7 @@ from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.slice_deferrals import deferral_cause, deferral_seconds, waiting_reason
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.database.records import SliceProgress
 from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.rules.deadline import Deadline
@@ -22,8 +22,8 @@ class SliceReporter:
     """Reports how many lines a slice attempt has settled, and why the slice waits.
 
     The reporter writes the counts to the batch's row in the database, and passes the reasons to
-    `WaitingReasons`, which publishes them. Counts and reasons are reported with each heartbeat and at the end
-    of the attempt.
+    `WaitingReasons`, which publishes them. `report` is called before each heartbeat and at the end of the
+    attempt.
     """
 
     def __init__(
@@ -32,43 +32,42 @@ class SliceReporter:
         self._worker, self._request, self._writer = worker, request, writer
         self._attempt = attempt
         self._place = request.tenant, request.batch_id, request.model
-        self._settled: int | None = None  # number of settled lines at the last heartbeat
+        self._settled: int | None = None  # number of settled lines at the last report
 
-    def counts(self) -> SliceResult:
-        """Return the slice's counts for a heartbeat. Also report the counts, and the reason why the slice
-        waits.
+    def report(self) -> None:
+        """Report the slice's counts, and the reason why the slice waits.
 
         Until the results of earlier turns are read, the counts are too low, so nothing is reported.
         """
         writer, request = self._writer, self._request
-        if writer.is_restored:
-            progress = SliceProgress(
-                tenant=request.tenant,
-                batch_id=request.batch_id,
-                model=request.model,
-                number=request.number,
-                generation=request.generation,
-                attempt=self._attempt,
-                completed=writer.completed,
-                failed=writer.failed,
-                usage=writer.usage,
-                errors=writer.errors.counts(),
-            )
-            self._worker.progress.report(progress)
-            self._report_waiting(writer.completed + writer.failed)
-        return SliceResult(completed=writer.completed, failed=writer.failed)
+        if not writer.is_restored:
+            return
+        progress = SliceProgress(
+            tenant=request.tenant,
+            batch_id=request.batch_id,
+            model=request.model,
+            number=request.number,
+            generation=request.generation,
+            attempt=self._attempt,
+            completed=writer.completed,
+            failed=writer.failed,
+            usage=writer.usage,
+            errors=writer.errors.counts(),
+        )
+        self._worker.progress.report(progress)
+        self._report_waiting(writer.completed + writer.failed)
 
-    def turn_finished(self, *, another_follows: bool) -> None:
-        """Update the waiting reason and the metrics of the slice at the end of a turn that has sent lines.
+    def clear_waiting(self, *, another_turn_follows: bool) -> None:
+        """Withdraw the waiting reason, because the slice has sent lines, and no longer count it as deferred.
 
-        Usually, withdraw the waiting reason, and stop counting the slice as deferred (returned to its queue).
-        But while the model's circuit breaker allows only trial requests, the waiting reason stays. If another
-        turn follows in this state, the slice also still counts as deferred.
+        Call this at the end of the turn. While the model's circuit breaker allows only trial requests, the
+        waiting reason stays. If another turn follows in this state, the slice also still counts as deferred
+        (returned to its queue).
         """
         is_open = self._open_circuit() is not None
         if not is_open:
             self._worker.waiting_reasons.clear(*self._place)
-        if not (another_follows and is_open):
+        if not (another_turn_follows and is_open):
             self._worker.deferrals.clear(self._request.batch_id, self._request.model)
 
     def deferral(self, blocked_seconds: float, unsettled: int) -> ApplicationError:
