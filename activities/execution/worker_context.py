@@ -185,4 +185,4 @@ class WorkerContext:
             return  # several models have this label, and a gauge would show only one of them
         metrics.model_in_flight.labels(model).set_function(lambda: permits.used_by(model))
         metrics.model_in_flight_max.labels(model).set_function(lambda: permits.limit_of(model))
-        metrics.circuit_open.labels(model).set_function(lambda: router.is_open)
+        metrics.circuit_open.labels(model).set_function(lambda: router.all_own_circuits_open)

@@ -101,11 +101,8 @@ class ModelRouter:
         self.upstreams, self._own_urls, self.fallbacks = [], [], ()
 
     @property
-    def is_open(self) -> bool:
-        """True if the circuit breakers of all the model's own backends are open.
-
-        These backends then get only trials.
-        """
+    def all_own_circuits_open(self) -> bool:
+        """True if the circuit breakers of all the model's own backends are open: they get only trials."""
         for upstream in self.upstreams:  # faster than `all` over a generator
             if not upstream.circuit.is_open:
                 return False
@@ -117,7 +114,7 @@ class ModelRouter:
 
         Only trials are then sent.
         """
-        return self.is_open and all(upstream.circuit.is_open for upstream in self._reachable())
+        return self.all_own_circuits_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
@@ -314,7 +311,7 @@ class ModelRouter:
 
     def _reachable(self) -> list[Upstream]:
         """Return the model's own upstreams. If all own circuit breakers are open, add those of fallbacks."""
-        if not self.is_open:
+        if not self.all_own_circuits_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]
 
@@ -333,8 +330,8 @@ class ModelRouter:
             avoid: upstream that is returned only if no other upstream can be returned; None to avoid none.
             is_used_up: returns True if the backend with this URL may get no request at all.
         """
-        is_open = self.is_open
-        for router in (self, *(self.fallbacks if is_open else ())):
+        fallbacks = self.fallbacks if self.all_own_circuits_open else ()
+        for router in (self, *fallbacks):
             found = [
                 one
                 for one in router.upstreams

@@ -352,7 +352,7 @@ def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream
         excluded: backends that get no interactive calls.
     """
     wait = router.wait_seconds(tenant, exclude=excluded)
-    if not router.is_open or wait == math.inf:
+    if not router.all_own_circuits_open or wait == math.inf:
         return Outcome(NOT_SENT, message="No backend of the model can be reached.")
     reason, wait = router.circuit.reason, max(1.0, wait)
     if reason in _CREDENTIALS:

@@ -28,7 +28,7 @@ def update_model_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> N
     """
     metrics.circuit_open.replace(
         {
-            (router.model,): router.is_open
+            (router.model,): router.all_own_circuits_open
             for router in routers
             if metrics.models(router.model) == router.model
         }

@@ -124,7 +124,7 @@ def test_a_lane_with_an_open_circuit_gets_no_request(clock: Clock) -> None:
     route = route_of(clock, plain())
     fail(route.upstreams[1])
     assert {url_of(route.select()) for _ in range(50)} == {URLS[0], URLS[2]}
-    assert (route.is_open, route.wait_seconds()) == (False, 0)
+    assert (route.all_own_circuits_open, route.wait_seconds()) == (False, 0)
 
 
 def test_a_lane_whose_backend_does_not_answer_is_chosen_last(clock: Clock) -> None:
@@ -150,7 +150,7 @@ def test_the_trial_request_of_an_open_lane_is_chosen_first_and_closes_it(clock: 
 def test_with_all_circuits_open_nothing_is_sent_until_the_first_trial(clock: Clock) -> None:
     route = route_of(clock, plain(URLS[:2]))
     fail_all(route)
-    assert (route.is_open, route.wait_seconds(), route.select()) == (True, 1, None)
+    assert (route.all_own_circuits_open, route.wait_seconds(), route.select()) == (True, 1, None)
     clock.now += 1
     assert {url_of(route.select()), url_of(route.select())} == set(URLS[:2])
     assert route.select() is None
@@ -324,7 +324,7 @@ def test_a_job_polled_again_while_the_circuit_is_open_is_not_a_trial(clock: Cloc
     resumed = route.resume(lane.key)
     assert resumed is not None
     lane.circuit.record_success(resumed.attempt)
-    assert route.is_open
+    assert route.all_own_circuits_open
 
 
 def test_a_job_resumes_only_at_its_own_lane_and_is_in_flight_there(clock: Clock) -> None:

@@ -158,7 +158,7 @@ async def test_one_call_at_a_time_tries_a_backend_whose_circuit_is_open(api: Fix
     assert (await api.http.post(CHAT, json=ASK)).status_code == 503
     answers.set()
     assert (await trial).status_code == 200
-    assert not api.router.is_open
+    assert not api.router.all_own_circuits_open
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
 
 
@@ -273,7 +273,7 @@ async def test_a_stream_that_begins_without_an_answer_does_not_close_the_circuit
     streaming = asyncio.create_task(api.http.post(CHAT, json=STREAM))
     await begun.is_hanging.wait()
     assert api.router is not None
-    assert api.router.is_open
+    assert api.router.all_own_circuits_open
     streaming.cancel()
     await asyncio.gather(streaming, return_exceptions=True)
 
@@ -303,7 +303,7 @@ async def test_a_circuit_that_refusals_have_opened_closes_at_the_next_answer(api
     assert (await api.http.post(CHAT, json=ASK)).status_code == 503
     api.clock.now += wait
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
-    assert not api.router.is_open
+    assert not api.router.all_own_circuits_open
     assert not any(map(is_probe, api.requests))
 
 

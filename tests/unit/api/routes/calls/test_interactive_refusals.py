@@ -93,7 +93,7 @@ async def test_a_call_that_is_refused_because_of_the_key_is_not_sent_to_fallback
     assert (await api.http.post(CHAT, json=ASK)).status_code == 502
     assert calls_to(api, B) == 0
     await api.calls.reports.ended()
-    assert api.router.is_open
+    assert api.router.all_own_circuits_open
     assert (await api.http.post(CHAT, json=ASK)).status_code == 200
 
 
