@@ -236,9 +236,9 @@ class AdaptiveLimit:
         if trial is not None:
             enough = trial.responses_needed(meter)
         elif window.slow_since < math.inf or (meter.noise is not None and meter.baseline.baseline is None):
-            enough = meter.responses_to_see(DECREASE_EFFECT)
+            enough = meter.responses_to_compare_windows(DECREASE_EFFECT)
         else:
-            enough = meter.responses_to_tell(math.log(self.bounds.tolerance), self._limit)
+            enough = meter.responses_to_compare_with_baseline(math.log(self.bounds.tolerance), self._limit)
         if window.responses < enough or (meter.noise is None and not meter.first_requests_have_ended(now)):
             return None
         if meter.update_noise() is None:
@@ -263,7 +263,7 @@ class AdaptiveLimit:
         """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
-        if now - since < _HICCUP_SECONDS or not meter.is_enough_to_see(DECREASE_EFFECT):
+        if now - since < _HICCUP_SECONDS or not meter.proves_slowness(DECREASE_EFFECT):
             meter.window = MeasurementWindow(now, slow_since=since)
             return None
         lower = self._used() * slow_factor(meter.baseline.slowdown(window.level))

@@ -77,7 +77,7 @@ class LimitTrial:
         """
         # If requests queue, the level changes by at least this much.
         effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
-        return meter.responses_to_see(effect)
+        return meter.responses_to_compare_windows(effect)
 
     def judge(self, meter: ResponseMeter, limit: int) -> TrialResult:
         """Return what the responses of the current time window show about this trial. `limit` is the current
@@ -125,7 +125,8 @@ class TrialSchedule:
         if now < self._next_decrease_at:
             return False
         rate = meter.window.responses / max(now - meter.window.since, 1e-6)
-        seconds = meter.responses_to_see(DECREASE_EFFECT) / (rate * DECREASE_FACTOR) + meter.settle_seconds
+        responses = meter.responses_to_compare_windows(DECREASE_EFFECT)
+        seconds = responses / (rate * DECREASE_FACTOR) + meter.settle_seconds
         cost = (1 - DECREASE_FACTOR) * seconds
         return cost <= _CHEAP_PROBE_SECONDS or cost <= _PROBE_COST * (now - self._measured_at)
 

@@ -229,7 +229,7 @@ class ResponseMeter:
         """The statistical standard error of the current window's mean latency level."""
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
-    def responses_to_tell(self, difference: float, limit: float) -> float:
+    def responses_to_compare_with_baseline(self, difference: float, limit: float) -> float:
         """Return how many responses a window needs before its latency level is compared with the baseline.
 
         The latency level is the logarithm of a response's seconds, corrected for the kind of request. The
@@ -244,7 +244,7 @@ class ResponseMeter:
         least = min(max(_WINDOW_RESPONSES, limit / 2), _TRIAL_RESPONSES)
         return max(least, (self.noise or 0.0) * (_CERTAINTY / difference) ** 2)
 
-    def responses_to_see(self, effect: float) -> float:
+    def responses_to_compare_windows(self, effect: float) -> float:
         """Return how many responses each of two time windows needs before their latency levels are compared.
 
         The latency level is the logarithm of a response's seconds, corrected for the kind of request. With
@@ -255,16 +255,17 @@ class ResponseMeter:
         """
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
-    def is_enough_to_see(self, effect: float) -> bool:
+    def proves_slowness(self, effect: float) -> bool:
         """Return True if the current window, which was slow, proves that the backend is slow.
 
         The window is a proof in two cases:
 
-        - It has at least as many responses as `responses_to_see(effect)` returns.
+        - It has at least as many responses as `responses_to_compare_windows(effect)` returns.
         - Its latency level is so far above the usual level that the difference cannot be chance.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
-        return excess > _BEYOND_CHANCE * self.error or self.window.responses >= self.responses_to_see(effect)
+        enough = self.responses_to_compare_windows(effect)
+        return excess > _BEYOND_CHANCE * self.error or self.window.responses >= enough
 
     def update_noise(self) -> float | None:
         """Update `noise`, the variance of a single response's latency level, from the current window.
