@@ -84,7 +84,7 @@ class GradientLimit:
 
 
 def ours(ceiling: int, tolerance: float = 1.5) -> AdaptiveLimit:
-    return AdaptiveLimit(LimitBounds(1, ceiling, tolerance), 0.0)
+    return AdaptiveLimit(LimitBounds(ceiling, tolerance), 0.0)
 
 
 LIMITS: dict[str, Callable[[], LimitAlgorithm]] = {

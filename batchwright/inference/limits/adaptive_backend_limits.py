@@ -221,7 +221,7 @@ class BackendLimits:
     def _bounds(self, url: str) -> LimitBounds:
         policy = self._policy
         tolerance = _SHARED_TOLERANCE if policy.shared or url in self.shared else _TOLERANCE
-        return LimitBounds(1, policy.ceiling, tolerance)
+        return LimitBounds(policy.ceiling, tolerance)
 
     def _usage_of(self, url: str) -> BackendUsage:
         found = self._uses.get(url)

@@ -43,12 +43,11 @@ _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """Bounds of an adaptive limit, in requests in flight, and its tolerance of slow responses.
+    """Greatest value of an adaptive limit, in requests in flight, and its tolerance of slow responses.
 
     If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
     """
 
-    floor: int = 1
     ceiling: int = 100
     tolerance: float = 1.5
 
@@ -354,7 +353,7 @@ class AdaptiveLimit:
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1
-        if slow and trial.failures < _MAX_FAILED_DECREASES and self._limit > self.bounds.floor:
+        if slow and trial.failures < _MAX_FAILED_DECREASES and self._limit > 1:
             if level > trial.level + _STILL_RISING:
                 trial.level, trial.used = level, self._used()
             return self._set_target(self._used() * DECREASE_FACTOR, now, LimitChange.SLOW)
@@ -398,4 +397,4 @@ class AdaptiveLimit:
         self.current = int(min(self._clamped(limit), self._free_slots.limit))
 
     def _clamped(self, limit: float) -> float:
-        return min(max(limit, float(self.bounds.floor)), float(self.bounds.ceiling))
+        return min(max(limit, 1.0), float(self.bounds.ceiling))

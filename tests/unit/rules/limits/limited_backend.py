@@ -39,8 +39,8 @@ class Backend:
             self.changes.append(change)
 
 
-def limit(ceiling: int = 100, floor: int = 1) -> AdaptiveLimit:
-    return AdaptiveLimit(LimitBounds(floor, ceiling), 0.0)
+def limit(ceiling: int = 100) -> AdaptiveLimit:
+    return AdaptiveLimit(LimitBounds(ceiling), 0.0)
 
 
 def refuse(limit: AdaptiveLimit, *, at: float, sent_at: float, times: int = 1) -> list[int]:

@@ -107,11 +107,11 @@ def test_a_timeout_weighs_more_than_a_refusal() -> None:
     assert held.current == 50
 
 
-def test_the_limit_never_falls_below_its_floor() -> None:
-    held = limit(floor=3)
+def test_the_limit_never_falls_below_one() -> None:
+    held = limit()
     for second in range(100):
         refuse(held, at=second + 0.9, sent_at=second + 0.5)
-    assert held.current == 3
+    assert held.current == 1
 
 
 def test_a_limit_that_was_not_reached_is_lowered_from_the_number_in_flight() -> None:
