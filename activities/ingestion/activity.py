@@ -176,12 +176,12 @@ class Ingestion(IngestionActivities):
             return await transitions.fail([refusal], total=scanner.total)
         prefix = object_keys.ingest_prefix(order.tenant, order.batch_id, uuid4().hex)
         settled = settled_counts(scanner)
-        publisher = Publisher(context, self._storage, self._models.rates, prefix)
+        publisher = Publisher(context, self._storage, self._models.rates, prefix, spool)
         copied = 0 if scanner.deadline_passed else file.bytes
         estimated_bytes = copied + scanner.total * ENTRY_BYTES
         await self._database.batches.add_attempt(order.tenant, order.batch_id, prefix, estimated_bytes)
         try:
-            shares = await publisher.publish(scanner, spool)
+            shares = await publisher.publish(scanner)
             await self._store_custom_ids(order, scanner, spool)
             resumed = scanner.resumed.errors.counts() if scanner.resumed else []
             errors = ErrorTally([*publisher.errors.counts(), *resumed]).counts()

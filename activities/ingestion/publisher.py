@@ -100,17 +100,30 @@ class Publisher:
     """
 
     def __init__(
-        self, context: IngestionContext, storage: Storage, rates: EffectiveRates, prefix: str
+        self,
+        context: IngestionContext,
+        storage: Storage,
+        rates: EffectiveRates,
+        prefix: str,
+        spool: InputSpool,
     ) -> None:
+        """Create the writer of one attempt.
+
+        Args:
+            rates: the rate limits in effect, which decide the length of slices.
+            prefix: key prefix of the attempt's objects.
+            spool: the local copy of the input.
+        """
         self._context = context
         self._settings = context.settings
         self._storage = storage
         self._rates = rates
         self._prefix = prefix
+        self._spool = spool
         self._total = 0  # lines of the input
         self.errors = ErrorTally()  # errors of the lines that failed in ingestion and are written
 
-    async def publish(self, scanner: Scanner, spool: InputSpool) -> list[ModelShare]:
+    async def publish(self, scanner: Scanner) -> list[ModelShare]:
         """Write the objects of all models. Return the number of lines and slices of each model.
 
         After the deadline, only the lists of lines (plans) are written, because no line will be sent.
@@ -118,15 +131,15 @@ class Publisher:
         self._total = scanner.total
         ranks = array("I")
         if self._settings.plan_order == "prefix" and not self._context.deadline.passed(time.time()):
-            ranks = await spool.off_loop(scanner.prefixes.ranks, spool.read_line)
+            ranks = await self._spool.off_loop(scanner.prefixes.ranks, self._spool.read_line)
 
         async def publish_model(model: str) -> ModelShare:
             lines = scanner.models.pop(model)
             try:
-                share = await self._publish_model(model, lines, ranks, spool)
+                share = await self._publish_model(model, lines, ranks)
             except _DeadlinePassed:
-                share = await self._publish_plan_only(model, lines, spool)
-            share = await self._publish_duplicates(share, scanner.duplicates, spool)
+                share = await self._publish_plan_only(model, lines)
+            share = await self._publish_duplicates(share, scanner.duplicates)
             if scanner.resumed and (count := scanner.resumed.counts.get(model)):
                 resumed = {"resumed_completed": count.completed, "resumed_failed": count.failed}
                 share = share.model_copy(update=resumed)
@@ -134,15 +147,13 @@ class Publisher:
 
         at_once = _MODELS_AT_ONCE if scanner.total < _LARGE_INPUT_LINES else 1
         shares = await map_concurrently(publish_model, sorted(scanner.models), at_once=at_once)
-        await self._publish_unserved(scanner, spool)
+        await self._publish_unserved(scanner)
         if scanner.resumed:
             await self._publish_resumed(scanner.resumed)
         await self._publish_map(shares, scanner.total)
         return shares
 
-    async def _publish_model(
-        self, model: str, lines: ModelLines, ranks: "array[int]", spool: InputSpool
-    ) -> ModelShare:
+    async def _publish_model(self, model: str, lines: ModelLines, ranks: "array[int]") -> ModelShare:
         """Write one model's shard (its lines), plan (their order) and slice table.
 
         Return the number of lines and slices.
@@ -156,34 +167,34 @@ class Publisher:
         """
         self._check_deadline()
         safe_model = safe_name(model)
-        tables = _PlanTables(self._slicer(model, len(lines)), spool.new_bytes())
-        ordered = await spool.off_loop(lines.in_order, ranks, spool.read_line)
+        tables = _PlanTables(self._slicer(model, len(lines)), self._spool.new_bytes())
+        ordered = await self._spool.off_loop(lines.in_order, ranks, self._spool.read_line)
         async with self._storage.writer(object_keys.shard(self._prefix, safe_model)) as shard:
-            piece = await spool.off_loop(_next_piece, ordered, tables, spool)
+            piece = await self._spool.off_loop(_next_piece, ordered, tables, self._spool)
             while piece:
                 self._check_deadline()
-                preparing = spool.off_loop(_next_piece, ordered, tables, spool)
+                preparing = self._spool.off_loop(_next_piece, ordered, tables, self._spool)
                 piece, _ = await run_both(preparing, shard.write(piece))
         tables.finish()
         await run_both(
-            self._write_plan(safe_model, tables.plan, spool),
+            self._write_plan(safe_model, tables.plan),
             self._storage.put(object_keys.slice_table(self._prefix, safe_model), bytes(tables.slices)),
         )
         slices = len(tables.slices) // SLICE_BYTES
         queue = self._rates.queue_of(model)
         return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=slices, queue=queue)
 
-    async def _write_plan(self, safe_model: str, plan: GrowingBytes, spool: InputSpool) -> None:
+    async def _write_plan(self, safe_model: str, plan: GrowingBytes) -> None:
         key = object_keys.plan(self._prefix, safe_model)
         if len(plan) <= _PIECE_BYTES:
-            await self._storage.put(key, await spool.off_loop(plan.read, 0, len(plan)))
+            await self._storage.put(key, await self._spool.off_loop(plan.read, 0, len(plan)))
             return
         pieces = plan.pieces(_PIECE_BYTES)
         async with self._storage.writer(key) as writer:
-            while piece := await spool.off_loop(next, pieces, b""):
+            while piece := await self._spool.off_loop(next, pieces, b""):
                 await writer.write(piece)
 
-    async def _publish_plan_only(self, model: str, lines: ModelLines, spool: InputSpool) -> ModelShare:
+    async def _publish_plan_only(self, model: str, lines: ModelLines) -> ModelShare:
         """Write only the plan of a model (the list of its lines). The lines themselves will not be sent.
 
         Return the number of lines, with 0 slices. Finalization needs the plan to know which lines exist.
@@ -191,7 +202,7 @@ class Publisher:
         safe_model = safe_name(model)
         entries = lines.entries()
         async with self._storage.writer(object_keys.plan(self._prefix, safe_model)) as plan:
-            while piece := await spool.off_loop(_pack_entries, entries):
+            while piece := await self._spool.off_loop(_pack_entries, entries):
                 await plan.write(piece)
         return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=0)
 
@@ -199,9 +210,7 @@ class Publisher:
         if self._context.deadline.passed(time.time()):
             raise _DeadlinePassed
 
-    async def _publish_duplicates(
-        self, share: ModelShare, detector: DuplicateDetector | None, spool: InputSpool
-    ) -> ModelShare:
+    async def _publish_duplicates(self, share: ModelShare, detector: DuplicateDetector | None) -> ModelShare:
         """Write the list of the model's duplicate lines. Return `share` with the number of these lines.
 
         Args:
@@ -212,7 +221,9 @@ class Publisher:
             return share
         async with self._storage.writer(object_keys.duplicates(self._prefix, share.safe_model)) as writer:
             for start in range(0, len(positions), _PIECE_LINES):
-                await writer.write(await spool.off_loop(_pack_duplicates, positions, spool, start))
+                await writer.write(
+                    await self._spool.off_loop(_pack_duplicates, positions, self._spool, start)
+                )
         return share.model_copy(update={"duplicates": len(positions)})
 
     def _slicer(self, model: str, lines: int) -> Slicer:
@@ -228,11 +239,11 @@ class Publisher:
             return Slicer(MAX_SLICE_LINES, plan_lines=lines, fewest=fewest)
         return Slicer(MIN_LARGE_SLICE_LINES - MIN_LARGE_SLICE_LINES % pacing.lines)
 
-    async def _publish_unserved(self, scanner: Scanner, spool: InputSpool) -> None:
+    async def _publish_unserved(self, scanner: Scanner) -> None:
         """Write an error result for each line that failed during ingestion. These lines are not sent."""
         positions = zip(scanner.unserved.offsets, scanner.unserved.lengths, strict=True)
         number = 0
-        while segment := await spool.off_loop(self._settle, positions, spool):
+        while segment := await self._spool.off_loop(self._next_error_segment, positions):
             await self._storage.put(object_keys.unserved_segment(self._prefix, number), segment)
             number += 1
 
@@ -241,7 +252,7 @@ class Publisher:
             data = await asyncio.to_thread(resumed.segment, number)
             await self._storage.put(object_keys.resumed_segment(self._prefix, number), data)
 
-    def _settle(self, positions: Iterator[tuple[int, int]], spool: InputSpool) -> bytes:
+    def _next_error_segment(self, positions: Iterator[tuple[int, int]]) -> bytes:
         """Return a segment with the error results of the lines at the next `positions`.
 
         The segment ends when it has about `_PIECE_BYTES`. If no position is left, return no bytes.
@@ -252,7 +263,7 @@ class Publisher:
         segment = SegmentWriter()
         for offset, length in positions:
             id = request_id(self._context.order.batch_id, offset)
-            payload, model = self._error_of(id, spool.read_line(offset, length))
+            payload, model = self._error_of(id, self._spool.read_line(offset, length))
             self.errors.add(line_error(payload, display_name(model)))
             segment.add(SegmentRecord(RecordKind.SETTLED, offset, payload))
             if segment.size >= _PIECE_BYTES:
