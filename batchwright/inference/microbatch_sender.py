@@ -190,7 +190,7 @@ class MicrobatchSender:
 
     async def _send(self, key: _MicrobatchKey, members: Sequence[_Member], repetitions: int) -> None:
         if repetitions:
-            members = _may_be_sent_again(members)
+            members = _drop_unsendable(members)
         if len(members) < 2:
             return await self._one_by_one(key, members)
         try:
@@ -266,7 +266,7 @@ class MicrobatchSender:
         self._count_chat_fallbacks(label, len(members))
         self._metrics.microbatch_alone.labels(self._model).inc()
         logger.info("lines cannot share a request", extra={"model": self._model, "reason": reason})
-        await self._one_by_one(key, _may_be_sent_again(members))
+        await self._one_by_one(key, _drop_unsendable(members))
 
     async def _one_by_one(self, key: _MicrobatchKey, members: Sequence[_Member]) -> None:
         async def send(member: _Member) -> None:
@@ -295,10 +295,10 @@ class MicrobatchSender:
             self._metrics.chat_fallbacks.labels(reason).inc(lines)
 
 
-def _may_be_sent_again(members: Sequence[_Member]) -> list[_Member]:
+def _drop_unsendable(members: Sequence[_Member]) -> list[_Member]:
     """Return the lines that are still awaited and may be sent again.
 
-    If an awaited line may not be sent again, the caller that awaits this line gets NotSent.
+    The callers that await the other lines get NotSent.
     """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]

@@ -115,7 +115,7 @@ class BatchControl:
             ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
-        row = await self._count_change(tenant, batch_id, "pause")
+        row = await self._claim_pause_or_resume(tenant, batch_id, "pause")
         await self._signal_live(self._temporal.pause, row, "pause")
         await self._waiting.report_paused(row)
         return batch_object(row, paused=True)
@@ -127,14 +127,14 @@ class BatchControl:
             ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
-        row = await self._count_change(tenant, batch_id, "resume")
+        row = await self._claim_pause_or_resume(tenant, batch_id, "resume")
         await self._signal_live(self._temporal.resume, row, "resume")
         await self._waiting.clear_paused(row)
         return batch_object(row, paused=False)
 
-    async def _count_change(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
-        """Count a pause or a resume of a batch, and return the batch's row. Call this before the signal to
-        the batch's workflow is sent.
+    async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
+        """Claim one of the pauses and resumes that a batch may have, and return the batch's row. Call this
+        before the signal to the batch's workflow is sent.
 
         The number of these signals is limited, because each of them makes the workflow's history longer. A
         signal that changes nothing counts, too.
@@ -146,7 +146,7 @@ class BatchControl:
         row = await self.row(tenant, batch_id)
         check_live(row, verb)
         order, now = row.order, self._clock()
-        if not await self._batches.count_change(tenant, batch_id, allowed_changes(order, now)):
+        if not await self._batches.claim_pause_or_resume(tenant, batch_id, allowed_changes(order, now)):
             check_live(await self.row(tenant, batch_id), verb)  # it may have ended meanwhile
             seconds = seconds_to_next_change(order, now)
             message = (

@@ -46,7 +46,7 @@ UPDATE batches SET max_cost = $3::text::numeric
 WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND cancel_requested_at IS NULL AND cap_reached_at IS NULL
 RETURNING id
 
--- name: count_change
+-- name: claim_pause_or_resume
 UPDATE batches SET pause_changes = pause_changes + 1
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing') AND pause_changes < $3
 RETURNING id

@@ -120,7 +120,7 @@ async def test_a_batch_that_ends_before_it_is_signalled_gives_no_server_error(
     api: ApiFixture, verb: str
 ) -> None:
     batch = await api.create()
-    count = MemoryBatches.count_change
+    count = MemoryBatches.claim_pause_or_resume
 
     async def count_before_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
         counted = await count(table, tenant, batch_id, most)
@@ -129,7 +129,7 @@ async def test_a_batch_that_ends_before_it_is_signalled_gives_no_server_error(
         return counted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemoryBatches, "count_change", count_before_the_end)
+        patch.setattr(MemoryBatches, "claim_pause_or_resume", count_before_the_end)
         answer = await api.http.post(f"/v1/batches/{batch.id}/x/{verb}")
     assert (answer.status_code, f"Cannot {verb} a batch with status 'failed'" in answer.text) == (409, True)
 

@@ -99,7 +99,7 @@ class PostgresBatchList(BatchList):
         if before is None:
             records = await self._records(tenant, limit + 1, after, filters)
             return [parse_batch(record) for record in records[:limit]], len(records) > limit
-        records = await self._records_before(tenant, limit + 1, before, filters.tags)
+        records = await self._records_newer_than(before, tenant, limit + 1, filters.tags)
         return [parse_batch(record) for record in reversed(records[:limit])], len(records) > limit
 
     async def count_live(self, tenant: str) -> int:
@@ -137,12 +137,13 @@ class PostgresBatchList(BatchList):
                 return await session.fetch(self._sql.of_status, *bounds, status)
             return await session.fetch(self._sql.all, *bounds)
 
-    async def _records_before(self, tenant: str, count: int, before: str, tags: list[bytes]) -> list[Row]:
-        """Return the `count` batches that were created next after the batch `before` and have all `tags`.
+    async def _records_newer_than(
+        self, batch_id: str, tenant: str, count: int, tags: list[bytes]
+    ) -> list[Row]:
+        """Return the next `count` batches that were created after a batch and have all `tags`, oldest first.
 
-        The oldest comes first. Lists have the newest batch first, so these batches come right before the
-        batch `before` there.
+        Lists have the newest batch first, so these batches come right before the batch there.
         """
         async with self._connections.session() as session:
-            position = await position_of(session, self._sql.position, tenant, before)
+            position = await position_of(session, self._sql.position, tenant, batch_id)
             return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

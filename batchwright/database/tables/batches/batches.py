@@ -70,11 +70,10 @@ class BatchesTable(Protocol):
         """
         ...
 
-    async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Count a pause or a resume of a batch, and return True.
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> bool:
+        """Claim one of the `most` pauses and resumes that a batch may have, and return True.
 
-        If the batch already has `most` counted pauses and resumes, or has ended, change nothing and return
-        False.
+        Return False if none is left, or if the batch has ended.
         """
         ...
 
@@ -149,7 +148,7 @@ class BatchQueries:
     get_with_reasons: str
     request_cancel: str
     set_max_cost: str
-    count_change: str
+    claim_pause_or_resume: str
     record_output_copy: str
     start: str
     start_finalizing: str
@@ -215,8 +214,8 @@ class PostgresBatches(BatchesTable):
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)
 
-    async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
-        return await self._moved(self._sql.count_change, tenant, batch_id, most)
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> bool:
+        return await self._moved(self._sql.claim_pause_or_resume, tenant, batch_id, most)
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         stored = storable_json(copy.model_dump_json())

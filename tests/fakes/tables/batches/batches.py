@@ -66,7 +66,7 @@ class MemoryBatches(BatchesTable):
         self.put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
 
-    async def count_change(self, tenant: str, batch_id: str, most: int) -> bool:
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> bool:
         counts, place = self._rows.enter().pause_changes, (tenant, batch_id)
         row = self._rows.batches.get(place)
         if row is None or row.status not in LIVE_STATES or counts[place] >= most:

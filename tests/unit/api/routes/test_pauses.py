@@ -56,14 +56,14 @@ async def test_a_batch_that_ends_while_a_pause_is_checked_was_not_paused_too_oft
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch_id = await begun(api, "llama")
-    count = MemoryBatches.count_change
+    count = MemoryBatches.claim_pause_or_resume
 
     async def count_after_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
         outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=10, failed=0, usage=Usage())
         await api.database.batch_ends.finish(tenant, batch_id, outcome, NOW)
         return await count(table, tenant, batch_id, most)
 
-    monkeypatch.setattr(MemoryBatches, "count_change", count_after_the_end)
+    monkeypatch.setattr(MemoryBatches, "claim_pause_or_resume", count_after_the_end)
     answer = await pause(api, batch_id)
     assert (answer.status_code, "with status 'completed'" in answer.text) == (409, True)
     assert api.temporal.signals == []

@@ -55,38 +55,43 @@ async def test_changes_of_a_batch_are_counted_up_to_the_given_number(any_databas
     batches = any_database.batches
     await batches.upsert(an_order())
     await batches.upsert(an_order("batch_2"))
-    assert [await batches.count_change("t", "batch_1", 2) for _ in range(4)] == [True, True, False, False]
-    assert await batches.count_change("t", "batch_1", 3)
-    assert await batches.count_change("t", "batch_2", 1)
+    assert [await batches.claim_pause_or_resume("t", "batch_1", 2) for _ in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert await batches.claim_pause_or_resume("t", "batch_1", 3)
+    assert await batches.claim_pause_or_resume("t", "batch_2", 1)
 
 
 async def test_changes_at_the_same_time_are_all_counted(any_database: Database) -> None:
     batches = any_database.batches
     await batches.upsert(an_order())
-    counted = await asyncio.gather(*(batches.count_change("t", "batch_1", 5) for _ in range(20)))
+    counted = await asyncio.gather(*(batches.claim_pause_or_resume("t", "batch_1", 5) for _ in range(20)))
     assert sorted(counted) == [False] * 15 + [True] * 5
 
 
 async def test_changes_of_an_unknown_batch_are_not_counted(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
-    assert not await any_database.batches.count_change("u", "batch_1", 2)
+    assert not await any_database.batches.claim_pause_or_resume("u", "batch_1", 2)
 
 
 async def test_changes_of_an_ended_batch_are_not_counted(any_database: Database) -> None:
     batches = any_database.batches
     await batches.upsert(an_order())
     assert await any_database.batch_ends.fail_validation("t", "batch_1", errors=ERRORS, total=4, at=after(5))
-    assert not await batches.count_change("t", "batch_1", 2)
+    assert not await batches.claim_pause_or_resume("t", "batch_1", 2)
 
 
 async def test_changes_are_counted_until_the_batch_ends(any_database: Database) -> None:
     await a_running_batch(any_database)
     batches = any_database.batches
-    assert await batches.count_change("t", "batch_1", 1)
+    assert await batches.claim_pause_or_resume("t", "batch_1", 1)
     await batches.start_finalizing("t", "batch_1", after(20))
-    assert await batches.count_change("t", "batch_1", 2)
+    assert await batches.claim_pause_or_resume("t", "batch_1", 2)
     await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(30))
-    assert not await batches.count_change("t", "batch_1", 3)
+    assert not await batches.claim_pause_or_resume("t", "batch_1", 3)
 
 
 async def test_beginning_sets_total_models_and_time(any_database: Database) -> None:
