@@ -18,7 +18,7 @@ from batchwright.activities.execution.slice_state.line_queue import SliceLine, S
 from batchwright.activities.execution.stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_job_callbacks import CallbackFuture
-from batchwright.activities.services.backend_job_cancellation import cancel_job, forwarded_headers, kind_label
+from batchwright.activities.services.backend_job_cancellation import cancel_job, kind_label
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.backend_job_config import JobConfig
 from batchwright.database.errors import DatabaseUnavailable
@@ -71,11 +71,7 @@ class JobRunner:
         # Fixed for the turn, because a job's start and end must be counted with the same label.
         self._metrics, self._model = worker.metrics, worker.metrics.models(request.model)
         self._is_cancelled, self._batch = worker.is_cancelled, (request.tenant, request.batch_id)
-        self._slice, self._router, self._headers = (
-            request,
-            turn.router,
-            forwarded_headers(request.endpoint, request.caller),
-        )
+        self._slice, self._router, self._headers = request, turn.router, turn.headers
         self._outcomes, self._writer, self._stop = turn.outcomes, turn.writer, turn.stop
         self._deadline, self._cost = turn.stop.deadline, turn.cost
         self._followed: dict[asyncio.Task[None], _LineJob] = {}
@@ -115,7 +111,7 @@ class JobRunner:
         return await self._follow(_LineJob(line, request, dispatch, _config_of(dispatch.upstream)))
 
     def release(self) -> None:
-        """Stop waiting for jobs, because the worker shuts down.
+        """Stop waiting for jobs, because the slice has to end on this worker.
 
         The jobs continue at their backends, and the next attempt of the slice waits for them.
         """

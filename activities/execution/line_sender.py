@@ -14,7 +14,6 @@ from batchwright.activities.execution.request_tasks import RequestTasks
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
 from batchwright.activities.execution.slice_state.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.terms import Endpoint
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
@@ -22,7 +21,6 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 from batchwright.telemetry import tracing
-from batchwright.telemetry.backend_traffic import CHAT
 
 
 class LineSender:
@@ -51,10 +49,9 @@ class LineSender:
         self._held, self._cost, self._endpoint = turn.held, turn.cost, request.endpoint
         self._authorizer = LineAuthorizer(worker.permissions, worker.metrics, request)
         self._permit_request = self._new_permit_request(request.priority)
-        self._headers = forwarded_headers(request.endpoint, request.caller)
+        self._headers, self._chat_label = turn.headers, turn.chat_label
         # Hooks and trace spans enclose a request, so a task awaits it.
         self._always_awaits = bool(worker.hooks) or tracing.spans() is not None
-        self._chat_label = CHAT if request.endpoint is Endpoint.CHAT_COMPLETIONS else ""
         self.tasks = RequestTasks(turn, self._complete)
         self.started_at: float | None = None
         self.is_exclusive = self.must_track = False
@@ -171,8 +168,17 @@ class LineSender:
 
     def _new_permit_request(self, priority: int) -> PermitRequest:
         request = self._request
-        place = request.model, request.tenant, request.weight, request.batch_id, request.number
-        return PermitRequest(*place, self._on_permit, request.caller.key_id, priority, self._yields_permit)
+        return PermitRequest(
+            model=request.model,
+            tenant=request.tenant,
+            weight=request.weight,
+            batch_id=request.batch_id,
+            number=request.number,
+            on_granted=self._on_permit,
+            key_id=request.caller.key_id,
+            priority=priority,
+            must_yield=self._yields_permit,
+        )
 
     # Lines that may no longer be sent
 

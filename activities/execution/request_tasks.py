@@ -17,9 +17,7 @@ from batchwright.activities.execution.backend_jobs import JobRunner
 from batchwright.activities.execution.line_settlement import InFlightRequest, OutboundRequest
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
 from batchwright.activities.execution.turn_context import TurnContext
-from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.contracts.model_registry.registry_config import LimitConfig
-from batchwright.contracts.terms import Endpoint
 from batchwright.inference.backend_client import RequestSender
 from batchwright.inference.circuits.circuit_reports import report_probe_success
 from batchwright.inference.hooks import HookCall
@@ -29,7 +27,7 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.upstream import Upstream
 from batchwright.rules.dispatch.retry_policy import BACKEND_AT_FAULT
-from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT
+from batchwright.telemetry.backend_traffic import GROUPED_CHAT
 
 Item = TypeVar("Item")
 # After so many items, a task yields to the event loop, because items that await nothing would block it.
@@ -149,8 +147,7 @@ class RequestTasks:
         self._router, self._queue, self._outcomes = turn.router, turn.queue, turn.outcomes
         self._stop, self._pacer, self._state = turn.stop, turn.pacer, turn.state
         self._endpoint, self._has_hooks = turn.request.endpoint, bool(turn.worker.hooks)
-        self._headers = forwarded_headers(turn.request.endpoint, turn.request.caller)
-        self._chat_label = CHAT if self._endpoint is Endpoint.CHAT_COMPLETIONS else ""
+        self._headers, self._chat_label = turn.headers, turn.chat_label
         self.jobs = JobRunner(turn)
         self.is_microbatched = cache(partial(_is_microbatched, turn))
         self._pool = TaskPool(self._execute, complete)

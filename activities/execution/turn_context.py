@@ -6,6 +6,7 @@ A turn is one attempt of the activity that sends the lines of a slice.
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -21,7 +22,11 @@ from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
+from batchwright.contracts.terms import Endpoint
+from batchwright.inference.backend_headers import forwarded_headers
 from batchwright.inference.router import ModelRouter
+from batchwright.inference.transport.base import Header
+from batchwright.telemetry.backend_traffic import CHAT
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +60,16 @@ class TurnContext:
     held: HeldSlice
     cost: SliceCost | None  # None if the model has no prices
     state: TurnState = field(default_factory=TurnState)
+
+    @cached_property
+    def headers(self) -> list[Header]:
+        """Headers of the batch's caller that are sent to the backend with each line."""
+        return forwarded_headers(self.request.endpoint, self.request.caller)
+
+    @property
+    def chat_label(self) -> str:
+        """Metric label of a request that has one line: CHAT for a chat; empty for other endpoints."""
+        return CHAT if self.request.endpoint is Endpoint.CHAT_COMPLETIONS else ""
 
 
 def next_turn_error(kind: Failure, message: str, delay_seconds: float) -> ApplicationError:

@@ -1,4 +1,4 @@
-"""Cancel jobs at backends, and make the headers of requests to backends."""
+"""Cancel jobs at backends."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.api_objects.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
 from batchwright.contracts.model_registry.backend_job_config import JobConfig
-from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
-from batchwright.contracts.terms import Endpoint
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.inference.backend_headers import forwarded_headers
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.transport.base import Header, TargetUrl
 from batchwright.inference.upstream import Upstream
@@ -37,17 +36,6 @@ class RunningJob(NamedTuple):
     request_id: str
     upstream: str
     id: str
-
-
-def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
-    """Return the headers of the caller that are sent to the backend with each line of the batch.
-
-    A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
-    """
-    headers = caller.headers
-    if endpoint is Endpoint.MESSAGES:
-        headers = {ANTHROPIC_VERSION_HEADER: DEFAULT_ANTHROPIC_VERSION, **headers}
-    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def kind_label(upstream: Upstream) -> str:

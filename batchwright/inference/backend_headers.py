@@ -1,9 +1,12 @@
-"""Headers of the requests to one backend: fixed ones, those that the registry sets, and the API key."""
+"""Headers of the requests to backends: fixed ones, those of the registry and of callers, and the API key."""
 
 from collections.abc import Sequence
 
+from batchwright.contracts.api_objects.anthropic import ANTHROPIC_VERSION_HEADER, DEFAULT_ANTHROPIC_VERSION
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import GatewayConfig
+from batchwright.contracts.temporal_payloads.batch import Caller
+from batchwright.contracts.terms import Endpoint
 from batchwright.inference.transport.base import Header, SharedHeaders
 from batchwright.settings import Settings
 from batchwright.settings.registry_file import SecretUnreadable, api_key
@@ -87,6 +90,17 @@ class BackendHeaders:
         name = "authorization" if self._backend is None else self._backend.api_key_header
         value = f"Bearer {self._key}" if name == "authorization" else self._key
         return [(name.encode(), value.encode())]
+
+
+def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
+    """Return the headers of the caller that are sent to the backend with each line of the batch.
+
+    A line for `/v1/messages` always has the header `anthropic-version`, which Anthropic's API requires.
+    """
+    headers = caller.headers
+    if endpoint is Endpoint.MESSAGES:
+        headers = {ANTHROPIC_VERSION_HEADER: DEFAULT_ANTHROPIC_VERSION, **headers}
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> list[Header]:

@@ -13,7 +13,6 @@ from secrets import token_hex
 
 import httpx
 
-from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
@@ -25,6 +24,7 @@ from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.errors import LineCode
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.inference.backend_client import from_status
+from batchwright.inference.backend_headers import forwarded_headers
 from batchwright.inference.hooks import HookCall, PreCallHooks
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter

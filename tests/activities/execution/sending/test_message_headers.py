@@ -2,9 +2,9 @@
 
 import pytest
 
-from batchwright.activities.services.backend_job_cancellation import forwarded_headers
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import Endpoint
+from batchwright.inference.backend_headers import forwarded_headers
 
 SENT = {"anthropic-version": "2026-10-21"}
 
