@@ -86,7 +86,7 @@ class WorkerContext:
         policy = AdaptiveLimitPolicy(
             adaptive=settings.adaptive_limits,
             ceiling=settings.global_in_flight,
-            shared=settings.is_shared,
+            interactive=settings.is_shared,
         )
         self.permits = ConcurrencyLimiter(
             total=settings.global_in_flight,
@@ -171,9 +171,9 @@ class WorkerContext:
         self.permits.retain_only(models, urls)
         self.demand.retain_only(models)
         routers = [router for model in models if (router := self.routers.router_for(model))]
-        shared = [router for router in routers if (router.limits.capacity_fraction or 1) < 1]
-        self.permits.backends.share(
-            {upstream.backend.url for router in shared for upstream in router.upstreams}
+        interactive = [router for router in routers if (router.limits.capacity_fraction or 1) < 1]
+        self.permits.backends.set_interactive(
+            {upstream.backend.url for router in interactive for upstream in router.upstreams}
         )
         self.traffic.retain(models, urls)
         for model in self._shown.keys() - models:

@@ -163,7 +163,9 @@ class ClientPool:
             unused = self._shared("", None, None)
             unused.clients.add(key)
             return InferenceClient(
-                *(unused.transport, self._settings, backend),
+                unused.transport,
+                self._settings,
+                backend,
                 problem=str(error),
                 of_batches=self._of_batches,
             )

@@ -50,12 +50,13 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
 
 class CrashQuarantine:
-    """Tracks which lines one attempt of a slice is sending, to find lines that crash workers.
+    """Decides if one attempt of a slice must record which lines it sends, because earlier attempts crashed.
 
-    A marker is a text that names an attempt. This marker is stored with each line that the attempt is about
-    to send.
+    A marker is a text that names an attempt. If lines are recorded, the marker of the attempt is stored with
+    each line that it is about to send. After a crash, the next attempt finds these lines by this marker.
 
     Attributes:
+        history: the attempts that crashed right before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
         marker: marker of this attempt.
         previous_marker: marker of the previous attempt; empty if that attempt did not crash.

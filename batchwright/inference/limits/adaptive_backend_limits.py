@@ -15,7 +15,7 @@ from batchwright.rules.limits.backend_load import LoadSignal
 from batchwright.telemetry.metrics import Metrics
 
 # Latency that is tolerated, relative to the baseline. Less is tolerated with interactive traffic.
-_TOLERANCE, _SHARED_TOLERANCE = 1.5, 1.25
+_TOLERANCE, _INTERACTIVE_TOLERANCE = 1.5, 1.25
 
 
 class AdaptiveLimitPolicy(NamedTuple):
@@ -27,7 +27,7 @@ class AdaptiveLimitPolicy(NamedTuple):
 
     adaptive: bool = True
     ceiling: int = 100
-    shared: bool = False  # True if every backend also serves interactive traffic
+    interactive: bool = False  # True if every backend also serves interactive traffic
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +90,7 @@ class BackendLimits:
         self._policy, self.clock = policy, clock
         self.backends_of = backends_of
         self._uses: dict[str, BackendUsage] = {}
-        self.shared: frozenset[str] = frozenset()  # URLs that also serve interactive traffic
+        self.interactive: frozenset[str] = frozenset()  # URLs that also serve interactive traffic
         self._shares: Mapping[str, int] = {}
         self.unplaced = 0  # number of permits, over all models, without a backend yet
         self._metrics = metrics
@@ -198,13 +198,13 @@ class BackendLimits:
             for family in (self._metrics.backend_in_flight, self._metrics.backend_in_flight_max):
                 family.remove_by_labels({"backend": url})
 
-    def share(self, urls: Collection[str]) -> None:
-        """Set the URLs of the shared backends, which also serve interactive clients.
+    def set_interactive(self, urls: Collection[str]) -> None:
+        """Set the URLs of the backends that also serve interactive traffic.
 
-        The limit of a shared backend is lowered sooner if responses get slower. If `policy.shared` is True,
-        all backends are treated as shared.
+        The limit of such a backend is lowered sooner if responses get slower. If `policy.interactive` is
+        True, all backends are treated in this way.
         """
-        self.shared = frozenset(urls)
+        self.interactive = frozenset(urls)
         for url, use in self._uses.items():
             use.limit.bounds = self._bounds(url)
 
@@ -220,7 +220,8 @@ class BackendLimits:
 
     def _bounds(self, url: str) -> LimitBounds:
         policy = self._policy
-        tolerance = _SHARED_TOLERANCE if policy.shared or url in self.shared else _TOLERANCE
+        is_interactive = policy.interactive or url in self.interactive
+        tolerance = _INTERACTIVE_TOLERANCE if is_interactive else _TOLERANCE
         return LimitBounds(policy.ceiling, tolerance)
 
     def _usage_of(self, url: str) -> BackendUsage:

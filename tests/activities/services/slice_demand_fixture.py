@@ -38,7 +38,7 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.slices, self.caps, self.order = ExitStack(), dict[str, int](), BatchRanks()
-        policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100, shared=False)
+        policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100)
         backends = BackendLimits(policy, lambda model: [], Metrics())
         shares = Shares(self.caps, self.order)
         self.limiter = ConcurrencyLimiter(

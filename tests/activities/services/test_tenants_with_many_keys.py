@@ -66,7 +66,7 @@ class Worker:
 
     def __init__(self, batches: list[Batch]) -> None:
         self._now, self._random, self._batches = 0.0, random.Random(1), batches
-        policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100, shared=False)
+        policy = AdaptiveLimitPolicy(adaptive=False, ceiling=100)
         backends = BackendLimits(policy, lambda model: [], Metrics(), lambda: self._now)
         self._limiter = ConcurrencyLimiter(
             total=PERMITS + 1, model_limit=lambda _: PERMITS, backends=backends

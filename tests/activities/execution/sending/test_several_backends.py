@@ -266,10 +266,10 @@ async def test_the_registrys_share_for_batches_holds_and_follows_changes() -> No
     backends = [lane.backend for lane in route.upstreams]
     url = backends[0].url
     worker.retain({MODEL}, {url})
-    assert url in worker.permits.backends.shared
+    assert url in worker.permits.backends.interactive
     route.update(config_of(ONE, limits={"in_flight": 20, "capacity_fraction": 1}), backends, route.retries)
     worker.retain({MODEL}, {url})
-    assert (worker.permits.limit_of(MODEL), worker.permits.backends.shared) == (20, frozenset())
+    assert (worker.permits.limit_of(MODEL), worker.permits.backends.interactive) == (20, frozenset())
 
 
 async def test_the_registrys_limit_of_requests_at_once_holds_and_follows_changes() -> None:

@@ -261,7 +261,7 @@ async def test_a_backend_that_serves_interactive_traffic_too_gets_less_when_it_i
     held = limits.take_and_place("m", A)
     for number in range(65):
         if number == shared_from:
-            limits.limits.share([A])
+            limits.limits.set_interactive([A])
         limits.now += 1.0 if number < 60 else 1.4
         ended, held = held, list[Permit]()
         for permit in ended:
