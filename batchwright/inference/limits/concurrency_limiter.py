@@ -135,16 +135,15 @@ class ConcurrencyLimiter:
             total: number of permits over all models.
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
-            has_room: returns False while there is no memory for another request. No permit is granted then.
-                This is checked before a permit is granted, not by the slice that gets the permit. Otherwise a
-                slice that frees memory would always use this memory itself, and other slices would get none.
+            has_room: returns False while there is no memory for another request. Then no permit is granted.
+                If slices that have got a permit checked this, a slice that frees memory would always use this
+                memory itself.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
         self.limits = limits or TenantAndModelLimits()
         self._shares = self.limits.shares
-        self.backends = backends
-        self._total = total
+        self.backends, self._total = backends, total
         self.used = 0  # permits in use, over all models
         self._model_limit = model_limit
         self._models: dict[str, _Model] = {}
@@ -377,10 +376,7 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the queue of a tenant that no longer waits for the model.
-
-        The queue is in `capped` if the tenant is at a limit, and in `waiting` if it is not.
-        """
+        """Remove the queue of a tenant that no longer waits for the model, from `capped` or `waiting`."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
