@@ -1,32 +1,19 @@
-"""Failed requests: decide whether the line or its backend is at fault, and when the line is sent again.
+"""Failed requests: decide whether the line or its backend is at fault.
 
 A failure that is the backend's fault costs the line no attempt, and may open the backend's circuit breaker.
 The reasons are in decision 0073.
 """
 
-import time
 from collections.abc import Callable
 
-from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
-from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
-from batchwright.contracts.temporal_payloads.execution import SliceRequest
+from batchwright.activities.execution.slice_state.line_queue import SliceLine
 from batchwright.inference.circuits.circuit_reports import report_failure
 from batchwright.inference.request_outcome import Outcome, quotable_error
 from batchwright.inference.router import Dispatch
-from batchwright.rules.deadline import Deadline
 from batchwright.rules.dispatch.retry_policy import (
-    BUSY,
-    MAX_CAPACITY_BACKOFF,
     Budget,
     Category,
-    RetryPolicy,
-    backoff,
-    within_deadline,
 )
-from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
-
-_PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a record
-_MAX_ERROR_CHARACTERS = 200
 
 
 class FaultAttribution:
@@ -35,16 +22,16 @@ class FaultAttribution:
     It also reports failures to the backends' circuit breakers.
     """
 
-    def __init__(self, request: SliceRequest, others_wait: Callable[[], bool]) -> None:
-        """Create the object for one slice. For each failure, it finds out if the line or backend is at fault.
+    def __init__(self, tenant: str, others_wait: Callable[[], bool]) -> None:
+        """Create the object for one slice.
 
         Args:
-            request: the slice.
+            tenant: tenant of the slice.
             others_wait: returns True if lines of another tenant are waiting to be sent to the same model.
         """
-        self._tenant, self._others_wait = request.tenant, others_wait
+        self._tenant, self._others_wait = tenant, others_wait
 
-    def needs_probe(self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch) -> bool:
+    def needs_probe(self, line: SliceLine, outcome: Outcome, dispatch: Dispatch) -> bool:
         """Return True if it is unclear whether the line or the backend caused the outcome.
 
         The caller then sends a probe, a minimal request that a healthy backend answers.
@@ -55,14 +42,12 @@ class FaultAttribution:
             return False
         return dispatch.upstream.circuit.needs_evidence(
             dispatch.attempt,
-            request_id,
+            line.request_id,
             since=_last_tried_at(line, dispatch),
             proved=line.attempt.count > 0,
         )
 
-    def charged_budget(
-        self, line: SliceLine, request_id: str, outcome: Outcome, dispatch: Dispatch
-    ) -> Budget:
+    def charged_budget(self, line: SliceLine, outcome: Outcome, dispatch: Dispatch) -> Budget:
         """Return which budget of its line an outcome uses up. For example, ATTEMPT is one of the line's
         attempts.
 
@@ -75,7 +60,7 @@ class FaultAttribution:
         if circuit.is_open and line.is_backend_alive and dispatch.attempt.is_trial:
             return Budget.ATTEMPT
         blames_backend = circuit.attribute_to_backend(
-            request_id,
+            line.request_id,
             since=_last_tried_at(line, dispatch),
             proved=line.attempt.count > 0,
             vouched=line.backend_verified if outcome.is_unanswered else None,
@@ -104,108 +89,3 @@ class FaultAttribution:
 
 def _last_tried_at(line: SliceLine, dispatch: Dispatch) -> float:
     return dispatch.attempt.sent_at if line.tried_at is None else line.tried_at
-
-
-class LineAttempts:
-    """Counts the attempts of each line of a slice, and schedules the next attempts.
-
-    The counts and times are stored with the results of the slice. The next turn therefore knows them, even
-    after a crash.
-    """
-
-    def __init__(self, request: SliceRequest, writer: SegmentBuffer, policy: RetryPolicy) -> None:
-        self._deadline = Deadline.of(request.deadline)
-        self._writer, self._policy = writer, policy
-
-    def mark_sending(self, line: SliceLine, attempt: str) -> None:
-        """Record that an attempt of the slice is about to send the line.
-
-        If the worker crashes, the next attempt of the slice knows that this line may have been in flight.
-
-        Args:
-            attempt: text that identifies the attempt of the slice. An empty text deletes the record, because
-                no attempt is sending the line.
-        """
-        line.attempt = line.attempt.model_copy(update={"sending_attempt": attempt})
-        self._persist(line)
-
-    def record_job(self, line: SliceLine, job: SubmittedJob) -> None:
-        """Record a job that a backend has accepted for the line, so that a later turn can wait for it."""
-        line.attempt = line.attempt.model_copy(update={"job": job})
-        self._persist(line, RecordKind.SUBMITTED)
-
-    def forget_job(self, line: SliceLine) -> None:
-        """Record that the line's job ended without a result.
-
-        The next attempt of the line then submits a new job.
-        """
-        line.attempt = line.attempt.model_copy(update={"job": None, "jobs": line.attempt.jobs + 1})
-        self._persist(line)
-
-    def use(self, line: SliceLine, outcome: Outcome) -> None:
-        """Use up one of the line's attempts after a failure, and schedule the next attempt."""
-        policy, count = self._policy, line.attempt.count + 1
-        wait = backoff(count, initial=policy.initial_backoff, longest=policy.max_backoff)
-        changes = {
-            "count": count,
-            "not_before": self._retry_at(max(wait, outcome.retry_after or 0.0)),
-            "error": outcome.message[:_MAX_ERROR_CHARACTERS],
-            "backend_error": quotable_error(outcome),
-            "no_response": outcome.is_unanswered,
-        }
-        line.attempt = line.attempt.model_copy(update=changes)
-        if count < policy.max_attempts:
-            self._persist(line)
-
-    def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
-        """Schedule a retry because the backend has no capacity now. The wait costs the line no attempt.
-
-        If the backend is busy with direct requests of other clients, the line is due at once, and the
-        adaptive limit of the backend decides when it is sent.
-
-        The line's state is stored only if the change is large enough to matter to a later turn.
-        """
-        policy, before, now = self._policy, line.attempt, time.time()
-        line.capacity_failures += 1
-        wait = 0.0
-        if outcome.verdict is not BUSY:
-            longest = MAX_CAPACITY_BACKOFF
-            wait = backoff(line.capacity_failures, initial=policy.initial_backoff, longest=longest)
-        requested = outcome.retry_after or 0.0
-        error = quotable_error(outcome)
-        is_new = (outcome.is_unanswered and not before.no_response) or bool(
-            error and not before.backend_error
-        )
-        line.attempt = before.model_copy(
-            update={
-                "not_before": self._retry_at(max(wait, requested)),
-                "waiting_since": before.waiting_since or now,
-                "backend_error": error or before.backend_error,
-                "no_response": outcome.is_unanswered or before.no_response,
-            }
-        )
-        starts_patience = policy.give_up_after and not before.waiting_since
-        if is_new or requested > _PERSISTED_WAIT_SECONDS or starts_patience:
-            self._persist(line)
-
-    def _retry_at(self, wait: float) -> float:
-        """Return when the next attempt is due after a wait, in Unix seconds.
-
-        Args:
-            wait: seconds to wait. It is shortened if the line would miss the deadline.
-        """
-        now = time.time()
-        return now + within_deadline(wait, self._deadline.remaining(now))
-
-    def are_exhausted(self, line: SliceLine) -> bool:
-        """Return True if the line has used all its attempts, or if it has waited too long for capacity.
-
-        The retry policy sets the two limits: `max_attempts` and `give_up_after`.
-        """
-        if line.attempt.count >= self._policy.max_attempts:
-            return True
-        longest, since = self._policy.give_up_after, line.attempt.waiting_since
-        return bool(longest and since) and time.time() - since >= longest
-
-    def _persist(self, line: SliceLine, kind: RecordKind = RecordKind.ATTEMPT) -> None:
-        self._writer.add(SegmentRecord(kind, line.offset, line.attempt.model_dump_json().encode()))

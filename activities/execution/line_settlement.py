@@ -7,7 +7,8 @@ from functools import partial
 
 from msgspec import Struct
 
-from batchwright.activities.execution.line_or_backend_fault import FaultAttribution, LineAttempts
+from batchwright.activities.execution.line_attempts import LineAttempts
+from batchwright.activities.execution.line_or_backend_fault import FaultAttribution
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
 from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
 from batchwright.activities.execution.worker_context import WorkerContext
@@ -201,7 +202,7 @@ class LineSettler:
         self._writer, self._budget, self._prefixes = writer, worker.budget, router.prefixes
         self.metrics = SliceMetrics(worker, request, cost)
         self.attribution = FaultAttribution(
-            request, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
+            request.tenant, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
         )
         self.attempts = LineAttempts(request, writer, router.retries)
 
@@ -324,7 +325,7 @@ class LineSettler:
         is_job_running = line.attempt.job is not None and outcome.verdict.budget in BACKEND_AT_FAULT
         if not is_job_running:
             self.metrics.durations.append(seconds)
-        budget = attribution.charged_budget(line, sent.request.request_id, outcome, dispatch)
+        budget = attribution.charged_budget(line, outcome, dispatch)
         line.tried_at = begun.sent_at
         if budget is Budget.SETTLED:
             report_success(dispatch)

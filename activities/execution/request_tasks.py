@@ -321,7 +321,7 @@ class RequestTasks:
         line.is_backend_alive = False
         if self._stop.reason is not None:
             return
-        if not attribution.needs_probe(line, sent.request.request_id, outcome, dispatch):
+        if not attribution.needs_probe(line, outcome, dispatch):
             return
         result = await dispatch.upstream.probe(self._endpoint)
         # If the probe has no result, the response proves nothing: it may come from a broken proxy.

@@ -101,4 +101,4 @@ async def test_only_errors_that_the_line_may_have_caused_need_a_probe(
 ) -> None:
     fixture = OpenCircuit()
     attribution, dispatch = fixture.outcomes.attribution, fixture.probe().dispatch
-    assert attribution.needs_probe(fixture.line, REQUEST.request_id, outcome, dispatch) is in_doubt
+    assert attribution.needs_probe(fixture.line, outcome, dispatch) is in_doubt
