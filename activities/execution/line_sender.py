@@ -93,7 +93,8 @@ class LineSender:
         line = None if self.is_exclusive else self._queue.next()
         if line is None:
             return
-        if self._quarantine.is_tracking and not line.attempt.sending_attempt:
+        quarantine = self._quarantine
+        if quarantine.is_tracking and line.attempt.sending_attempt != quarantine.marker:
             self._queue.push_front(line)
             self.must_track = True
         else:

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.activities.execution.slice_state.quarantine import (
     MAX_LINE_CRASHES,
     TRACKED_BATCH_SIZE,
@@ -15,6 +16,7 @@ from batchwright.activities.execution.slice_state.quarantine import (
 )
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from tests.activities.execution.fixture import ExecutionFixture, content_of, line_of, ok, plan_slice, request
 
 POISON = "7"
@@ -66,6 +68,17 @@ async def test_a_line_that_crashes_its_worker_is_given_up_and_every_other_line_i
     ]
     assert worker.deaths == 2 + MAX_LINE_CRASHES
     assert worker.sent.count(POISON) == worker.deaths
+
+
+async def test_a_line_that_an_earlier_attempt_recorded_without_a_crash_is_found_when_it_crashes() -> None:
+    worker = CrashingWorker()
+    offsets = await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
+    recorded = LineAttempt(sending_attempt="0/3").model_dump_json().encode()
+    await worker.store(*[SegmentRecord(RecordKind.ATTEMPT, offset, recorded) for offset in offsets])
+    await worker.until_finished(request(generation=1))
+    settled = await worker.settled()
+    assert [offset for offset, record in settled.items() if not record.success] == [offsets[int(POISON)]]
+    assert worker.deaths == 2 + MAX_LINE_CRASHES
 
 
 async def test_a_quarantined_line_is_sent_with_no_other_request_in_flight() -> None:
