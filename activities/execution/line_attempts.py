@@ -17,7 +17,6 @@ from batchwright.rules.dispatch.retry_policy import (
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 
 _PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a record
-_MAX_ERROR_CHARACTERS = 200
 
 
 class LineAttempts:
@@ -63,7 +62,6 @@ class LineAttempts:
         changes = {
             "count": count,
             "not_before": self._retry_at(max(wait, outcome.retry_after or 0.0)),
-            "error": outcome.message[:_MAX_ERROR_CHARACTERS],
             "backend_error": quotable_error(outcome),
             "no_response": outcome.is_unanswered,
         }

@@ -41,7 +41,6 @@ class LineAttempt(BaseModel):
     count: int = 0
     not_before: float = 0.0  # earliest time of the next try; 0 means now
     waiting_since: float = 0.0  # time of the first failure due to missing capacity; 0 if there was none
-    error: str = ""
     backend_error: str = ""  # the last error message of a backend
     sending_attempt: str = ""  # the slice attempt that was about to send the line
     crashes: int = 0  # slice attempts that crashed while they sent the line
