@@ -333,10 +333,10 @@ def _start_inference(
         supervisor.run,
         only=models,
         limit=settings.max_polled_models,
-        until_ready=inference.shares.wait_until_read,
+        until_ready=inference.tenant_settings.wait_until_read,
     )
     background.start("permissions", inference.permissions.run)
-    background.start("tenant_shares", inference.shares.run)
+    background.start("tenant_shares", inference.tenant_settings.run)
     background.start("callbacks", inference.callbacks.run)
     background.start("pollers", poll)
     background.start("rate_limits", limiter.run)

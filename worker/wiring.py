@@ -30,7 +30,7 @@ from batchwright.activities.retention.activity import Retention
 from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
-from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons, temporal_reason_signal
@@ -235,7 +235,7 @@ class InferenceWorkers:
         window = timedelta(seconds=resources.settings.max_window_seconds) + MAX_START_DELAY
         costs = BatchCosts(resources.database.progress)
         self.permissions = CachedPermissions(quotas, budgets, costs, window)
-        self.shares = StoredShares(resources.database, worker_id())
+        self.tenant_settings = StoredTenantSettings(resources.database, worker_id())
         self.callbacks = CallbackWatch(resources.database.callbacks, resources.settings)
         self.context = WorkerContext(
             storage=resources.storage,
@@ -250,7 +250,7 @@ class InferenceWorkers:
             heartbeat=partial(temporal_heartbeat, resources.temporal),
             rates=resources.rates,
             permissions=self.permissions,
-            shares=self.shares,
+            tenant_settings=self.tenant_settings,
             callbacks=self.callbacks,
             calls=resources.database.calls,
             is_cancelled=self._is_cancelled,

@@ -354,7 +354,7 @@ class SliceAttempt:
             self._reporter.clear_waiting(another_turn_follows=another_follows)
         if another_follows:
             message = f"slice {self._request.number} continues in its next turn"
-            is_held = self._worker.shares.is_held(self._request.tenant, self._request.model)
+            is_held = self._worker.tenant_settings.is_held(self._request.tenant, self._request.model)
             raise next_turn_error(Failure.TURN_OVER, message, _HELD_SECONDS if is_held else 0.001)
         workers = self._worker.count_workers(activity.info().task_queue)
         changes = {"finished": reason is StopReason.COMPLETED, "over_cap": reason is StopReason.OVER_CAP}

@@ -160,7 +160,7 @@ class LineSender:
         The slice then waits for permits with this priority. Requests in flight are not affected.
         """
         request, before = self._request, self._permit_request
-        priorities = self._limiter.limits.shares.ranks(request.model).priorities
+        priorities = self._limiter.limits.tenant_settings.ranks(request.model).priorities
         priority = priorities.get(request.batch_id, before.priority)
         if priority != before.priority and not self.is_exclusive:
             self.leave_queue()

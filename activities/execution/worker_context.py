@@ -25,7 +25,7 @@ from batchwright.inference.limits.tenant_and_model_limits import (
     Limit,
     Rates,
     TenantAndModelLimits,
-    TenantShares,
+    TenantSettings,
 )
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.sender_choice import MicrobatchSenders
@@ -58,7 +58,7 @@ class WorkerContext:
     costs: BatchCosts
     heartbeat: Callable[[], Heartbeat]  # called inside an activity: returns that activity's heartbeat
     rates: EffectiveRates = field(default_factory=NoRates)
-    shares: TenantShares = field(default_factory=BatchWeights)
+    tenant_settings: TenantSettings = field(default_factory=BatchWeights)
     permissions: Permissions = field(default_factory=UnrestrictedPermissions)
     callbacks: CallbackSubscriptions = field(default_factory=NoCallbacks)
     calls: CallsTable | None = None  # None: no answers of single calls are recorded while a slice runs
@@ -93,7 +93,7 @@ class WorkerContext:
             model_limit=self._model_limit,
             backends=BackendLimits(policy, self.urls_of, metrics),
             has_room=self.budget.has_room,
-            limits=TenantAndModelLimits(self.shares, self._record_wait),
+            limits=TenantAndModelLimits(self.tenant_settings, self._record_wait),
         )
         self.demand = SliceDemand(self.permits, self.budget, self._is_blocked, self.has_share)
         metrics.in_flight.set_function(lambda: self.permits.used)

@@ -13,7 +13,7 @@ from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantShare
-from batchwright.inference.limits.tenant_and_model_limits import NO_RATES, FleetRate, Rates, TenantShares
+from batchwright.inference.limits.tenant_and_model_limits import NO_RATES, FleetRate, Rates, TenantSettings
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
 from batchwright.rules.limits.limit_shares import left_to_batches, share_of, share_of_rate
 from batchwright.rules.worker_stats import FRESH_AGE, INTERACTIVE_AGE
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _REFRESH_SECONDS = 2.0
 
 
-class StoredShares(TenantShares):
+class StoredTenantSettings(TenantSettings):
     """Limits of tenants and API keys, holds (operators' orders to send nothing), weights, and the order of
     batches.
 

@@ -152,7 +152,7 @@ class SliceDemand:
         The block must contain the whole activity that runs the slice.
         """
         held, here = HeldSlice(queue, model, tenant, batch_id), self._queues[queue]
-        first = self._limiter.limits.shares.ranks(model).first
+        first = self._limiter.limits.tenant_settings.ranks(model).first
         is_wrong = here.search.slice_arrived(held, here.with_lines(), first, self._clock())
         if is_wrong and not self._is_hungry(queue, here, arrived=1):
             held.is_surplus = True
@@ -306,5 +306,5 @@ class SliceDemand:
             return True
         if not search.must_check_first_batches:
             return False
-        first = self._limiter.limits.shares.ranks(name).first
+        first = self._limiter.limits.tenant_settings.ranks(name).first
         return search.start_for_first_batch(first, waiting, here.with_lines(), now)

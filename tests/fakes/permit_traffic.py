@@ -9,7 +9,7 @@ from itertools import count
 
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
-from batchwright.inference.limits.tenant_and_model_limits import Limit, TenantAndModelLimits, TenantShares
+from batchwright.inference.limits.tenant_and_model_limits import Limit, TenantAndModelLimits, TenantSettings
 from batchwright.telemetry.metrics import Metrics
 
 LINE_BYTES = 400
@@ -27,7 +27,7 @@ class PermitTraffic:
     def __init__(
         self,
         in_flight: int,
-        shares: TenantShares | None = None,
+        shares: TenantSettings | None = None,
         record_wait: Callable[[Limit, str, str, float], None] | None = None,
     ) -> None:
         """Create the limiter of a worker. Each model may have `in_flight` requests in flight."""

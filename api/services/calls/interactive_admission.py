@@ -64,8 +64,8 @@ class InteractiveAdmission:
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
         self.rates = InteractiveRates()
         self._others: dict[tuple[bool, str], InteractiveRate] = {}  # used by other processes
-        self._shares, self._model_rates = BatchWeights(), dict[str, Rates]()
-        self._limits = TenantAndModelLimits(self._shares)
+        self._tenant_settings, self._model_rates = BatchWeights(), dict[str, Rates]()
+        self._limits = TenantAndModelLimits(self._tenant_settings)
         self._limits.model_rates = self._model_rates
 
     async def admit(self, call: InteractiveCall, model: str) -> ModelRouter:
@@ -92,9 +92,9 @@ class InteractiveAdmission:
         if router.upstreams and all(upstream.jobs is not None for upstream in router.upstreams):
             message = f"The model '{call.model}' runs jobs, which take longer than a connection: use a batch."
             raise ApiError(400, message, code="invalid_value", param="model")
-        if call.tenant in self._shares.held_tenants:
+        if call.tenant in self._tenant_settings.held_tenants:
             raise _hold_error(Limit.TENANT_HOLD, call.model)
-        if model in self._shares.held_models:
+        if model in self._tenant_settings.held_models:
             raise _hold_error(Limit.MODEL_HOLD, call.model)
         return router
 
@@ -183,8 +183,8 @@ class InteractiveAdmission:
     async def _read_permissions(self, _: str) -> Mapping[str, TenantQuotas]:
         own = {row.tenant: row.own for row in await self._deps.database.quotas.all()}
         holds = await self._deps.database.holds.all()
-        self._shares.held_tenants = {hold.name for hold in holds if hold.kind is HoldKind.TENANT}
-        self._shares.held_models = {hold.name for hold in holds if hold.kind is HoldKind.MODEL}
+        self._tenant_settings.held_tenants = {hold.name for hold in holds if hold.kind is HoldKind.TENANT}
+        self._tenant_settings.held_models = {hold.name for hold in holds if hold.kind is HoldKind.MODEL}
         others = await self._deps.database.workers.interactive_rates(
             INTERACTIVE_AGE, except_for=self._process
         )
@@ -195,7 +195,7 @@ class InteractiveAdmission:
             )
             for tenant, quotas in own.items()
         }
-        self._shares.rates = {tenant: each for tenant, each in rates.items() if each is not NO_RATES}
+        self._tenant_settings.rates = {tenant: each for tenant, each in rates.items() if each is not NO_RATES}
         await self._budgets.refresh(own)
         return own
 

@@ -25,7 +25,7 @@ class PermitRequest:
 
     Attributes:
         number: number of the slice among the slices of its model and batch.
-        weight: weight of the tenant relative to other tenants; `TenantShares` may override it.
+        weight: weight of the tenant relative to other tenants; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
         must_yield: returns True if another waiting slice of the batch should get the next permit instead.
@@ -82,7 +82,7 @@ class Permit(Struct, eq=False):
             line_bytes: length of the line, from which its tokens are estimated.
         """
         limits, request = self.owner.limits, self.request
-        if limits.model_rates or limits.shares.rates:
+        if limits.model_rates or limits.tenant_settings.rates:
             self.charged = limits.charge(request.model, request.tenant, line_bytes, self.owner.clock())
 
     def correct_charge(self, tokens: int) -> None:
@@ -142,7 +142,7 @@ class ConcurrencyLimiter:
         """
         self.clock, self._has_room = backends.clock, has_room
         self.limits = limits or TenantAndModelLimits()
-        self._shares = self.limits.shares
+        self._tenant_settings = self.limits.tenant_settings
         self.backends, self._total = backends, total
         self.used = 0  # permits in use, over all models
         self._model_limit = model_limit
@@ -279,11 +279,11 @@ class ConcurrencyLimiter:
     def _refresh(self, model: _Model) -> None:
         now = self.clock()
         model.most, model.urls = self._limit(model.name), self.backends.backends_of(model.name)
-        model.ranks = self._shares.ranks(model.name)
+        model.ranks = self._tenant_settings.ranks(model.name)
         model.refreshed_at = now
         if now - model.weighed_at >= _SHARES_SECONDS:
             model.weighed_at = now
-            model.shares.refresh(self._shares.weights, model.waiting, now)
+            model.shares.refresh(self._tenant_settings.weights, model.waiting, now)
             model.record_waits(self.limits, now)
             self.backends.search_free_slots(model.urls)
         for tenant in list(model.capped):
@@ -315,7 +315,7 @@ class ConcurrencyLimiter:
         permits than models.
         """
         found = full = free = None  # best model so far; backends that are full; backends that have room
-        first, rates, held = (0, 0, ""), self.limits.model_rates, self._shares.held_models
+        first, rates, held = (0, 0, ""), self.limits.model_rates, self._tenant_settings.held_models
         for model in self._waiting.values():
             urls = model.urls
             if model.used >= model.most or (model.used and urls == full):
@@ -342,10 +342,10 @@ class ConcurrencyLimiter:
         """
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
-        shares, limits, limit, is_capped = self._shares, self.limits, None, None
-        if tenant in shares.max_in_flight or tenant in shares.rates or tenant in shares.held_tenants:
+        settings, limits, limit, is_capped = self._tenant_settings, self.limits, None, None
+        if tenant in settings.max_in_flight or tenant in settings.rates or tenant in settings.held_tenants:
             limit = limits.tenant_limit(tenant, now)
-        if shares.key_max_in_flight:
+        if settings.key_max_in_flight:
             is_capped = limits.is_key_capped
         request = None if limit is not None else queue.pop(is_capped, model.ranks, now)
         if request is None:
@@ -353,7 +353,7 @@ class ConcurrencyLimiter:
             model.capped[tenant], model.capped_by[tenant] = queue, limit or Limit.KEY_IN_FLIGHT
             self._capped.setdefault(tenant, []).append(model)
             return
-        model.shares.grant(tenant, shares.weights.get(tenant, request.weight), now)
+        model.shares.grant(tenant, settings.weights.get(tenant, request.weight), now)
         limits.of_tenants[tenant] += 1
         if request.key_id:
             limits.of_keys[request.key_id] += 1

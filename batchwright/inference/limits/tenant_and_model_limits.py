@@ -62,7 +62,7 @@ class Rates(NamedTuple):
 NO_RATES = Rates()
 
 
-class TenantShares(Protocol):
+class TenantSettings(Protocol):
     """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
 
     A change replaces a whole mapping by another object. Callers must therefore read the attribute again for
@@ -98,8 +98,8 @@ class TenantShares(Protocol):
         ...
 
 
-class BatchWeights(TenantShares):
-    """TenantShares without settings: each tenant has the weight of its batches, and there are no limits."""
+class BatchWeights(TenantSettings):
+    """No settings: each tenant has the weight of its batches, and there are no limits."""
 
     def __init__(self) -> None:
         self.weights: Mapping[str, float] = {}
@@ -164,11 +164,11 @@ class TenantAndModelLimits:
     When a request is sent, the rates are charged with one request and an estimate of its tokens. The estimate
     is corrected when the response shows how many tokens were used.
 
-    Most tenants, keys and models have no limit. To save time, callers first look into `shares` and
+    Most tenants, keys and models have no limit. To save time, callers first look into `tenant_settings` and
     `model_rates`, and call a check only for a name that has a limit.
 
     Attributes:
-        shares: weights, caps and rates of tenants.
+        tenant_settings: weights, caps and rates of tenants.
         model_rates: how much may be sent per minute to each model. A missing model has no limit.
         of_tenants: number of requests in flight by tenant, over all models. `ConcurrencyLimiter` updates it.
         of_keys: number of requests in flight by API key. `ConcurrencyLimiter` updates it.
@@ -176,17 +176,18 @@ class TenantAndModelLimits:
 
     def __init__(
         self,
-        shares: TenantShares | None = None,
+        tenant_settings: TenantSettings | None = None,
         record_wait: Callable[[Limit, str, str, float], None] = _no_record,
     ) -> None:
         """Create the limits of a process that has no request in flight.
 
         Args:
-            shares: weights, caps and rates of tenants; None for the weights of the batches and no limits.
+            tenant_settings: weights, caps and rates of tenants; None for the weights of the batches and no
+                limits.
             record_wait: called with a limit, a model, a tenant, and the seconds for which lines waited
                 because of the limit. For a limit of the model, the tenant is empty.
         """
-        self.shares: TenantShares = shares or BatchWeights()
+        self.tenant_settings: TenantSettings = tenant_settings or BatchWeights()
         self.record_wait = record_wait
         self.model_rates: Mapping[str, Rates] = {}
         self.of_tenants: defaultdict[str, int] = defaultdict(int)
@@ -206,7 +207,7 @@ class TenantAndModelLimits:
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
         """Return the cap, hold or rate of the tenant that forbids a request now; None if none forbids it."""
-        most = self.shares.max_in_flight.get(tenant)
+        most = self.tenant_settings.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
@@ -216,14 +217,14 @@ class TenantAndModelLimits:
 
         The tenant's cap on requests in flight is not checked.
         """
-        if tenant in self.shares.held_tenants:
+        if tenant in self.tenant_settings.held_tenants:
             return Limit.TENANT_HOLD
-        buckets = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
+        buckets = _current(self._tenants, tenant, self.tenant_settings.rates.get(tenant, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
         """Return the hold or rate of the model that forbids a request now; None if none forbids it."""
-        if model in self.shares.held_models:
+        if model in self.tenant_settings.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
@@ -237,7 +238,7 @@ class TenantAndModelLimits:
 
     def is_key_capped(self, key_id: str) -> bool:
         """Return True if the API key has reached its cap on requests in flight."""
-        most = self.shares.key_max_in_flight.get(key_id)
+        most = self.tenant_settings.key_max_in_flight.get(key_id)
         return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
@@ -253,7 +254,9 @@ class TenantAndModelLimits:
                 return "the API key has as many requests in flight as its `max_in_flight` allows"
             case _:
                 owner = "tenant" if limit.of_tenant else "model"
-                rates = self.shares.rates.get(tenant) if limit.of_tenant else self.model_rates.get(model)
+                rates = (
+                    self.tenant_settings.rates.get(tenant) if limit.of_tenant else self.model_rates.get(model)
+                )
                 rates = rates or NO_RATES
                 if limit in (Limit.TENANT_REQUESTS, Limit.MODEL_REQUESTS):
                     what, rate = "requests", rates.requests
@@ -275,7 +278,7 @@ class TenantAndModelLimits:
             now: the current time in seconds.
             most_of_model: greatest number of tokens that the estimate may take from the rate of the model.
         """
-        of_tenant = _current(self._tenants, tenant, self.shares.rates.get(tenant, NO_RATES), now)
+        of_tenant = _current(self._tenants, tenant, self.tenant_settings.rates.get(tenant, NO_RATES), now)
         of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         if of_tenant is None and of_model is None:
             return None

@@ -19,7 +19,7 @@ from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import BatchCosts
-from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
@@ -238,7 +238,7 @@ class ExecutionFixture:
         """
         config, sockets = settings.pop("config", ONE_BACKEND), settings.pop("sockets", False)
         shares = settings.pop("shares", None)
-        assert shares is None or isinstance(shares, StoredShares)
+        assert shares is None or isinstance(shares, StoredTenantSettings)
         assert isinstance(config, ModelConfig)
         self.sent: list[str] = []
         self.requests: list[httpx.Request] = []
@@ -267,7 +267,7 @@ class ExecutionFixture:
             waiting_reasons=WaitingReasons(self._tell, MemoryDatabase().waiting),
             costs=BatchCosts(self.progress),
             heartbeat=self.server.beat,
-            shares=shares or BatchWeights(),
+            tenant_settings=shares or BatchWeights(),
         )
 
     async def run(self, request: SliceRequest) -> SliceResult:

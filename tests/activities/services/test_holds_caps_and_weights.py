@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.services.holds_caps_and_weights import StoredShares, part_of_cap
+from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings, part_of_cap
 from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller, ModelCounts
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow, InteractiveRate
@@ -23,14 +23,14 @@ async def beat(database: MemoryDatabase, worker: str, *batches: str) -> None:
 
 async def test_a_tenant_without_a_weight_and_a_cap_has_the_weight_of_its_batches_and_no_cap() -> None:
     database = MemoryDatabase()
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     await shares.refresh()
     assert (shares.weights.get("blue", 2.5), shares.max_in_flight.get("blue")) == (2.5, None)
 
 
 async def test_a_changed_weight_and_cap_hold_until_they_are_taken_back() -> None:
     database = MemoryDatabase()
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     await database.quotas.change("blue", {"weight": 4.0, "max_in_flight": 8}, START)
     await shares.refresh()
     assert (shares.weights.get("blue", 1), shares.max_in_flight.get("blue")) == (4.0, 8)
@@ -44,7 +44,7 @@ async def test_a_changed_weight_and_cap_hold_until_they_are_taken_back() -> None
 
 async def test_batches_are_ranked_by_the_lines_that_the_database_has() -> None:
     database = MemoryDatabase()
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     for name, lines in (("batch_large", 900), ("batch_small", 9)):
         order = an_order(name, created_at=datetime.now(UTC), deadline=datetime.now(UTC) + timedelta(hours=24))
         await database.batches.upsert(order)
@@ -61,7 +61,7 @@ async def test_a_worker_that_starts_during_an_outage_waits_for_its_first_weights
     database = MemoryDatabase()
     await database.quotas.change("blue", {"max_in_flight": 8}, START)
     database.rows.failing = DatabaseUnavailable("no connection")
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     running = asyncio.create_task(shares.run())
     waiting = asyncio.create_task(shares.wait_until_read())
     await asyncio.sleep(60)
@@ -77,7 +77,7 @@ async def test_workers_that_run_slices_of_a_tenant_divide_its_cap_and_others_tak
     for tenant, id in (("blue", "batch_1"), ("red", "batch_2")):
         await database.batches.upsert(an_order(id, tenant))
     await database.quotas.change("blue", {"max_in_flight": 8}, START)
-    workers = {name: StoredShares(database, name) for name in ("a", "b", "c")}
+    workers = {name: StoredTenantSettings(database, name) for name in ("a", "b", "c")}
     for name in workers:
         await beat(database, name, "batch_1")
     await beat(database, "d", "batch_2")
@@ -98,7 +98,7 @@ async def test_workers_find_each_other_even_if_their_clocks_differ_from_the_data
     await database.quotas.change("blue", {"max_in_flight": 8, "backend_requests_per_minute": 600}, START)
     for worker in ("own", "other"):
         await beat(database, worker, "batch_1")
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     await shares.refresh()
     assert shares.max_in_flight.get("blue") == 4
     assert shares.rates["blue"] == Rates(FleetRate(600, 300.0))
@@ -106,7 +106,7 @@ async def test_workers_find_each_other_even_if_their_clocks_differ_from_the_data
 
 async def test_interactive_calls_use_a_part_of_a_tenants_rates_and_leave_a_tenth_to_batches() -> None:
     database = MemoryDatabase()
-    shares, limits = StoredShares(database, "own"), {"backend_requests_per_minute": 600}
+    shares, limits = StoredTenantSettings(database, "own"), {"backend_requests_per_minute": 600}
     await database.quotas.change("blue", {**limits, "backend_tokens_per_minute": 5}, START)
     await beat(database, "own")
     of_model = InteractiveRate(False, "blue", 500.0, 5.0)  # of a model with the same name
@@ -124,7 +124,7 @@ async def test_workers_that_run_slices_of_a_keys_batches_divide_its_cap() -> Non
     of_key = BatchPolicy(caller=Caller(key_id="key_1"))
     await database.batches.upsert(an_order("batch_1", "blue", policy=of_key))
     await database.batches.upsert(an_order("batch_2", "blue"))
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     await shares.refresh()
     assert shares.key_max_in_flight.get("key_1") is None
     await database.api_keys.limit("abc", max_in_flight=8)
@@ -159,7 +159,7 @@ async def test_the_last_weights_and_caps_hold_while_the_database_is_unavailable_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     database = MemoryDatabase()
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     await database.quotas.change("blue", {"weight": 4.0, "max_in_flight": 8}, START)
     running = asyncio.create_task(shares.run())
     await asyncio.sleep(10)

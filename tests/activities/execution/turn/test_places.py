@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
@@ -36,7 +36,7 @@ async def seconds_until_it_yields(*, same_tenant: int) -> float:
     gives up its place.
     """
     database = MemoryDatabase()
-    shares = StoredShares(database, "own")
+    shares = StoredTenantSettings(database, "own")
     await database.quotas.change(TENANT, {"max_in_flight": 1}, START)
     await shares.refresh()
     execution = ExecutionFixture(ok, shares=shares, model_in_flight=16, adaptive_limits=False)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.contracts.temporal_payloads.batch import Caller, ModelCounts
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import ApiKeyRow
@@ -55,7 +55,7 @@ class Backend:
 @asynccontextmanager
 async def running_worker(database: MemoryDatabase) -> AsyncGenerator[tuple[ExecutionFixture, Backend]]:
     """Yield a worker with 16 permits, which reads weights and caps from the database, and its backend."""
-    shares, backend = StoredShares(database, "own"), Backend()
+    shares, backend = StoredTenantSettings(database, "own"), Backend()
     execution = ExecutionFixture(ok, shares=shares, model_in_flight=16, adaptive_limits=False)
     execution.answer = backend.answer
     execution.context.permits.clock = time.monotonic  # the clock that skips waits

@@ -15,7 +15,7 @@ from batchwright.inference.limits.concurrency_limiter import (
 from batchwright.inference.limits.tenant_and_model_limits import (
     BatchWeights,
     TenantAndModelLimits,
-    TenantShares,
+    TenantSettings,
 )
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, Rank
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
@@ -29,7 +29,7 @@ def permits_of(
     per_model: int,
     own: dict[str, int] | None = None,
     clock: Callable[[], float] = time.monotonic,
-    shares: TenantShares | None = None,
+    shares: TenantSettings | None = None,
 ) -> ConcurrencyLimiter:
     """Return a limiter whose models have no backend limits."""
     backends = BackendLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics(), clock)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.activities.services.holds_caps_and_weights import StoredShares
+from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller
 from batchwright.contracts.terms import BatchStatus, OverQuota, Quota
 from batchwright.database.database import Database
@@ -114,7 +114,7 @@ async def test_weights_and_caps_are_listed_with_the_workers_that_run_slices_of_t
 async def test_workers_read_a_rate_of_a_tenant_when_it_was_changed(any_database: Database) -> None:
     database, quotas = any_database, any_database.quotas
     await database.batches.upsert(an_order("batch_1", "t"))
-    workers = {name: StoredShares(database, name) for name in ("a", "b", "new")}
+    workers = {name: StoredTenantSettings(database, name) for name in ("a", "b", "new")}
     for name in ("a", "b"):
         await database.workers.record_heartbeat(name, running_slice_stats({("batch_1", "m"): 1}))
     await database.workers.record_heartbeat("new", {})
