@@ -9,6 +9,7 @@ fail permanently.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio import activity
@@ -106,6 +107,32 @@ class _HeartbeatRecorder(ActivityOutboundInterceptor):
         super().heartbeat(*details)
 
 
+@dataclass
+class _Attempt:
+    """The running attempt of an activity.
+
+    Attributes:
+        step: name of the activity.
+        is_of_batch: True for the steps of a batch, False for other activities such as retention.
+        took_over: True if a worker was lost with the last attempt of this step of a batch.
+        unexpected_failures: number of attempts that ended with an unknown exception.
+    """
+
+    step: str
+    is_retry: bool
+    is_of_batch: bool
+    took_over: bool
+    unexpected_failures: int
+
+    @classmethod
+    def current(cls) -> "_Attempt":
+        info = activity.info()
+        step, is_retry, details = info.activity_type, info.attempt > 1, info.heartbeat_details
+        is_of_batch = step in (*_BATCH_STATUS, END)
+        took_over = is_retry and RELEASED not in details and is_of_batch
+        return cls(step, is_retry, is_of_batch, took_over, previous_failures(details))
+
+
 class ActivityMetricsInbound(ActivityInboundInterceptor):
     """Runs one attempt of an activity, records its metrics, and translates exceptions into failures."""
 
@@ -119,64 +146,59 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
         super().init(self._heartbeats)
 
     async def execute_activity(self, input: ExecuteActivityInput) -> object:
-        info = activity.info()
-        self._step, self._is_retry = info.activity_type, info.attempt > 1
-        self._is_of_batch = self._step in (*_BATCH_STATUS, END)
-        is_lost = self._is_retry and RELEASED not in info.heartbeat_details
-        self._took_over = is_lost and self._is_of_batch
-        self._unexpected = previous_failures(info.heartbeat_details)
-        slots = 1 if self._step in _BATCH_STATUS else 0  # `end` takes no slot
+        attempt = _Attempt.current()
+        slots = 1 if attempt.step in _BATCH_STATUS else 0  # `end` takes no slot
         self._metrics.active_workers.inc(slots)
         try:
             result: object = await super().execute_activity(input)
         except (FailureError, asyncio.CancelledError) as error:
-            self._on_failure(error)
+            self._on_failure(attempt, error)
             raise
         except Exception as error:
-            translated = translate_error(error, self._step, self._unexpected + 1)
-            self._unexpected += translated.type == Failure.UNEXPECTED
-            self._on_failure(translated)
+            translated = translate_error(error, attempt.step, attempt.unexpected_failures + 1)
+            attempt.unexpected_failures += translated.type == Failure.UNEXPECTED
+            self._on_failure(attempt, translated)
             raise translated from error
         finally:
             self._metrics.active_workers.dec(slots)
-        if self._took_over:
+        if attempt.took_over:
             self._metrics.recoveries.labels(*_recovery(result)).inc()
-        if self._step == FINALIZE and self._is_retry:
+        if attempt.step == FINALIZE and attempt.is_retry:
             self._metrics.finalization_retries.labels("success").inc()
         return result
 
-    def _on_failure(self, error: BaseException) -> None:
+    def _on_failure(self, attempt: _Attempt, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
-            self._count_release(None)
+            self._count_release(attempt, None)
             return
         kind = None  # stays None if the failure is unknown
         if isinstance(error, ApplicationError) and error.type in list(Failure):
             kind = Failure(error.type)
         if kind is Failure.OWNERSHIP_LOST:
-            self._metrics.step_failures.labels(self._step, kind).inc()
+            self._metrics.step_failures.labels(attempt.step, kind).inc()
             return
         last = self._heartbeats.last if self._heartbeats else ()
-        activity.heartbeat(*last, *failure_count_details(self._unexpected), RELEASED)
+        activity.heartbeat(*last, *failure_count_details(attempt.unexpected_failures), RELEASED)
         is_benign = isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
         if is_benign:
-            self._count_release(None)
+            self._count_release(attempt, None)
         else:
-            self._count_failure(error, kind)
-        if self._took_over:
+            self._count_failure(attempt, error, kind)
+        if attempt.took_over:
             action = "re_enqueued" if is_benign else "error"
-            self._metrics.recoveries.labels(_BATCH_STATUS.get(self._step, "unknown"), action).inc()
+            self._metrics.recoveries.labels(_BATCH_STATUS.get(attempt.step, "unknown"), action).inc()
 
-    def _count_failure(self, error: BaseException, kind: Failure | None) -> None:
-        self._metrics.step_failures.labels(self._step, kind or OTHER).inc()
-        if not self._is_of_batch:
+    def _count_failure(self, attempt: _Attempt, error: BaseException, kind: Failure | None) -> None:
+        self._metrics.step_failures.labels(attempt.step, kind or OTHER).inc()
+        if not attempt.is_of_batch:
             return
-        if self._step == FINALIZE and self._is_retry:
+        if attempt.step == FINALIZE and attempt.is_retry:
             self._metrics.finalization_retries.labels("error").inc()
         if not (isinstance(error, ApplicationError) and error.non_retryable):
             is_transient = kind is Failure.DATABASE_UNAVAILABLE
-            self._count_release("db_transient" if is_transient else "system_error")
+            self._count_release(attempt, "db_transient" if is_transient else "system_error")
 
-    def _count_release(self, reason: str | None) -> None:
+    def _count_release(self, attempt: _Attempt, reason: str | None) -> None:
         """Count an attempt that ended before its work was finished, so that Temporal starts another attempt.
 
         If the worker is shutting down, the attempt is always counted, with the shutdown as the reason.
@@ -185,7 +207,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             reason: why the attempt ended, as the value of a metric label. None if it ended as planned, for
                 example by a cancel or at its time limit; such an attempt is not counted.
         """
-        if activity.is_worker_shutdown() and self._is_of_batch:
+        if activity.is_worker_shutdown() and attempt.is_of_batch:
             reason = "guard_shutdown"
         if reason is not None:
             self._metrics.jobs_processed.labels("re_enqueued", reason).inc()
