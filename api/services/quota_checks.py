@@ -16,6 +16,7 @@ from batchwright.api.errors import (
 )
 from batchwright.contracts.terms import Quota
 from batchwright.database.errors import DatabaseUnavailable, QuotaExhausted
+from batchwright.database.records import FileRow
 from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
@@ -79,6 +80,20 @@ class QuotaChecks:
         """
         limit = (await self.limits()).live_batches
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
+
+    async def rerun_admissions(self, batch_id: str, file: FileRow | None) -> list[Admission]:
+        """Return the admissions of a new batch and of the file that is made for it, if there is one.
+
+        Quotas without a limit have no admission. A later transaction gets the admissions, and counts the
+        batch and the file with them.
+        """
+        limits, admissions = await self.limits(), list[Admission]()
+        if limits.live_batches:
+            admissions.append(Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limits.live_batches))
+        if file is not None and limits.stored_bytes:
+            stored = Admission(self._tenant, file.id, Quota.STORED_BYTES, file.bytes, limits.stored_bytes)
+            admissions.append(stored)
+        return admissions
 
     def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
         """Return the admission of a file or upload; None if the tenant has no limit of stored bytes.

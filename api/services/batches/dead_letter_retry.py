@@ -93,8 +93,8 @@ class DeadLetterRetries:
         order = await self._builder.order(row, parameters._replace(input_file_id=file.id))
         order = order.model_copy(update={"origin": SourceBatch(batch_id=batch_id, kind=RerunKind.RETRY)})
 
-        async def claim(admission: Admission | None) -> BatchOrder | None:
-            claimed = await self._dead_letters.claim(ids, order, file, admission=admission)
+        async def claim(admissions: Sequence[Admission]) -> BatchOrder | None:
+            claimed = await self._dead_letters.claim(ids, order, file, admissions=admissions)
             return order if claimed else None
 
         return await self._builder.admit_and_claim(order, file, claim)

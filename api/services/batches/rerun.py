@@ -3,8 +3,8 @@ result.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 from batchwright.api.dependencies import ApiDependencies
@@ -201,8 +201,8 @@ class BatchReruns:
         new_order, file = await build(parameters)
         new_order = new_order.model_copy(update={"origin": origin})
 
-        async def claim(admission: Admission | None) -> BatchOrder:
-            return await table.claim(new_order, origin, file, admission=admission)
+        async def claim(admissions: Sequence[Admission]) -> BatchOrder:
+            return await table.claim(new_order, origin, file, admissions=admissions)
 
         try:
             return await self._builder.admit_and_claim(new_order, file, claim)
@@ -328,7 +328,7 @@ class RerunBuilder:
         self,
         new_order: BatchOrder,
         file: FileRow | None,
-        claim: Callable[[Admission | None], Awaitable[_Claimed]],
+        claim: Callable[[Sequence[Admission]], Awaitable[_Claimed]],
     ) -> _Claimed:
         """Count the new batch towards the tenant's quotas, and claim its lines. Return the result of `claim`.
 
@@ -341,9 +341,9 @@ class RerunBuilder:
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: function that stores the claim, the row of the file and the given admission of the new
-                batch, and returns `new_order`. If the lines cannot be claimed, the function stores nothing.
-                It then returns the order of the batch that has the claim, or None.
+            claim: function that stores the claim, the row of the file and the given admissions of the new
+                batch and its file, and returns `new_order`. If the lines cannot be claimed, the function
+                stores nothing. It then returns the order of the batch that has the claim, or None.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.
@@ -351,8 +351,8 @@ class RerunBuilder:
         """
         checks = QuotaChecks(self._deps, new_order.tenant)
         try:
-            async with self._storage_reserved(checks, file), checks.translated():
-                order = await claim(await checks.batch_admission(new_order.batch_id))
+            async with checks.translated():
+                order = await claim(await checks.rerun_admissions(new_order.batch_id, file))
         except OutcomeUnknown:  # claim and row may exist; if not, retention deletes the object
             raise
         except Exception:
@@ -361,14 +361,6 @@ class RerunBuilder:
         if order is None or order.batch_id != new_order.batch_id:
             await self._discard(file)
         return order
-
-    @asynccontextmanager
-    async def _storage_reserved(self, checks: QuotaChecks, file: FileRow | None) -> AsyncGenerator[None]:
-        if file is None:
-            yield
-            return
-        async with checks.reserve(file.id, file.bytes, await checks.storage_quota()):
-            yield
 
     async def _discard(self, file: FileRow | None) -> None:
         """Delete the stored object of a new file that has no row yet. Do nothing if `file` is None."""

@@ -79,7 +79,7 @@ class DeadLettersTable(Protocol):
         ...
 
     async def claim(
-        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
+        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admissions: Sequence[Admission] = ()
     ) -> bool:
         """Assign dead letters to a new batch that will retry them, insert the row `file`, and return True.
 
@@ -89,10 +89,11 @@ class DeadLettersTable(Protocol):
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
             order: start argument of the new batch.
             file: row of the input file of the new batch.
-            admission: what the new batch counts towards a quota; None if the quota has no limit. If False is
-                returned, nothing is counted.
+            admissions: what the new batch and its file count towards quotas. If False is returned, nothing
+                is counted.
 
-        Raises QuotaExhausted if the tenant would exceed the limit of `admission`. Nothing is changed then.
+        Raises QuotaExhausted if the tenant would exceed the limit of one of `admissions`. Nothing is changed
+        then.
         """
         ...
 
@@ -178,21 +179,22 @@ class PostgresDeadLetters(DeadLettersTable):
         return [BatchOrder.model_validate_json(row["made"]) for row in rows]
 
     async def claim(
-        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
+        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admissions: Sequence[Admission] = ()
     ) -> bool:
         assert order.origin is not None
         tenant, origin = order.tenant, order.origin.batch_id
         try:
-            async with self._admissions.transaction_for(admission) as session:
+            async with self._admissions.transaction_for(*admissions) as session:
                 await session.fetchrow(self._sql.lock_origin, tenant, origin)
                 claimed = await session.fetch(self._sql.claim, tenant, origin, order.batch_id, list(ids))
                 if len(claimed) != len(ids):
                     raise _AlreadyClaimed
-                if admission is not None:
+                for admission in admissions:
                     await self._admissions.admit_by(session, admission)
                 made = order.model_dump_json()
                 await session.execute(self._sql.insert_retry, tenant, order.batch_id, origin, made)
                 await self._files.insert_by(session, file)
+                await self._admissions.release_by(session, file.tenant, file.id)  # now the row counts
         except _AlreadyClaimed:
             return False
         return True

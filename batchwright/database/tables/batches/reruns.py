@@ -1,5 +1,6 @@
 """Table of reruns: batches that retry or resume a batch that has ended."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,7 +27,7 @@ class RerunsTable(Protocol):
         origin: SourceBatch,
         file: FileRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> BatchOrder:
         """Store `order` as the rerun of an ended batch, insert the row `file`, and return `order`.
 
@@ -38,14 +39,13 @@ class RerunsTable(Protocol):
             order: start argument of the rerun.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
-            admission: what the rerun counts towards a quota; None if the quota has no limit. If the ended
-                batch already has a rerun, nothing is counted, so concurrent requests for one rerun count
-                once.
+            admissions: what the rerun and its file count towards quotas. If the ended batch already has a
+                rerun, nothing is counted, so concurrent requests for one rerun count once.
 
         Raises:
             UnknownBatch: the ended batch has no row.
             ResultsGone: the rerun is a resumption, and the results of the ended batch are no longer kept.
-            QuotaExhausted: the tenant would exceed the limit of `admission`. Nothing is stored.
+            QuotaExhausted: the tenant would exceed the limit of one of `admissions`. Nothing is stored.
         """
         ...
 
@@ -76,9 +76,9 @@ class PostgresReruns(RerunsTable):
         origin: SourceBatch,
         file: FileRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> BatchOrder:
-        async with self._admissions.transaction_for(admission) as session:
+        async with self._admissions.transaction_for(*admissions) as session:
             taken = await session.fetchrow(
                 self._sql.claim,
                 order.tenant,
@@ -88,10 +88,11 @@ class PostgresReruns(RerunsTable):
                 order.model_dump_json(),
             )
             if taken is not None:
-                if admission is not None:
+                for admission in admissions:
                     await self._admissions.admit_by(session, admission)
                 if file is not None:
                     await self._files.insert_by(session, file)
+                    await self._admissions.release_by(session, file.tenant, file.id)  # now the row counts
                 await session.execute(self._sql.keep_longer, order.tenant, origin.batch_id, order.deadline)
                 return order
             row = await session.fetchrow(self._sql.find, order.tenant, origin.batch_id, origin.kind)

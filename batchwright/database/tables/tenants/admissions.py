@@ -94,14 +94,13 @@ class PostgresAdmissions(AdmissionsTable):
         finally:
             lock.release()
 
-    def transaction_for(self, admission: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction in which the caller can admit `admission` with `admit_by`.
+    def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
+        """Open a transaction in which the caller can admit `admissions`, all of one tenant, with `admit_by`.
 
-        If `admission` is None, open a transaction that does not exclude other callers.
+        If there is none, open a transaction that does not exclude other callers.
         """
-        if admission is None:
-            return self._connections.transaction()
-        return self.transaction(admission.tenant)
+        tenant = next((each.tenant for each in admissions if each is not None), None)
+        return self._connections.transaction() if tenant is None else self.transaction(tenant)
 
     async def admit(self, admission: Admission) -> None:
         async with self.transaction(admission.tenant) as session:

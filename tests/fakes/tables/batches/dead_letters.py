@@ -61,7 +61,7 @@ class MemoryDeadLetters(DeadLettersTable):
         ]
 
     async def claim(
-        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admission: Admission | None = None
+        self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admissions: Sequence[Admission] = ()
     ) -> bool:
         assert order.origin is not None
         rows, origin = self._rows.enter(), order.origin.batch_id
@@ -69,12 +69,12 @@ class MemoryDeadLetters(DeadLettersTable):
         mine = [row for row in found if (row.tenant, row.batch_id, row.retry) == (order.tenant, origin, None)]
         if len(mine) != len(ids):
             return False
-        if admission is not None:
-            await self._admissions.admit(admission)
+        await self._admissions.admit_all(admissions)
         for row in mine:
             rows.dead_letters[row.dead_letter.id] = row._replace(retry=order)
         rows.dead_letter_retries[order.tenant, order.batch_id] = (origin, order)
         rows.files[file.tenant, file.id] = file
+        await self._admissions.release(file.tenant, file.id)
         return True
 
     async def delete(self, id: str) -> bool:

@@ -3,6 +3,7 @@
 It passes the tests of the PostgreSQL table.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
@@ -27,7 +28,7 @@ class MemoryReruns(RerunsTable):
         origin: SourceBatch,
         file: FileRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> BatchOrder:
         rows, key = self._rows.enter(), (order.tenant, origin.batch_id)
         row = rows.batches.get(key)
@@ -37,12 +38,13 @@ class MemoryReruns(RerunsTable):
         gone = kept_until is not None and kept_until <= datetime.now(UTC)
         if gone and origin.kind is RerunKind.RESUME and (*key, origin.kind) not in rows.reruns:
             raise ResultsGone(origin.batch_id)
-        if admission is not None and (*key, origin.kind) not in rows.reruns:
-            await self._admissions.admit(admission)
+        if (*key, origin.kind) not in rows.reruns:
+            await self._admissions.admit_all(admissions)
         first = rows.reruns.setdefault((*key, origin.kind), order)
         if first is order:
             if file is not None:
                 rows.files[file.tenant, file.id] = file
+                await self._admissions.release(file.tenant, file.id)
             if kept_until is not None:
                 kept_until = max(kept_until, order.deadline)
                 rows.batches[key] = row.model_copy(update={"results_kept_until": kept_until})

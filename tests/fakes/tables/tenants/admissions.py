@@ -1,6 +1,7 @@
 """Fake table of admissions, in memory. It passes the tests of the PostgreSQL table."""
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from batchwright.contracts.terms import Quota
@@ -35,6 +36,16 @@ class MemoryAdmissions(AdmissionsTable):
         if used + amount > limit:
             raise QuotaExhausted(tenant, quota, limit)
         rows.admissions[tenant, id] = (quota, amount, now)
+
+    async def admit_all(self, admissions: Sequence[Admission]) -> None:
+        """Admit all, or none of them if one exceeds its quota."""
+        before = dict(self._rows.admissions)
+        try:
+            for admission in admissions:
+                await self.admit(admission)
+        except QuotaExhausted:
+            self._rows.admissions = before
+            raise
 
     async def release(self, tenant: str, id: str) -> None:
         self._rows.enter().admissions.pop((tenant, id), None)

@@ -7,10 +7,12 @@ import pytest
 
 from batchwright.contracts.temporal_payloads.batch import ModelCounts, RerunKind, SourceBatch
 from batchwright.contracts.temporal_payloads.retention import SweepPosition
-from batchwright.contracts.terms import BatchStatus, Usage
+from batchwright.contracts.terms import BatchStatus, Quota, Usage
 from batchwright.database.database import Database
-from batchwright.database.errors import ResultsGone, UnknownBatch
+from batchwright.database.errors import QuotaExhausted, ResultsGone, UnknownBatch
 from batchwright.database.tables.operations.retention import EndedItem
+from batchwright.database.tables.tenants.admissions import Admission
+from tests.integration.database.admission_rows import admit_batch, admit_bytes
 from tests.integration.database.rows import START, a_file, after, an_order, slice_progress
 
 RETRY = SourceBatch(batch_id="batch_1", kind=RerunKind.RETRY)
@@ -29,6 +31,28 @@ async def test_the_first_rerun_of_a_kind_is_kept(any_database: Database) -> None
     assert held == [first, first, first]
     assert await any_database.files.get("t", "file-2") is not None
     assert await any_database.files.get("t", "file-3") is None
+
+
+async def test_a_rerun_and_its_file_count_unless_the_batch_has_a_rerun(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+
+    def admissions(number: int) -> list[Admission]:
+        return [
+            Admission("t", f"batch_{number}", Quota.LIVE_BATCHES, 1, 3),
+            Admission("t", f"file-{number}", Quota.STORED_BYTES, 60, 100),
+        ]
+
+    async def claim(number: int, origin: SourceBatch) -> str:
+        order, file = an_order(f"batch_{number}", origin=origin), a_file(f"file-{number}", bytes=60)
+        return (await any_database.reruns.claim(order, origin, file, admissions=admissions(number))).batch_id
+
+    assert [await claim(2, RETRY), await claim(3, RETRY)] == ["batch_2", "batch_2"]
+    with pytest.raises(QuotaExhausted):
+        await claim(4, RESUME)
+    assert await any_database.reruns.find("t", RESUME) is None
+    assert await admit_bytes(any_database, "file-5", 40, 100)
+    assert await admit_batch(any_database, "batch_5", 3)  # besides batch_1 and batch_2
+    assert not await admit_batch(any_database, "batch_6", 3)
 
 
 async def test_of_concurrent_reruns_one_wins(any_database: Database) -> None:

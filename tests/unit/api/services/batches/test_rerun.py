@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.services.batches.rerun import BatchReruns
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
@@ -185,6 +187,21 @@ async def test_retries_of_a_batch_at_the_same_time_copy_its_lines_once(
     assert len(written) == 1
 
 
+async def test_retries_of_a_batch_in_two_processes_need_storage_for_one_copy_of_its_lines(
+    api: ApiFixture,
+) -> None:
+    row = await api.database.batches.get("default", await ended(api))
+    assert row is not None
+    copied = len(LINES[0] + b"\r\n" + LINES[2] + b"\n" + LINES[5] + b"\n")
+    limit = await api.database.quotas.stored("default") + copied
+    await api.database.quotas.change("default", {"stored_bytes": limit}, datetime.now(UTC))
+    parts = (api.settings, api.database, api.storage, api.temporal, api.served, api.metrics)
+    processes = [BatchReruns(ApiDependencies(*parts)) for _ in range(2)]
+    retried = await asyncio.gather(*(each.retry(row, {}, "") for each in processes))
+    assert len({each.order.batch_id for each in retried}) == 1
+    assert await api.database.quotas.stored("default") == limit
+
+
 @pytest.mark.parametrize("kind", RerunKind)
 async def test_an_interrupted_rerun_is_finished_by_the_next_call(api: ApiFixture, kind: RerunKind) -> None:
     first = await ended(api)
@@ -266,10 +283,10 @@ def before_the_claim(
         origin: SourceBatch,
         file: FileRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> BatchOrder:
         await action()
-        return await claim(order, origin, file, admission=admission)
+        return await claim(order, origin, file, admissions=admissions)
 
     monkeypatch.setattr(api.database.reruns, "claim", late)
 
