@@ -158,7 +158,8 @@ class BatchEvents:
     async def topic(self, tenant: str, batch_id: str) -> Topic:
         """Return the topic of a batch: the object with the batch's latest event and its listeners.
 
-        If the batch has no listeners yet, read the batch from the database and return a new topic.
+        If no client follows the batch, or the batch has ended, read the batch from the database and return a
+        new topic.
 
         Raises:
             ApiError: the tenant has no such batch (404).
@@ -183,7 +184,8 @@ class BatchEvents:
         """
         key = topic.key
         self._check(key.tenant)
-        topic = self._topics.setdefault(key, topic)
+        if not topic.event.is_last:  # an ended batch is not polled, so others must not share its event
+            topic = self._topics.setdefault(key, topic)
         listener = Listener(topic, known)
         self._count(key.tenant, 1)
         topic.listeners.add(listener)
@@ -193,9 +195,7 @@ class BatchEvents:
             topic.listeners.discard(listener)
             self._count(key.tenant, -1)
             if not topic.listeners:
-                del self._topics[key]
-            if not self._topics:
-                self._polled = None
+                self._drop(topic)
 
     async def run(self) -> None:
         """Call `poll` repeatedly, with pauses. This never returns.
@@ -232,7 +232,7 @@ class BatchEvents:
         Raises:
             DatabaseUnavailable: the database does not respond.
         """
-        topics = {key: topic for key, topic in self._topics.items() if not topic.event.is_last}
+        topics = dict(self._topics)
         if not topics:
             return
         now = self._clock()
@@ -241,6 +241,7 @@ class BatchEvents:
         for key, topic in topics.items():
             snapshot = snapshots.get(key)
             if snapshot is None:  # the batch was deleted
+                self._drop(topic)
                 topic.close()
                 continue
             source = (
@@ -254,9 +255,19 @@ class BatchEvents:
                     event = encode_event(self._control.shown(snapshot.row, snapshot.waiting, polled))
                 except Exception:
                     logger.exception("the event of a batch cannot be made", extra={"batch_id": key.batch_id})
+                    self._drop(topic)
                     topic.close()
                 else:
+                    if event.is_last:
+                        self._drop(topic)
                     topic.publish(event, source)
+
+    def _drop(self, topic: Topic) -> None:
+        """Stop polling a topic. A new listener of its batch gets a new topic."""
+        if self._topics.get(topic.key) is topic:
+            del self._topics[topic.key]
+        if not self._topics:
+            self._polled = None
 
     def _close(self) -> None:
         """End all streams now. Their clients then connect again."""

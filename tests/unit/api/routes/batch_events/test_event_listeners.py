@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,6 +12,7 @@ from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.middleware import authentication
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.batch_snapshots import BatchKey, BatchSnapshot
 from tests.clocks import skip_time
@@ -95,6 +96,26 @@ async def test_a_client_that_reads_slowly_gets_the_latest_event_only(api: ApiFix
     assert counts[-1] == 9
     assert len(counts) <= 3  # the one that was being sent, the latest when it was sent, and the last
     assert 2 not in counts[1:]
+
+
+async def test_a_client_that_comes_after_the_end_gets_the_present_batch_even_if_another_still_reads(
+    api: ApiFixture,
+) -> None:
+    batch, ends = await begun(api), api.database.batch_ends
+    until = datetime.now(UTC) + timedelta(hours=1)
+    async with listen(api, batch) as slow:
+        await slow.next()
+        slow.stop_reading()
+        await ends.end_without_files("default", batch.id, BatchStatus.EXPIRED, [], START, files_until=until)
+        await api.events.poll()
+        await asyncio.sleep(0)  # lets the stream take the last event
+        await ends.abandon_files("default", batch.id, [])
+        async with listen(api, batch) as client:
+            [event] = await client.rest()
+        slow.go_on_reading()
+        [earlier] = await slow.rest()
+    pending = [batch_in(each).x_batchwright.files_pending for each in (earlier, event)]
+    assert pending == [True, False]
 
 
 async def test_a_tenant_and_the_process_have_a_limit_of_listeners(
