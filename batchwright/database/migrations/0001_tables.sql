@@ -100,6 +100,7 @@ CREATE UNLOGGED TABLE request_counts (
     began_at timestamptz NOT NULL,
     requests bigint      NOT NULL
 ) WITH (fillfactor = 50);
+CREATE INDEX request_counts_by_age ON request_counts (began_at);
 
 -- Batches and bytes that a quota has admitted and that have no row of their own yet. Unlogged: an admission counts
 -- for a minute at most.

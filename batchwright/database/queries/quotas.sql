@@ -128,6 +128,12 @@ ON CONFLICT (tenant) DO UPDATE SET
     began_at = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.began_at ELSE now() END
 RETURNING requests, extract(epoch FROM began_at + interval '1 minute' - now())::float8 AS seconds_left
 
+-- name: delete_request_counts
+-- Of all tenants, but at most $1 rows, so that no request waits for the rows of many others.
+DELETE FROM request_counts WHERE tenant IN (
+    SELECT tenant FROM request_counts WHERE began_at <= now() - interval '1 minute'
+    ORDER BY began_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+
 -- name: key_budgets
 -- Revoked keys are included, because their batches continue.
 SELECT tenant, id, tokens_per_day, cost_per_day FROM api_keys

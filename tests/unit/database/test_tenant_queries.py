@@ -47,6 +47,7 @@ SYSTEM = {
     "operator_batches.found": "operators see the batches that their search has found",
     "operator_batches.counts": "operators count batches over all tenants",
     "quotas.delete_usage": "what other days have used, of all tenants",
+    "quotas.delete_request_counts": "what has run out, by age",
     "quotas.key_budgets": "workers read the budgets of all keys",
     "quotas.withdrawn_keys": "workers read which keys of any tenant hold no more",
     "quotas.usage_of_others": "workers read what lines of all tenants have used",

@@ -33,6 +33,8 @@ from batchwright.rules.tenants.quotas import (
 )
 from batchwright.rules.token_costs import amount_of, amount_text
 
+_MAX_DELETED_COUNTS = 10  # at the beginning of each minute of a tenant
+
 
 class QuotasTable(Protocol):
     async def get(self, tenant: str) -> TenantQuotas:
@@ -148,6 +150,8 @@ class QuotasTable(Protocol):
         """Count a new API request of the tenant. Return the number of its requests in the current minute.
 
         Requests to all API processes count. A minute begins with the first request after the previous minute.
+        At the beginning of a minute, counts of other tenants' previous minutes are deleted. So the table has
+        rows only of tenants that have sent requests lately, even if callers invent names of tenants.
         """
         ...
 
@@ -171,6 +175,7 @@ class QuotaQueries:
     stored: str
     requests: str
     count_request: str
+    delete_request_counts: str
     key_budgets: str
     key_budget: str
     withdrawn_keys: str
@@ -310,6 +315,8 @@ class PostgresQuotas(QuotasTable):
     async def count_request(self, tenant: str) -> RequestCount:
         record = await self._connections.fetchrow(self._sql.count_request, tenant)
         assert record is not None, "the statement returns the row it writes"
+        if record["requests"] == 1:
+            await self._connections.execute(self._sql.delete_request_counts, _MAX_DELETED_COUNTS)
         return RequestCount(record["requests"], record["seconds_left"])
 
     async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:

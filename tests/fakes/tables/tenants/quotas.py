@@ -188,6 +188,8 @@ class MemoryQuotas(QuotasTable):
         began, requests = self._rows.enter().requests.get(tenant, (now, 0))
         if now - began >= _MINUTE:
             began, requests = now, 0
+        counts = self._rows.requests.items()
+        self._rows.requests = {of: count for of, count in counts if now - count[0] < _MINUTE}
         self._rows.requests[tenant] = (began, requests + 1)
         return RequestCount(requests + 1, _MINUTE - (now - began))
 

@@ -392,6 +392,21 @@ async def test_a_minute_of_requests_ends_and_the_next_one_begins(
     assert (await count("t")).requests == 2
 
 
+async def test_counts_of_earlier_minutes_are_deleted_when_another_tenant_begins_its_minute(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    for number in range(25):
+        await database.quotas.count_request(f"invented-{number}")
+    await connection.execute("UPDATE request_counts SET began_at = began_at - interval '61 seconds'")
+    tenants = "SELECT tenant FROM request_counts ORDER BY tenant"
+    left = list[int]()
+    for tenant in ("t", "t", "u", "v"):
+        await database.quotas.count_request(tenant)
+        left.append(len(await connection.fetch(tenants)))
+    assert left == [16, 16, 7, 3]
+    assert [row["tenant"] for row in await connection.fetch(tenants)] == ["t", "u", "v"]
+
+
 async def test_bytes_written_by_ingestion_count_as_stored_until_they_are_deleted_or_the_batch_ends(
     any_database: Database,
 ) -> None:
