@@ -13,12 +13,14 @@ ON CONFLICT (tenant, id) DO NOTHING
 -- name: get
 SELECT * FROM schedules WHERE tenant = $1 AND id = $2
 
+-- name: position
+SELECT created_at FROM schedules WHERE tenant = $1 AND id = $2
+
 -- name: page
-SELECT s.* FROM schedules s
-LEFT JOIN schedules c ON c.tenant = $1 AND c.id = $2
-WHERE s.tenant = $1 AND ($2::text IS NULL OR (s.created_at, s.id) < (c.created_at, c.id))
-ORDER BY s.created_at DESC, s.id DESC
-LIMIT $3
+SELECT * FROM schedules
+WHERE tenant = $1 AND (created_at, id) < ($2, $3)
+ORDER BY created_at DESC, id DESC
+LIMIT $4
 
 -- name: keep_input
 -- Runs before the schedule stops reading its file. A batch keeps its input if it was created before the file expired.

@@ -63,14 +63,16 @@ UPDATE webhook_deliveries SET status = 'pending', reason = '', replays = replays
 WHERE tenant = $1 AND id = $2 AND (status <> 'pending' OR (started AND started_at <= $3))
 RETURNING id
 
+-- name: position
+SELECT created_at FROM webhook_deliveries WHERE tenant = $1 AND id = $2
+
 -- name: page
 SELECT d.*, (
     SELECT jsonb_agg(to_jsonb(a) ORDER BY a.number) FROM webhook_attempts a
-    WHERE a.tenant = d.tenant AND a.delivery_id = d.id AND a.number > d.attempts - $5) AS attempt_list
+    WHERE a.tenant = d.tenant AND a.delivery_id = d.id AND a.number > d.attempts - $6) AS attempt_list
 FROM webhook_deliveries d
-LEFT JOIN webhook_deliveries c ON c.tenant = $1 AND c.id = $3
-WHERE d.tenant = $1 AND d.endpoint_id = $2 AND ($3::text IS NULL OR (d.created_at, d.id) < (c.created_at, c.id))
-  AND ($6::text IS NULL OR d.status = $6)
+WHERE d.tenant = $1 AND (d.created_at, d.id) < ($2, $3) AND d.endpoint_id = $5
+  AND ($7::text IS NULL OR d.status = $7)
 ORDER BY d.created_at DESC, d.id DESC
 LIMIT $4
 

@@ -13,11 +13,13 @@ ON CONFLICT (tenant, id) DO NOTHING
 -- name: get
 SELECT * FROM webhook_endpoints WHERE tenant = $1 AND id = $2
 
+-- name: position
+SELECT created_at FROM webhook_endpoints WHERE tenant = $1 AND id = $2
+
 -- name: page
-SELECT e.* FROM webhook_endpoints e
-LEFT JOIN webhook_endpoints c ON c.tenant = $1 AND c.id = $3
-WHERE e.tenant = $1 AND e.batch_id = $2 AND ($3::text IS NULL OR (e.created_at, e.id) < (c.created_at, c.id))
-ORDER BY e.created_at DESC, e.id DESC
+SELECT * FROM webhook_endpoints
+WHERE tenant = $1 AND (created_at, id) < ($2, $3) AND batch_id = $5
+ORDER BY created_at DESC, id DESC
 LIMIT $4
 
 -- name: change

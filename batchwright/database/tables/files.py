@@ -3,17 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 from batchwright.database.driver import Row, Session
-from batchwright.database.errors import FileInUse, UnknownCursor
+from batchwright.database.errors import FileInUse
+from batchwright.database.list_positions import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow
 from batchwright.database.sql import queries
 
-FIRST_POSITION = (datetime.min.replace(tzinfo=UTC), "")
-LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
 _PARSE_INLINE_LIMIT = 500  # number of rows that take about 5 ms
 
 
@@ -150,17 +148,6 @@ async def _file_rows(records: Sequence[Row]) -> list[FileRow]:
     if len(records) <= _PARSE_INLINE_LIMIT:
         return list(map(_parse_file, records))
     return await asyncio.to_thread(lambda: list(map(_parse_file, records)))
-
-
-async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the position of the row with the id `after` in a list: its creation time and its id.
-
-    `sql` selects the creation time by tenant and id. Raises UnknownCursor if there is no such row.
-    """
-    row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
-    if row is None:
-        raise UnknownCursor(after)
-    return row["created_at"], after
 
 
 def _file_row(record: Row | None) -> FileRow | None:

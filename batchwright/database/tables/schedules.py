@@ -10,7 +10,7 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, ScheduleSpec
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.driver import Row
-from batchwright.database.errors import UnknownCursor
+from batchwright.database.list_positions import LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 
@@ -115,6 +115,7 @@ class ScheduleQueries:
     count: str
     insert: str
     get: str
+    position: str
     page: str
     keep_input: str
     update: str
@@ -143,9 +144,11 @@ class PostgresSchedules(SchedulesTable):
         return None if found is None else _parse(found)
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[ScheduleRow], bool]:
-        if after is not None and await self.get(tenant, after) is None:
-            raise UnknownCursor(after)
-        found = await self._connections.fetch(self._sql.page, tenant, after, limit + 1)
+        async with self._connections.session() as session:
+            position = LAST_POSITION
+            if after is not None:
+                position = await position_of(session, self._sql.position, tenant, after)
+            found = await session.fetch(self._sql.page, tenant, *position, limit + 1)
         return [_parse(each) for each in found[:limit]], len(found) > limit
 
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:

@@ -8,10 +8,11 @@ from batchwright.contracts.temporal_payloads.retention import SWEEP_START, Sweep
 from batchwright.contracts.terms import Quota
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
+from batchwright.database.list_positions import FIRST_POSITION
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow, PartRow, UploadRow
 from batchwright.database.sql import queries
-from batchwright.database.tables.files import FIRST_POSITION, PostgresFiles
+from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
 
 

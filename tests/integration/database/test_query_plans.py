@@ -10,6 +10,7 @@ import pytest
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection, connect
+from batchwright.database.list_positions import FIRST_POSITION, LAST_POSITION
 from batchwright.database.pool import open_connection_pool
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_list import BatchListQueries, PostgresBatchList
@@ -20,10 +21,11 @@ from batchwright.database.tables.batches.custom_ids import (
 )
 from batchwright.database.tables.batches.waiting_reasons import WaitingQueries
 from batchwright.database.tables.callbacks import CallbackQueries
-from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, FileQueries
+from batchwright.database.tables.files import FileQueries
 from batchwright.database.tables.operations.operator_batches import OperatorBatchQueries
 from batchwright.database.tables.operations.retention import RetentionQueries
 from batchwright.database.tables.tenants.quotas import QuotaQueries
+from batchwright.database.tables.webhooks.webhook_deliveries import SHOWN_ATTEMPTS, WebhookDeliveryQueries
 from batchwright.rules.batch_filters import BatchFilters, model_tags
 from batchwright.rules.worker_stats import running_slice_stats
 
@@ -77,6 +79,15 @@ MANY_WAITING_REASONS = """
 INSERT INTO waiting_reasons
 SELECT 't', 'batch_' || n / 10, 'model-' || n % 10, 'worker', 'x', now(), now() + interval '1 day'
 FROM generate_series(1, 50000) n
+"""
+MANY_DELIVERIES = """
+INSERT INTO webhook_endpoints (tenant, id, batch_id, url, events, description, details, secret, created_at)
+SELECT 't', 'webhook_' || n, '', 'https://a.example', '{batch.completed}', '', false, '', now()
+FROM generate_series(0, 9) n;
+INSERT INTO webhook_deliveries (tenant, id, endpoint_id, batch_id, event_id, type, occurred_at, created_at)
+SELECT 't', 'wh_' || n, 'webhook_' || n % 10, 'batch_' || n, 'evt_' || n, 'batch.completed', now(),
+       now() + n * interval '1 second'
+FROM generate_series(1, 20000) n
 """
 MANY_CALLBACKS = """
 INSERT INTO callbacks (id, size, emptied, expires_at)
@@ -319,6 +330,22 @@ async def test_retention_queries_of_a_tenant_read_no_rows_of_others(
     assert {"batches_live", "batches_kept"} <= set(re.findall(r"batches_\w+", live))
     tenants = await plan(connection, of_retention.tenants, "", 100)
     assert max(map(int, re.findall(r"actual rows=(\d+)", tenants))) <= 22  # as many as there are, and the end
+
+
+async def test_a_deep_page_of_the_deliveries_to_an_endpoint_reads_no_newer_rows(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await connection.execute(MANY_DELIVERIES)
+    await connection.execute("ANALYZE")
+    rows, more = await database.webhook_deliveries.page("t", "webhook_1", limit=20, after="wh_5001")
+    assert ([each.delivery.id for each in rows[::19]], more) == (["wh_4991", "wh_4801"], True)
+    sql = queries(WebhookDeliveryQueries, "webhook_deliveries")
+    position = await connection.fetchrow(sql.position, "t", "wh_5001")
+    assert position is not None
+    place = (position["created_at"], "wh_5001")
+    deep = await plan(connection, sql.page, "t", *place, 21, "webhook_1", SHOWN_ATTEMPTS, None)
+    assert not re.search(r"Seq Scan on webhook_deliveries", deep)
+    assert sum(map(int, re.findall(r"Rows Removed by .*Filter: (\d+)", deep))) < 500
 
 
 async def test_the_poll_for_a_thousand_callbacks_reads_them_by_the_primary_key(

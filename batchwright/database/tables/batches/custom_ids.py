@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.driver import Row
+from batchwright.database.list_positions import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
-from batchwright.database.tables.files import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
 from batchwright.rules.input.custom_id_search import CustomIdPart, encode_custom_id
 

@@ -9,10 +9,11 @@ from pydantic import TypeAdapter
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.database.driver import Row, Session
 from batchwright.database.errors import UnknownCursor
+from batchwright.database.list_positions import LAST_POSITION
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow
 from batchwright.database.sql import queries
-from batchwright.database.tables.files import LAST_POSITION, PostgresFiles
+from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
 from batchwright.rules.json_text import storable_json
 from batchwright.rules.results.dead_letters import DeadLetter

@@ -14,7 +14,7 @@ from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, EventTy
 from batchwright.contracts.api_objects.webhooks import DeliveryStatus
 from batchwright.contracts.message import Message
 from batchwright.database.driver import Row
-from batchwright.database.errors import UnknownCursor
+from batchwright.database.list_positions import LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 
@@ -204,6 +204,7 @@ class WebhookDeliveryQueries:
     record_failure: str
     give_up: str
     replay: str
+    position: str
     page: str
     one: str
     count_old: str
@@ -274,11 +275,13 @@ class PostgresWebhookDeliveries(WebhookDeliveriesTable):
         after: str | None,
         status: DeliveryStatus | None = None,
     ) -> tuple[list[ListedDelivery], bool]:
-        if after is not None and await self.get(tenant, after) is None:
-            raise UnknownCursor(after)
-        found = await self._connections.fetch(
-            self._sql.page, tenant, endpoint_id, after, limit + 1, SHOWN_ATTEMPTS, status
-        )
+        async with self._connections.session() as session:
+            position = LAST_POSITION
+            if after is not None:
+                position = await position_of(session, self._sql.position, tenant, after)
+            found = await session.fetch(
+                self._sql.page, tenant, *position, limit + 1, endpoint_id, SHOWN_ATTEMPTS, status
+            )
         return [_parse_listed(each) for each in found[:limit]], len(found) > limit
 
     async def one(self, tenant: str, endpoint_id: str, id: str) -> ListedDelivery | None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.contracts.message import Message
 from batchwright.database.driver import Row, Session
-from batchwright.database.errors import UnknownCursor
+from batchwright.database.list_positions import LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.sql import queries
 
@@ -137,6 +137,7 @@ class WebhookEndpointQueries:
     count: str
     insert: str
     get: str
+    position: str
     page: str
     change: str
     rotate: str
@@ -170,9 +171,11 @@ class PostgresWebhookEndpoints(WebhookEndpointsTable):
     async def page(
         self, tenant: str, *, limit: int, after: str | None, batch_id: str = ""
     ) -> tuple[list[WebhookEndpoint], bool]:
-        if after is not None and await self.get(tenant, after) is None:
-            raise UnknownCursor(after)
-        found = await self._connections.fetch(self._sql.page, tenant, batch_id, after, limit + 1)
+        async with self._connections.session() as session:
+            position = LAST_POSITION
+            if after is not None:
+                position = await position_of(session, self._sql.position, tenant, after)
+            found = await session.fetch(self._sql.page, tenant, *position, limit + 1, batch_id)
         return [_parse(each) for each in found[:limit]], len(found) > limit
 
     async def change(

@@ -1,0 +1,20 @@
+"""Positions in lists of objects, which are sorted by creation time and id. A page begins after a position."""
+
+from datetime import UTC, datetime
+
+from batchwright.database.driver import Session
+from batchwright.database.errors import UnknownCursor
+
+FIRST_POSITION = (datetime.min.replace(tzinfo=UTC), "")
+LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
+
+
+async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
+    """Return the position of the row with the id `after` in a list: its creation time and its id.
+
+    `sql` selects the creation time by tenant and id. Raises UnknownCursor if there is no such row.
+    """
+    row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
+    if row is None:
+        raise UnknownCursor(after)
+    return row["created_at"], after
