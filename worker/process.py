@@ -22,6 +22,7 @@ from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.sender_choice import load_chat_executors
+from batchwright.process_name import process_name
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import (
     ANY_MODEL_QUEUE,
@@ -67,7 +68,6 @@ from batchwright.worker.wiring import (
     build_waiting_reason_monitor,
     build_webhook_dispatcher,
     build_webhook_worker,
-    worker_id,
 )
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) ->
     """
     stale = StaleSeriesRemover(resources.metrics)
     shares = LimitShareUpdater(
-        worker_id(),
+        process_name(),
         resources.database.workers,
         resources.registry,
         resources.rates.queue_of,
@@ -381,7 +381,7 @@ async def _publish_stats(
             DatabaseUnavailable
         ):  # DependencyMonitor reports it; the next row has all totals
             await resources.database.workers.record_heartbeat(
-                worker_id(),
+                process_name(),
                 stats,
                 resources.registry.fingerprint,
                 traffic=inference.context.traffic.snapshot(

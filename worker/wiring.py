@@ -3,8 +3,6 @@
 No other module creates the real dependencies.
 """
 
-import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,6 +37,7 @@ from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.inference.registry.backend_registry import BackendRegistry
+from batchwright.process_name import process_name
 from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.ids import safe_name
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
@@ -235,7 +234,7 @@ class InferenceWorkers:
         window = timedelta(seconds=resources.settings.max_window_seconds) + MAX_START_DELAY
         costs = BatchCosts(resources.database.progress)
         self.permissions = CachedPermissions(quotas, budgets, costs, window)
-        self.tenant_settings = StoredTenantSettings(resources.database, worker_id())
+        self.tenant_settings = StoredTenantSettings(resources.database, process_name())
         self.callbacks = CallbackWatch(resources.database.callbacks, resources.settings)
         self.context = WorkerContext(
             storage=resources.storage,
@@ -369,11 +368,6 @@ def workflow_sandbox() -> SandboxedWorkflowRunner:
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")
     return SandboxedWorkflowRunner(restrictions=restrictions)
-
-
-def worker_id() -> str:
-    """Return the id of this process in its heartbeats: host name and process id."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _drain_timeout(settings: Settings) -> timedelta:

@@ -5,8 +5,6 @@ Therefore the usage may exceed a budget a little. Lines are in flight when the b
 workers may send more lines until their next refresh.
 """
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from batchwright.database.records import BudgetGroupRow
 from batchwright.database.tables.tenants.budget_groups import BudgetGroupsTable
 from batchwright.database.tables.tenants.quota_records import DailyUsage, TenantQuotas
 from batchwright.database.tables.tenants.quotas import QuotasTable
+from batchwright.process_name import process_name
 from batchwright.rules.tenants.quotas import BUDGETS, BudgetGroup, DailyAmounts, QuotaLimits
 from batchwright.rules.token_costs import amount_text
 
@@ -116,7 +115,7 @@ class DailyBudgets:
     ) -> None:
         self._table, self._groups, self._default, self._clock = table, groups, default, clock
         self.has_limits = any(default)  # True if any budget exists
-        self._worker = worker or f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._worker = worker or f"{process_name()}:{token_hex(4)}"
         self._days, self._date = -1, date.min  # today as days since 1970, and as a date
         self._own: dict[date, _UsageTotals] = {}
         self._others, self._others_on = _UsageTotals(), _NEVER

@@ -1,8 +1,6 @@
 """Exports trace spans in the background, and counts the spans that are lost."""
 
 import logging
-import os
-import socket
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
+from batchwright.process_name import process_name
 from batchwright.settings import Settings, observability_settings
 from batchwright.telemetry.metrics import Metrics
 
@@ -189,6 +188,6 @@ def _resource(service: str) -> Resource:
         "service.name": service,
         "service.namespace": "batchwright",
         "service.version": version("batchwright"),
-        "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
+        "service.instance.id": process_name(),
     }
     return Resource.create({}).merge(Resource(ours)).merge(OTELResourceDetector().detect())

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 from temporalio.runtime import Runtime
 from temporalio.service import ConnectConfig, ServiceClient, ServiceResponse
 
+from batchwright.process_name import process_name
 from batchwright.settings import Settings, SettingsError
 from batchwright.temporal import credentials
 from batchwright.temporal.credentials import Credentials
@@ -141,6 +142,7 @@ class ReplaceableService(ServiceClient):
 def _config(settings: Settings, found: Credentials, runtime: Runtime | None, *, lazy: bool) -> ConnectConfig:
     return ConnectConfig(
         target_host=settings.temporal_address,
+        identity=process_name(),
         api_key=found.api_key,
         tls=found.tls or False,
         lazy=lazy,

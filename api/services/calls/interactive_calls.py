@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import math
-import os
-import socket
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Generator
@@ -29,6 +27,7 @@ from batchwright.inference.hooks import HookCall, PreCallHooks
 from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch, ModelRouter
 from batchwright.inference.upstream import Upstream
+from batchwright.process_name import process_name
 from batchwright.rules.backends.body_rewriting import INLINE_REWRITE_BYTES, with_model, with_priority
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, HOOK_REJECTED, NOT_SENT, Category
 from batchwright.rules.results.token_usage import NO_TOKENS, Tokens
@@ -63,7 +62,7 @@ class InteractiveCalls:
                 not callable.
         """
         self._deps, self._routers, self._metrics = deps, routers, deps.metrics
-        self._process = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
+        self._process = f"{process_name()}:{token_hex(4)}"
         self._budgets = DailyBudgets(
             deps.database.quotas,
             deps.database.budget_groups,
