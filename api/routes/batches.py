@@ -1,6 +1,5 @@
 """/v1/batches: create, list, get, cancel and delete batches, and extensions such as pause and retry."""
 
-import logging
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -61,8 +60,6 @@ from batchwright.rules.batch_filters import (
 )
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import page_limit
-
-logger = logging.getLogger(__name__)
 
 METADATA_PARAMETER: dict[str, object] = {
     "parameters": [
@@ -186,7 +183,7 @@ class BatchRoutes:
         settings = self._deps.settings
         tenant, key = tenant_of(request, settings), idempotency_key_of(request)
         fields = await read_json_object(request)
-        creation = parse_batch_create(fields, settings)._replace(caller=caller_of(request, settings))
+        creation = parse_batch_create(fields, settings).by(caller_of(request, settings))
         if key is None:
             created = await self._creator.create(creation, tenant)
         else:

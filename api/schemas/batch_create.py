@@ -134,50 +134,18 @@ class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
     Attributes:
-        completion_window: time after which the batch expires, as the client wrote it, such as `24h`.
-        window: `completion_window` as a duration.
-        priority: priority that the client requested; None if it requested none.
-        max_cost: maximum cost of the batch, as decimal text; None for no limit.
+        template: everything that also the batches of a schedule are created from.
+        webhook: endpoint that gets the events of this batch; None for no endpoint.
         start_at: time at which the batch starts; None to start it when it is created.
-        input_location: URL of the object to copy into the input file `input_file_id`; None if the client
-            uploaded the file.
-        output_location: URL prefix to which the output files are also copied; None if they are not copied.
-        message_requests: number of requests of a message batch; 0 for all other batches.
     """
 
-    input_file_id: str
-    endpoint: Endpoint
-    completion_window: str
-    window: timedelta
-    metadata: dict[str, str] | None
-    output_expires_after_seconds: int | None
-    deduplicate: bool
-    priority: int | None = None
+    template: BatchTemplate
     webhook: WebhookSpec | None = None
-    max_cost: str | None = None
     start_at: datetime | None = None
-    output_location: str | None = None
-    caller: Caller = Caller()
-    message_requests: int = 0
-    input_location: str | None = None
 
-    @property
-    def template(self) -> BatchTemplate:
-        return BatchTemplate(
-            input_file_id=self.input_file_id,
-            endpoint=self.endpoint,
-            completion_window=self.completion_window,
-            window_seconds=int(self.window.total_seconds()),
-            metadata=self.metadata,
-            output_expires_after_seconds=self.output_expires_after_seconds,
-            deduplicate=self.deduplicate,
-            priority=self.priority,
-            max_cost=self.max_cost,
-            caller=self.caller,
-            message_requests=self.message_requests,
-            input_location=self.input_location,
-            output_location=self.output_location,
-        )
+    def by(self, caller: Caller) -> "BatchCreate":
+        """Return the same request, sent by `caller`."""
+        return self._replace(template=self.template.model_copy(update={"caller": caller}))
 
 
 def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> BatchCreate:
@@ -202,16 +170,27 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
         raise invalid_value("input_file_id", f"'input_file_id' has over {max_characters} characters.")
     endpoint = _endpoint(required_text(fields, "endpoint"), settings.profile)
     window, length = parse_window(fields.get("completion_window"), settings)
-    return BatchCreate(
-        new_file_id() if is_location else file_id,
-        endpoint,
-        window,
-        length,
-        _metadata(fields.get("metadata")),
-        parse_expiry(fields.get("output_expires_after"), "output_expires_after"),
-        *_extension(fields.get(EXTENSION), settings),
+    metadata = _metadata(fields.get("metadata"))
+    expiry = parse_expiry(fields.get("output_expires_after"), "output_expires_after")
+    extension = _extension(fields.get(EXTENSION))
+    deduplicate, priority = _deduplicate(extension, settings), _priority(extension)
+    webhook = parse_batch_webhook(extension.get("webhook"), "x_batchwright.webhook")
+    max_cost = parse_max_cost(extension.get("max_cost"), "x_batchwright.max_cost")
+    start_at = parse_start_at(extension.get("start_at"))
+    template = BatchTemplate(
+        input_file_id=new_file_id() if is_location else file_id,
         input_location=file_id if is_location else None,
+        output_location=_output_location(extension.get("output_location")),
+        endpoint=endpoint,
+        completion_window=window,
+        window_seconds=int(length.total_seconds()),
+        metadata=metadata,
+        output_expires_after_seconds=expiry,
+        deduplicate=deduplicate,
+        priority=priority,
+        max_cost=max_cost,
     )
+    return BatchCreate(template, webhook, start_at)
 
 
 class EstimateBody(BaseModel):
@@ -285,33 +264,26 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
         raise invalid_value("completion_window", str(error)) from None
 
 
-_Extension = tuple[bool, int | None, WebhookSpec | None, str | None, datetime | None, str | None]
-
-
-def _extension(value: object, settings: Settings) -> _Extension:
-    """Validate the fields of `x_batchwright`, and return them in the order of the fields of `BatchCreate`.
-
-    A field that the client did not send is None, except `deduplicate`, which then has the value of the
-    operator's setting.
+def _extension(value: object) -> Mapping[str, object]:
+    """Return the fields of `x_batchwright`, whose values are not validated yet; none if the client sent none.
 
     Raises:
-        ApiError: a value is not valid, or `x_batchwright` has an unknown field.
+        ApiError: the value is not an object, or has an unknown field.
     """
     fields = as_object({} if value is None else value)
     if fields is None:
         raise wrong_type(EXTENSION, "an object", value)
     reject_unknown(fields, ExtensionBody.model_fields, "x_batchwright.")
-    deduplicate = fields.get("deduplicate")
-    if deduplicate is not None and not isinstance(deduplicate, bool):
-        raise wrong_type("x_batchwright.deduplicate", "a boolean", deduplicate)
-    return (
-        settings.deduplicate if deduplicate is None else deduplicate,
-        _priority(fields),
-        parse_batch_webhook(fields.get("webhook"), "x_batchwright.webhook"),
-        parse_max_cost(fields.get("max_cost"), "x_batchwright.max_cost"),
-        parse_start_at(fields.get("start_at")),
-        _output_location(fields.get("output_location")),
-    )
+    return fields
+
+
+def _deduplicate(extension: Mapping[str, object], settings: Settings) -> bool:
+    value = extension.get("deduplicate")
+    if value is None:
+        return settings.deduplicate
+    if not isinstance(value, bool):
+        raise wrong_type("x_batchwright.deduplicate", "a boolean", value)
+    return value
 
 
 def _output_location(value: object) -> str | None:

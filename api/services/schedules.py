@@ -173,13 +173,14 @@ class Schedules:
             return _MISSING
 
     async def _template(self, creation: BatchCreate, tenant: str, caller: Caller) -> BatchTemplate:
-        if creation.input_location is not None:
-            check_input_location(self._settings, creation.input_location, tenant, place="batch.")
+        template = creation.by(caller).template
+        if template.input_location is not None:
+            check_input_location(self._settings, template.input_location, tenant, place="batch.")
         else:
-            await self._check_input_file(creation.input_file_id, tenant)
-        if creation.output_location is not None:
-            check_output_location(self._settings, creation.output_location, tenant, place="batch.")
-        return creation._replace(caller=caller).template
+            await self._check_input_file(template.input_file_id, tenant)
+        if template.output_location is not None:
+            check_output_location(self._settings, template.output_location, tenant, place="batch.")
+        return template
 
     async def _check_input_file(self, id: str, tenant: str) -> None:
         file = await self._deps.database.files.get(tenant, id) if is_file_id(id) else None

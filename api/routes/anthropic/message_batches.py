@@ -57,6 +57,7 @@ from batchwright.contracts.api_objects.anthropic import (
 )
 from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.errors import DatabaseError, UnknownCursor
 from batchwright.database.records import BatchRow, FileRow
@@ -167,17 +168,17 @@ class MessageBatchRoutes:
             file = await store_form(upload, requests.form(body), self._deps)
         version = request.headers[ANTHROPIC_VERSION_HEADER]
         headers = {**caller.headers, ANTHROPIC_VERSION_HEADER: version}
-        creation = BatchCreate(
+        template = BatchTemplate(
             input_file_id=file.id,
             endpoint=Endpoint.MESSAGES,
             completion_window=_WINDOW_TEXT,
-            window=_WINDOW,
-            metadata=None,
+            window_seconds=int(_WINDOW.total_seconds()),
             output_expires_after_seconds=int(RESULTS_LIFETIME.total_seconds()),
             deduplicate=self._settings.deduplicate,
             caller=caller.model_copy(update={"headers": headers}),
             message_requests=requests.count,
         )
+        creation = BatchCreate(template)
         try:
             if key is None:
                 created = await self._creator.create(creation, tenant)

@@ -4,6 +4,7 @@ The order is the message that starts the workflow of a batch. It contains everyt
 """
 
 import logging
+from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.api_objects.openai import BatchWebhook
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchRow
@@ -151,8 +153,13 @@ class BatchCreator:
             await self.start(order)
         return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
 
-    async def build_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
+    async def build_order(
+        self, template: BatchTemplate, tenant: str, start_at: datetime | None = None
+    ) -> BatchOrder:
         """Build the order: the message that starts the workflow of a new batch.
+
+        Args:
+            start_at: time at which the batch starts; None to start it now.
 
         Raises:
             ApiError: the tenant may not use the requested priority.
@@ -161,8 +168,8 @@ class BatchCreator:
         own = await self._deps.database.quotas.get(tenant)
         try:
             return build_order(
-                *(creation.template, new_batch_id(), tenant, now, self._deps.settings),
-                start_at=creation.start_at,
+                *(template, new_batch_id(), tenant, now, self._deps.settings),
+                start_at=start_at,
                 fairness_key=await self._deps.database.batch_list.fairness_key(tenant, now),
                 fairness_weight=own.weight,
                 max_priority=own.highest_priority,
@@ -216,18 +223,19 @@ class BatchCreator:
         check_start_at(creation.start_at, self._deps.clock())  # a repeated request may come after the start
         if creation.webhook is not None:
             await self._webhooks.check_url(creation.webhook.url, "x_batchwright.webhook.url", tenant)
-        if creation.input_location is not None:
-            check_input_location(self._deps.settings, creation.input_location, tenant)
-        if creation.output_location is not None:
-            check_output_location(self._deps.settings, creation.output_location, tenant)
-        file_id = creation.input_file_id
+        template = creation.template
+        if template.input_location is not None:
+            check_input_location(self._deps.settings, template.input_location, tenant)
+        if template.output_location is not None:
+            check_output_location(self._deps.settings, template.output_location, tenant)
+        file_id = template.input_file_id
         row = await self._deps.database.files.get(tenant, file_id) if is_file_id(file_id) else None
         if row is not None and row.purpose != "batch":
             message = (
                 f"Invalid value for 'input_file_id': the file's purpose is '{row.purpose}', not 'batch'."
             )
             raise invalid_value("input_file_id", message)
-        return await self.build_order(creation, tenant)
+        return await self.build_order(template, tenant, creation.start_at)
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
         """Create the webhook endpoint of the batch, and return it; None if the client requested none.

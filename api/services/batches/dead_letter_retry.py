@@ -23,7 +23,7 @@ class DeadLetterRetries:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps, self._creator = deps, BatchCreator(deps)
         self._dead_letters = deps.database.dead_letters
-        self._builder = RerunBuilder(deps)
+        self._builder = RerunBuilder(deps, self._creator)
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
         """Return the batch that retries a dead letter. If there is no such batch yet, create it.
@@ -90,7 +90,7 @@ class DeadLetterRetries:
             return b"".join(request_digest(id) for id in ids)
 
         file = await self._builder.copy_input(row, wanted)
-        order = await self._builder.order(row, parameters._replace(input_file_id=file.id))
+        order = await self._builder.order(row, parameters.model_copy(update={"input_file_id": file.id}))
         order = order.model_copy(update={"origin": SourceBatch(batch_id=batch_id, kind=RerunKind.RETRY)})
 
         async def claim(admissions: Sequence[Admission]) -> BatchOrder | None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict
-from batchwright.api.schemas.batch_create import BatchCreate, parse_max_cost, parse_window
+from batchwright.api.schemas.batch_create import parse_max_cost, parse_window
 from batchwright.api.schemas.batch_rerun import RerunBody, RetryBody, parse_codes
 from batchwright.api.schemas.json_body import reject_unknown
 from batchwright.api.services.batches.creation import BatchCreator
@@ -24,6 +24,7 @@ from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.files.upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import OutcomeUnknown, ResultsGone
 from batchwright.database.records import BatchRow, FileRow
@@ -52,7 +53,7 @@ class BatchReruns:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps
         self._creator = BatchCreator(deps)
-        self._builder = RerunBuilder(deps)
+        self._builder = RerunBuilder(deps, self._creator)
         self._limiter = ExpensiveTaskLimiter(
             _AT_ONCE, _WAIT_SECONDS, work="inputs of batches are being copied"
         )
@@ -77,7 +78,7 @@ class BatchReruns:
         if row.files_pending:
             raise conflict(f"Cannot retry batch '{row.order.batch_id}': {_FILES_PENDING}")
 
-        async def build(parameters: BatchCreate) -> tuple[BatchOrder, FileRow | None]:
+        async def build(parameters: BatchTemplate) -> tuple[BatchOrder, FileRow | None]:
             if row.error_file_id is None:
                 reason = "no line of it failed" if row.output_file_id else "it has no files"
                 raise conflict(f"Cannot retry batch '{row.order.batch_id}': {reason}.")
@@ -96,8 +97,8 @@ class BatchReruns:
 
             file = await self._builder.copy_input(row, wanted)
             requests = lines if row.order.policy.message_requests else 0
-            changed = parameters._replace(input_file_id=file.id, message_requests=requests)
-            return await self._builder.order(row, changed), file
+            changed = {"input_file_id": file.id, "message_requests": requests}
+            return await self._builder.order(row, parameters.model_copy(update=changed)), file
 
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RETRY, codes=codes)
         return await self._rerun(row, origin, fields, key_id, build)
@@ -138,7 +139,7 @@ class BatchReruns:
 
         reject_unknown(fields, RerunBody.model_fields)
 
-        async def build(parameters: BatchCreate) -> tuple[BatchOrder, FileRow | None]:
+        async def build(parameters: BatchTemplate) -> tuple[BatchOrder, FileRow | None]:
             if refused := resume_refusal(row):
                 raise conflict(f"Cannot resume a batch with status '{row.status}': {refused}")
             for file_id in (row.order.input_file_id, row.output_file_id, row.error_file_id):
@@ -147,8 +148,8 @@ class BatchReruns:
             kept_until = row.results_kept_until
             if kept_until is not None and kept_until <= self._deps.clock():
                 raise _results_gone(row, f"were kept until {kept_until:%Y-%m-%d %H:%M} UTC")
-            requests = row.order.policy.message_requests
-            return await self._builder.order(row, parameters._replace(message_requests=requests)), None
+            changed = {"message_requests": row.order.policy.message_requests}
+            return await self._builder.order(row, parameters.model_copy(update=changed)), None
 
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RESUME)
         return await self._rerun(row, origin, fields, key_id, build)
@@ -159,7 +160,7 @@ class BatchReruns:
         origin: SourceBatch,
         fields: Mapping[str, object],
         key_id: str,
-        build: Callable[[BatchCreate], Awaitable[tuple[BatchOrder, FileRow | None]]],
+        build: Callable[[BatchTemplate], Awaitable[tuple[BatchOrder, FileRow | None]]],
     ) -> BatchRow:
         table, tenant = self._deps.database.reruns, row.order.tenant
         order = await table.find(tenant, origin)
@@ -184,8 +185,8 @@ class BatchReruns:
         self,
         row: BatchRow,
         origin: SourceBatch,
-        parameters: BatchCreate,
-        build: Callable[[BatchCreate], Awaitable[tuple[BatchOrder, FileRow | None]]],
+        parameters: BatchTemplate,
+        build: Callable[[BatchTemplate], Awaitable[tuple[BatchOrder, FileRow | None]]],
     ) -> BatchOrder:
         """Build a new batch for these lines, and claim the lines for it. Return its order.
 
@@ -240,10 +241,10 @@ class RerunBuilder:
     a second batch from sending the same lines.
     """
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._deps = deps
+    def __init__(self, deps: ApiDependencies, creator: BatchCreator) -> None:
+        self._deps, self._creator = deps, creator
 
-    def parameters(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchCreate:
+    def parameters(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchTemplate:
         """Return the parameters of the new batch, copied from the ended batch.
 
         Args:
@@ -261,20 +262,20 @@ class RerunBuilder:
         window, length = parse_window(text, settings)
         max_cost = parse_max_cost(fields.get("max_cost"), "max_cost")
         headers = currently_passed(order.policy.caller.headers, settings.passed_headers)
-        return BatchCreate(
-            order.input_file_id,
-            order.endpoint,
-            window,
-            length,
-            order.metadata,
-            order.output_expires_after_seconds,
-            order.policy.deduplicate,
+        return BatchTemplate(
+            input_file_id=order.input_file_id,
+            endpoint=order.endpoint,
+            completion_window=window,
+            window_seconds=int(length.total_seconds()),
+            metadata=order.metadata,
+            output_expires_after_seconds=order.output_expires_after_seconds,
+            deduplicate=order.policy.deduplicate,
             max_cost=order.max_cost if max_cost is None else max_cost,
             output_location=order.output_location,
             caller=Caller(key_id=key_id, headers=headers),
         )
 
-    async def order(self, row: BatchRow, creation: BatchCreate) -> BatchOrder:
+    async def order(self, row: BatchRow, template: BatchTemplate) -> BatchOrder:
         """Build the order of the new batch: the message that starts its workflow.
 
         The new batch has the priority of the ended batch, or the highest priority that the tenant may now use
@@ -282,9 +283,8 @@ class RerunBuilder:
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)
-        return await BatchCreator(self._deps).build_order(
-            creation._replace(priority=priority), row.order.tenant
-        )
+        template = template.model_copy(update={"priority": priority})
+        return await self._creator.build_order(template, row.order.tenant)
 
     async def file_of(self, row: BatchRow, file_id: str, verb: str) -> FileRow:
         """Return the database row of a file that belongs to the batch.

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import call_not_found, model_not_found, no_room
 from batchwright.api.read_cache import CoalescingCache
-from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.idempotency import IdempotencyKeys
@@ -20,6 +19,7 @@ from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.calls import ANSWER_LIFETIME, Call, CallStatus, NewCall, RollingBatch
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
+from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
@@ -255,18 +255,16 @@ class Calls:
         raise DatabaseUnavailable("The rolling batch of a call was closed too often while it was stored.")
 
     async def _order(self, group: str, request: CallRequest, tenant: str, caller: Caller) -> BatchOrder:
-        creation = BatchCreate(
+        template = BatchTemplate(
             input_file_id="",
             endpoint=request.endpoint,
             completion_window=request.window.text,
-            window=request.window.length,
-            metadata=None,
+            window_seconds=int(request.window.length.total_seconds()),
             output_expires_after_seconds=int(ANSWER_LIFETIME.total_seconds()),
-            deduplicate=False,
             priority=request.priority,
             caller=caller,
         )
-        order = await self._creator.build_order(creation, tenant)
+        order = await self._creator.build_order(template, tenant)
         rolling = RollingBatch(group=group, open_seconds=OPEN_SECONDS)
         policy = order.policy.model_copy(update={"rolling": rolling})
         input_file_id = derived_file_id(order.batch_id, "input")
