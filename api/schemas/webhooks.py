@@ -1,7 +1,7 @@
 """Bodies of `/v1/x/webhooks` and of `x_batchwright.webhook`, and response objects built from rows."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +15,7 @@ from batchwright.api.schemas.json_body import (
     required_text,
     wrong_type,
 )
-from batchwright.contracts.api_objects.webhook_events import END_EVENTS, EventType
+from batchwright.contracts.api_objects.webhook_events import END_EVENTS, TEST_BATCH, EventType
 from batchwright.contracts.api_objects.webhooks import (
     AttemptObject,
     DeliveryObject,
@@ -27,6 +27,7 @@ from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelive
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
 from batchwright.rules.webhooks.signatures import check_secret
 from batchwright.rules.webhooks.ssrf_rules import MAX_URL_CHARACTERS
+from batchwright.rules.webhooks.webhook_retries import RETRY_PERIOD, TEST_RETRY_PERIOD, pause_after
 
 MAX_DESCRIPTION_CHARACTERS = 256
 _MAX_SECRET_CHARACTERS = 128
@@ -240,6 +241,19 @@ def webhook_page(rows: list[WebhookEndpoint], now: datetime, *, more: bool) -> W
     return WebhookPage(data=data, first_id=first, last_id=last, has_more=more)
 
 
+def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
+    """Return when a delivery that has failed at least once is attempted again; None if it is not.
+
+    After a replay, return None, too: the attempts do not show which of them belong to the replay.
+    """
+    row, attempts = listed.delivery, listed.attempts
+    if row.status != "pending" or row.replays or not attempts:
+        return None
+    ended = attempts[-1].at + timedelta(seconds=attempts[-1].seconds)
+    period = TEST_RETRY_PERIOD if row.batch_id == TEST_BATCH else RETRY_PERIOD
+    return ended + pause_after(len(attempts), ended - attempts[0].at, period)
+
+
 def delivery_object(listed: ListedDelivery) -> DeliveryObject:
     row = listed.delivery
     return DeliveryObject(
@@ -253,6 +267,7 @@ def delivery_object(listed: ListedDelivery) -> DeliveryObject:
         status=row.status,
         reason=row.reason or None,
         attempt_count=row.attempts,
+        next_attempt_at=_seconds(_next_attempt_at(listed)),
         attempts=[
             AttemptObject(
                 number=attempt.number,

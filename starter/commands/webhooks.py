@@ -322,6 +322,7 @@ def _deliveries_table(rows: list[DeliveryObject]) -> Table:
         "last attempt",
         "status",
         "ms",
+        "next attempt",
         "reason",
         whole="delivery",
     )
@@ -336,6 +337,7 @@ def _deliveries_table(rows: list[DeliveryObject]) -> Table:
             "" if last is None else local_time(datetime.fromtimestamp(last.at, UTC)),
             "" if last is None or last.status is None else str(last.status),
             "" if last is None else f"{last.latency_seconds * 1000:.0f}",
+            local_timestamp(row.next_attempt_at),
             escaped(row.reason or (last.reason if last is not None and last.reason else "")),
         )
     return table

@@ -65,7 +65,8 @@ class DeliveryObject(ApiObject):
     """An event and its delivery to one endpoint. `id` is the `webhook-id` of every attempt.
 
     `reason` says why the delivery ended without further attempts, for example because the endpoint was
-    disabled. `attempts` has the latest attempts, oldest first.
+    disabled. `attempts` has the latest attempts, oldest first. `next_attempt_at` is null before the first
+    attempt, after the last one, and after a replay.
     """
 
     id: str
@@ -79,6 +80,7 @@ class DeliveryObject(ApiObject):
     status: DeliveryStatus
     reason: str | None
     attempt_count: int
+    next_attempt_at: int | None
     attempts: list[AttemptObject]
 
 

@@ -10,6 +10,7 @@ from batchwright.contracts.api_objects.webhooks import (
     WebhookObject,
     WebhookPage,
 )
+from batchwright.database.tables.webhooks.webhook_deliveries import WebhookAttempt
 from batchwright.database.tables.webhooks.webhook_endpoints import EndpointChanges, WebhookEndpoint
 from batchwright.rules.ids import new_delivery_id, new_webhook_id
 from batchwright.rules.webhooks.signatures import check_secret
@@ -145,6 +146,28 @@ async def test_the_deliveries_of_an_event_are_listed_and_replayed(api: ApiFixtur
     replayed = read(await api.http.post(f"{path}/replay"), DeliveryObject)
     assert (replayed.id, replayed.event_id, replayed.status) == (delivery.id, delivery.event_id, "pending")
     assert read(await api.http.get(path), DeliveryObject) == replayed
+
+
+async def test_a_pending_delivery_shows_its_next_attempt_until_it_is_replayed(api: ApiFixture) -> None:
+    webhook, table = await created(api), api.database.webhook_deliveries
+    await ended(api)
+    ((key, row),) = api.database.rows.webhook_deliveries.items()
+
+    async def next_attempt_after(seconds: int) -> int | None:
+        """Attempt the delivery so many seconds after NOW, and return when it is attempted again."""
+        attempt = WebhookAttempt(at=NOW + timedelta(seconds=seconds), seconds=2, reason="Status 500.")
+        await table.record_attempt(row, attempt, is_last=False, disable_after=timedelta(hours=72))
+        (shown,) = await deliveries(api, webhook.id)
+        return shown.next_attempt_at
+
+    def at(seconds: int) -> int:
+        return int((NOW + timedelta(seconds=seconds)).timestamp())
+
+    (unattempted,) = await deliveries(api, webhook.id)
+    shown = [unattempted.next_attempt_at, await next_attempt_after(0), await next_attempt_after(7)]
+    assert shown == [None, at(2 + 5), at(9 + 10)]
+    api.database.rows.webhook_deliveries[key] = row.model_copy(update={"replays": 1})
+    assert await next_attempt_after(60) is None
 
 
 async def test_a_pending_delivery_that_has_lost_its_workflow_is_replayed(api: ApiFixture) -> None:
