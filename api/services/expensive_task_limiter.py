@@ -19,7 +19,7 @@ class ExpensiveTaskLimiter:
     """Limits expensive tasks: at most `most` run at a time.
 
     Other callers wait in order, up to `seconds` each. A later caller can overtake in two cases: the tenant of
-    the earlier caller already uses half of the slots, or a task for the same object is running. `work`
+    the earlier caller already uses half of the slots, or its task for the same object is running. `work`
     describes the running tasks in error messages.
     """
 
@@ -27,7 +27,7 @@ class ExpensiveTaskLimiter:
         self._work = work
         self._most, self._most_per_tenant, self._seconds = most, max(most // 2, 1), seconds
         self._held: Counter[str] = Counter()
-        self._active: set[str] = set()
+        self._active = set[tuple[str, str]]()  # tenant and task
         self._queue: list[_Waiter] = []
 
     @asynccontextmanager
@@ -39,7 +39,8 @@ class ExpensiveTaskLimiter:
 
         Args:
             tenant: tenant of the caller.
-            task: id of the object to work on. Callers with the same id never have slots at the same time.
+            task: id of the object to work on. Two callers of a tenant never have slots for the same object at
+                the same time.
 
         Raises:
             ApiError: no slot became free in time (429).
@@ -54,10 +55,10 @@ class ExpensiveTaskLimiter:
 
     def _try_acquire(self, tenant: str, task: str) -> bool:
         held = self._held[tenant]
-        if len(self._active) >= self._most or held >= self._most_per_tenant or task in self._active:
+        if len(self._active) >= self._most or held >= self._most_per_tenant or (tenant, task) in self._active:
             return False
         self._held[tenant] += 1
-        self._active.add(task)
+        self._active.add((tenant, task))
         return True
 
     async def _wait(self, tenant: str, task: str) -> None:
@@ -84,7 +85,7 @@ class ExpensiveTaskLimiter:
             self._release(waiter.tenant, waiter.task)
 
     def _release(self, tenant: str, task: str) -> None:
-        self._active.discard(task)
+        self._active.discard((tenant, task))
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]

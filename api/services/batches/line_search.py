@@ -27,7 +27,7 @@ class LineSearch:
     async def batches(
         self, tenant: str, custom_id: str, *, limit: int, after: str | None, filters: BatchFilters
     ) -> FoundBatches:
-        async with self._limiter.slot(tenant, f"{tenant}/{custom_id}"):
+        async with self._limiter.slot(tenant, custom_id):
             return await self._custom_ids.search(tenant, custom_id, limit=limit, after=after, filters=filters)
 
     async def all_batches(
@@ -40,7 +40,7 @@ class LineSearch:
         after: str | None,
     ) -> FoundBatches:
         """Search the batches of all tenants for a line with this custom id. Only operators may do this."""
-        async with self._limiter.slot(_OPERATORS, f"/{custom_id}"):
+        async with self._limiter.slot(_OPERATORS, custom_id):
             return await self._operator_batches.search(
                 custom_id, filters, limit=limit, ascending=ascending, after=after
             )

@@ -26,7 +26,8 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 class HeldConnections:
     """Limits the number of client connections that stay open while clients wait for answers.
 
-    There is one limit for each tenant, and one for all tenants of this process together.
+    There is one limit for each tenant, and one for all tenants of this process together. Calls that wait and
+    interactive calls are counted separately, with an object of this class for each.
     """
 
     def __init__(self) -> None:

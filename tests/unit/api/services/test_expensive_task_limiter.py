@@ -40,6 +40,12 @@ async def test_a_request_without_a_slot_in_time_is_refused_with_retry_after(
         pass
 
 
+async def test_tenants_do_not_wait_for_each_other_because_their_objects_have_the_same_name() -> None:
+    limiter, name = ExpensiveTaskLimiter(3, seconds=0), "s3://shared/input.jsonl"
+    async with limiter.slot("red", name), limiter.slot("blue", name) as waited:
+        assert not waited
+
+
 async def test_the_next_waiting_request_gets_the_slot_unless_its_tenant_has_its_maximum() -> None:
     limiter, came = ExpensiveTaskLimiter(2, seconds=60), list[str]()
 
