@@ -11,7 +11,7 @@ from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.contracts.temporal_payloads.batch import SAFETY_MARGIN, BatchOrder
 from batchwright.rules.deadline import MAX_START_DELAY
 from batchwright.rules.ids import made_at
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 from batchwright.settings import Settings
 
 UNKNOWN_PER_MINUTE = 60  # ids without a running batch, for each tenant and process
@@ -40,7 +40,7 @@ class RunningBatches:
         self._temporal, self._clock = temporal, clock
         longest = timedelta(seconds=settings.max_window_seconds + settings.finalize_patience_seconds)
         self._max_age = MAX_START_DELAY + longest + SAFETY_MARGIN
-        self._unknown = FailureLimiter(UNKNOWN_PER_MINUTE, monotonic)
+        self._unknown = AttemptLimiter(UNKNOWN_PER_MINUTE, monotonic)
         self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS, monotonic)
 
     async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:

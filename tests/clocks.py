@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 
 
 def skip_time(seconds: float) -> None:
@@ -19,4 +19,4 @@ def stop_time_of_limiters(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Otherwise a test whose requests take longer than a second could send more of them than the limit.
     """
-    monkeypatch.setattr(FailureLimiter.__init__, "__defaults__", (lambda: 0.0,))
+    monkeypatch.setattr(AttemptLimiter.__init__, "__defaults__", (lambda: 0.0,))

@@ -28,7 +28,7 @@ from batchwright.database.tables.operations.audit_log import AuditActor, AuditEn
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.json_text import storable
 from batchwright.rules.pagination import BadParameter
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 from batchwright.telemetry.context import current_fields
 from batchwright.telemetry.redaction import REDACTED, redactor_for
 
@@ -50,8 +50,8 @@ class AuditLog:
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps, self._table = deps, deps.database.audit_log
         self._redactor = redactor_for(deps.settings)
-        self.repeated = FailureLimiter(REPEATABLE_PER_MINUTE)
-        self.one_time = FailureLimiter(ONE_TIME_PER_MINUTE)
+        self.repeated = AttemptLimiter(REPEATABLE_PER_MINUTE)
+        self.one_time = AttemptLimiter(ONE_TIME_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
         """Return the dependencies that record each request to a route of operators, even if the request is
@@ -195,7 +195,7 @@ class TenantAction(OperatorAction):
         if self._ends is not None:  # an action that ended its target cannot be repeated
             self._log.repeated.release(target.tenant)
 
-    def _limit(self, limiter: FailureLimiter, limit: int, tenant: str, which: str = "") -> None:
+    def _limit(self, limiter: AttemptLimiter, limit: int, tenant: str, which: str = "") -> None:
         """Count the request in `limiter`, or reject it if the tenant has reached the limit.
 
         The request is counted before it is executed, so that concurrent requests count, too.

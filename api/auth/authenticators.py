@@ -29,7 +29,7 @@ from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.tokens import InvalidToken, TokenIdentity, TokenVerifier, UnusableClaim
 from batchwright.rules.tenants.api_keys import ApiKey, is_granted, parse_key, required_scope
 from batchwright.rules.tenants.api_keys import Scope as ApiScope
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
 
@@ -93,7 +93,7 @@ class ApiKeyAuthenticator:
         self._settings = deps.settings
         self._clock = deps.clock
         self._keys = KeyCache(deps.database.api_keys, deps.clock, monotonic)
-        self._failures = FailureLimiter(deps.settings.auth_failures_per_minute, monotonic)
+        self._failures = AttemptLimiter(deps.settings.auth_failures_per_minute, monotonic)
         self._tokens: TokenVerifier | None = None
         if deps.issuer_keys is not None:
             self._tokens = TokenVerifier(deps.settings, deps.issuer_keys, deps.clock)

@@ -29,7 +29,7 @@ from batchwright.rules.ids import (
     webhook_id_of_batch,
     webhook_id_of_call,
 )
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 from batchwright.rules.webhooks.signatures import new_secret
 from batchwright.rules.webhooks.webhook_retries import LOST_AFTER
 from batchwright.temporal.codec import load_keys
@@ -60,7 +60,7 @@ class Webhooks:
         self._endpoints = deps.database.webhook_endpoints
         self._deliveries = deps.database.webhook_deliveries
         self._secrets = StoredSecrets(load_keys(deps.settings))
-        self._requested = FailureLimiter(REQUESTED_PER_MINUTE)
+        self._requested = AttemptLimiter(REQUESTED_PER_MINUTE)
 
     async def create(self, spec: WebhookSpec, tenant: str) -> EndpointWithSecret:
         """Create an endpoint that gets the events of all batches of a tenant.

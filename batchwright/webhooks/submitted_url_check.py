@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 from batchwright.rules.webhooks.ssrf_rules import Network, check_url
 from batchwright.webhooks.dns_lookup import DnsLookup
 
@@ -44,7 +44,7 @@ class UrlChecker:
         """
         self._networks = networks
         self._lookup = DnsLookup()
-        self._refused = FailureLimiter(REFUSED_URLS_PER_MINUTE)
+        self._refused = AttemptLimiter(REFUSED_URLS_PER_MINUTE)
         self._checks: dict[_Host, asyncio.Task[None]] = {}  # running checks, and recent checks that succeeded
 
     async def check(self, url: str, tenant: str) -> None:

@@ -1,9 +1,9 @@
-"""How long a client must wait after failures, on a clock that the test sets."""
+"""How long a client must wait after attempts that failed, on a clock that the test sets."""
 
 import pytest
 
-from batchwright.rules.tenants import failure_limiter
-from batchwright.rules.tenants.failure_limiter import FailureLimiter
+from batchwright.rules.tenants import attempt_limiter
+from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
 
 CLIENT, OTHER = "192.0.2.1", "192.0.2.2"
 
@@ -11,7 +11,7 @@ CLIENT, OTHER = "192.0.2.1", "192.0.2.2"
 class LimiterFixture:
     def __init__(self, per_minute: int) -> None:
         self.now = 100.0
-        self.limiter = FailureLimiter(per_minute, lambda: self.now)
+        self.limiter = AttemptLimiter(per_minute, lambda: self.now)
 
     def fail(self, address: str, times: int = 1) -> None:
         for _ in range(times):
@@ -71,7 +71,7 @@ def test_names_that_are_no_addresses_are_clients_too() -> None:
 def test_above_the_maximum_the_client_is_forgotten_that_failed_longest_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(failure_limiter, "MAX_ADDRESSES", 2)
+    monkeypatch.setattr(attempt_limiter, "MAX_ADDRESSES", 2)
     clients = LimiterFixture(1)
     for client in (CLIENT, OTHER, CLIENT):
         clients.fail(client)
