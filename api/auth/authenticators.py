@@ -56,8 +56,8 @@ class AccessDenied(ApiError):
 
 
 class Authenticator(Protocol):
-    async def authenticate(self, scope: Scope) -> str:
-        """Check who sent the request, store the caller's tenant in the ASGI scope, and return the tenant.
+    async def authenticate(self, scope: Scope) -> None:
+        """Check who sent the request, and store the caller's tenant in the ASGI scope.
 
         The tenant is stored as soon as the caller is known. So the scope contains the tenant even if a later
         check fails, such as the check whether the caller may use this route.
@@ -101,7 +101,7 @@ class ApiKeyAuthenticator:
         self._warned_of_proxies = False
         self.usage = KeyUsageRecorder(deps.database.api_keys)
 
-    async def authenticate(self, scope: Scope) -> str:
+    async def authenticate(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         client: tuple[str, int] | None = scope.get("client")
         address = client[0] if client else ""
@@ -113,14 +113,12 @@ class ApiKeyAuthenticator:
             add_fields(tenant=identity.tenant, user=identity.user)
             await self._tenants.check(identity.tenant)
             scope[SCOPE_TENANT], scope[SCOPE_USER] = identity.tenant, identity.user
-            self._check_request(scope, identity.tenant, identity.scopes, "token")
-            return identity.tenant
+            return self._check_request(scope, identity.tenant, identity.scopes, "token")
         row = credential if isinstance(credential, ApiKeyRow) else await self.row_of(credential, address)
         add_fields(tenant=row.tenant, key_id=row.id)
         self.usage.record(row, self._clock())
         scope[SCOPE_TENANT], scope[SCOPE_KEY_ID] = row.tenant, row.id
         self._check_request(scope, row.tenant, row.scopes, "API key")
-        return row.tenant
 
     def _check_request(self, scope: Scope, tenant: str, scopes: Collection[str], credential: str) -> None:
         """Check that the scopes allow the route. If the request has a tenant header, check that it names
@@ -251,7 +249,7 @@ class TrustedHeaderAuthenticator:
         self._tenants = _EnabledTenants(tenants, monotonic, must_exist=False)
         self._settings = settings
 
-    async def authenticate(self, scope: Scope) -> str:
+    async def authenticate(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         tenant = tenant_from_headers(headers, self._settings)
         add_fields(tenant=tenant)
@@ -262,7 +260,6 @@ class TrustedHeaderAuthenticator:
             _check_scope(scopes_from_headers(headers, name), scope, f"The header {name}")
         else:
             _check_scope(DEFAULT_SCOPES, scope, "A caller without a header of scopes")
-        return tenant
 
 
 class _EnabledTenants:

@@ -53,7 +53,7 @@ class AuthenticationMiddleware:
             and not scope["path"].startswith(CALLBACK_PATH)
         ):
             try:
-                scope[SCOPE_TENANT] = await self._authenticator.authenticate(scope)
+                await self._authenticator.authenticate(scope)
             except ApiError as error:
                 self._count(error)
                 if SCOPE_TENANT in scope:  # the caller is known

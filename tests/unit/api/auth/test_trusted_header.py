@@ -156,7 +156,8 @@ async def test_of_too_many_tenants_the_one_that_was_found_enabled_longest_ago_is
     authenticator = authenticators.TrustedHeaderAuthenticator(tenants, api.settings, lambda: now)
     for tenant, seconds in (("a", 0), ("b", 0), ("a", 2), ("c", 2), ("a", 3), ("b", 3)):
         now = 1000.0 + seconds
-        assert await authenticator.authenticate(request_of(tenant)) == tenant
+        await authenticator.authenticate(scope := request_of(tenant))
+        assert scope[SCOPE_TENANT] == tenant
     assert tenants.names == ["a", "b", "a", "c", "b"]
 
 
