@@ -51,18 +51,15 @@ class IdempotencyKeys:
         self._tenant = tenant
         self._operation: Operation = operation
 
-    async def find(self, key: str | None, fingerprint: str) -> str | None:
+    async def find(self, key: str, fingerprint: str) -> str | None:
         """Return the stored result of the earlier request with this key, as JSON; None if there was none.
 
         Args:
-            key: the idempotency key; None if the request has no key, so that the result is None.
             fingerprint: digest of the request.
 
         Raises:
             ApiError: the key is stored with another digest, so it was used with another request (409).
         """
-        if key is None:
-            return None
         existing = await self._claims.find(self._tenant, self._operation, key, self._clock() - KEY_LIFETIME)
         return None if existing is None else _stored_result(existing, fingerprint)
 

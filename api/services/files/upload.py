@@ -7,7 +7,7 @@ a batch is compressed, it is stored decompressed, so that all other code reads p
 import logging
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_hex
@@ -116,13 +116,6 @@ class FileUpload:
         """
         if self._admission is not None:
             self._admission.check_storage(self.quota, max(self._bytes, least))
-
-    def reserve(self, deps: ApiDependencies) -> AbstractAsyncContextManager[None]:
-        """Return a context manager that counts the file towards the quota while its row is inserted.
-
-        Entering it raises ApiError if the quota is exhausted.
-        """
-        return QuotaChecks(deps, self.tenant).reserve(self._file_id, self._bytes, self.quota)
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
         """Process the next piece of the form. Write content of the file to storage with `writer`.
@@ -305,23 +298,17 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
     Raises:
         ApiError: the quota is exhausted (429), or the key was used with another request (409).
     """
-    key = upload.idempotency_key
+    key, checks = upload.idempotency_key, QuotaChecks(deps, upload.tenant)
     if key is None:
-        async with upload.reserve(deps):
+        async with checks.reserve(row.id, row.bytes, upload.quota):
             await deps.database.files.insert(row)
         return None
-    keys = IdempotencyKeys(deps, upload.tenant, "files")
-    stored = await keys.find(key, upload.fingerprint())
+    keys, fingerprint = IdempotencyKeys(deps, upload.tenant, "files"), upload.fingerprint()
+    stored = await keys.find(key, fingerprint)
     if stored is None:
-        checks = QuotaChecks(deps, upload.tenant)
+        admission = checks.storage_admission(row.id, row.bytes, upload.quota)
         async with checks.translated():
-            stored = await keys.claim(
-                key,
-                upload.fingerprint(),
-                row.model_dump_json(),
-                row,
-                admission=checks.storage_admission(row.id, row.bytes, upload.quota),
-            )
+            stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admission=admission)
     return None if stored is None else FileRow.model_validate_json(stored)
 
 
