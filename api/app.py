@@ -42,7 +42,8 @@ from batchwright.api.routes.batch_events import BatchEventRoutes
 from batchwright.api.routes.batches import BatchRoutes
 from batchwright.api.routes.callbacks import CallbackRoutes
 from batchwright.api.routes.calls.call_body import CallBodies
-from batchwright.api.routes.calls.flex import ChatRoutes, FlexCalls
+from batchwright.api.routes.calls.chat import ChatRoutes
+from batchwright.api.routes.calls.flex import FlexCalls
 from batchwright.api.routes.calls.interactive_passthrough import InteractiveForwarder, InteractiveRoutes
 from batchwright.api.routes.calls.queue_jobs import QueueRoutes
 from batchwright.api.routes.calls.responses import ResponseRoutes

@@ -23,11 +23,11 @@ from batchwright.api.routes.calls.call_body import (
 )
 from batchwright.api.routes.calls.flex import (
     FLEX,
-    AnswersAtOnce,
     FlexCalls,
     disconnected_response,
     failure_response,
 )
+from batchwright.api.routes.calls.interactive_passthrough import InteractiveForwarder
 from batchwright.api.routes.calls.response_format import echoed_fields, response_body
 from batchwright.api.schemas.json_body import json_body_spec, process_body
 from batchwright.api.services.calls.acceptance import HELD, CallRequest, Calls
@@ -65,7 +65,7 @@ class ResponseRoutes:
         bodies: CallBodies,
         calls: Calls,
         flex: FlexCalls,
-        interactive: AnswersAtOnce | None = None,
+        interactive: InteractiveForwarder | None = None,
     ) -> None:
         """Create the routes. If `interactive` is None, only calls that may wait are accepted: calls in the
         background or with the service tier `flex`.
