@@ -178,10 +178,7 @@ class Client:
             ClientError: the API has no event stream, the connection broke, or no data arrived for 35 s.
         """
         path = _batch_path(batch_id, _EVENTS)
-        with translated_errors(self.url), self._http.stream("GET", path, timeout=_EVENTS_TIMEOUT) as response:
-            if response.is_error:
-                response.read()
-                raise error_of(response, self.url)
+        with self.streamed(path, _EVENTS_TIMEOUT) as response:
             for line in response.iter_lines():
                 if line.startswith(_EVENT_DATA):
                     yield self._parsed(line.removeprefix(_EVENT_DATA), BatchObject)
@@ -248,9 +245,9 @@ class Client:
             yield response.iter_bytes()
 
     @contextmanager
-    def streamed(self, path: str) -> Generator[httpx.Response]:
+    def streamed(self, path: str, timeout: httpx.Timeout = _TIMEOUT) -> Generator[httpx.Response]:
         """Context manager that sends a GET request. It yields the response before its body is read."""
-        with translated_errors(self.url), self._http.stream("GET", path) as response:
+        with translated_errors(self.url), self._http.stream("GET", path, timeout=timeout) as response:
             if response.is_error:
                 response.read()
                 raise error_of(response, self.url)
@@ -276,13 +273,7 @@ class Client:
         if not in_input_order:
             query["order"] = "settled"
         path = _batch_path(batch_id, f"/x/results?{httpx.QueryParams(query)}")
-        with (
-            translated_errors(self.url),
-            self._http.stream("GET", path, timeout=_FOLLOW_TIMEOUT) as response,
-        ):
-            if response.is_error:
-                response.read()
-                raise error_of(response, self.url)
+        with self.streamed(path, _FOLLOW_TIMEOUT) as response:
             yield response.iter_bytes()
 
     def call(
