@@ -5,7 +5,6 @@ The order is the message that starts the workflow of a batch. It contains everyt
 
 import logging
 from datetime import datetime
-from functools import cached_property
 from typing import NamedTuple
 
 from batchwright.api.dependencies import ApiDependencies
@@ -87,12 +86,8 @@ class CreatedBatch(NamedTuple):
 
 class BatchCreator:
     def __init__(self, deps: ApiDependencies) -> None:
-        self._deps = deps
+        self._deps, self._webhooks = deps, Webhooks(deps)
         self._batches = deps.database.batches
-
-    @cached_property
-    def _webhooks(self) -> Webhooks:
-        return Webhooks(self._deps)
 
     async def create(self, creation: BatchCreate, tenant: str) -> CreatedBatch:
         """Create a batch and return it.
