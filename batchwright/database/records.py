@@ -1,6 +1,5 @@
 """Types of the rows that are read from the tables or written to the tables."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
 
@@ -171,40 +170,6 @@ class ModelChange(Message):
         return self.config is None and self.patch is None
 
 
-@dataclass(frozen=True)
-class LiveBatch:
-    """Counts and times of a batch that has not ended.
-
-    `status` is the status that users see. It is `cancelling` after a cancel request. If the batch is to start
-    later, `entered_at` is this future time.
-    """
-
-    tenant: str
-    id: str
-    status: BatchStatus
-    created_at: datetime  # or `start_at`, if the batch has one
-    deadline: datetime
-    entered_at: datetime  # when the batch entered its status
-    lines: int  # lines that ingestion left to the workers; 0 before ingestion has ended
-    settled: int  # how many of `lines` have a final result
-    in_progress_at: datetime | None  # end of ingestion
-
-
-@dataclass(frozen=True)
-class ModelBacklog:
-    """Number of lines of one batch and one model that still need a final result. The batch is in progress."""
-
-    tenant: str
-    batch_id: str
-    model: str
-    lines_left: int
-    deadline: datetime
-    priority: int
-    created_at: datetime  # or `start_at`, if the batch has one
-    is_paused: bool = False  # True if a user has paused the batch
-    held: HoldKind | None = None  # set if an operator has stopped the tenant or the model
-
-
 class Hold(NamedTuple):
     """Stop of a tenant or a model by an operator. From `held_at`, the lines of the tenant or model are not
     sent.
@@ -213,15 +178,6 @@ class Hold(NamedTuple):
     kind: HoldKind
     name: str
     held_at: datetime
-
-
-@dataclass(frozen=True)
-class ModelDeadline:
-    """Number of lines for one model, over all batches, that need a final result by the time `deadline`."""
-
-    model: str
-    deadline: datetime
-    lines: int
 
 
 class ServedModel(Message):

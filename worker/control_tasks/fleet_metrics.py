@@ -24,9 +24,8 @@ from batchwright.contracts.temporal_names import (
 )
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import LiveBatch, ModelDeadline
 from batchwright.database.tables.operations.consistency_checks import ConsistencyChecksTable
-from batchwright.database.tables.operations.fleet import LiveBatches
+from batchwright.database.tables.operations.fleet import LiveBatch, LiveBatches, ModelDeadline
 from batchwright.database.tables.operations.retention import RetentionTable
 from batchwright.rules.forecast.deadline_demand import (
     HORIZONS,

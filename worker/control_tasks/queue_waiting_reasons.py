@@ -18,8 +18,8 @@ from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.database import Database
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import ModelBacklog
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.operations.fleet import ModelBacklog
 from batchwright.rules.ids import safe_name
 from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.worker_stats import (

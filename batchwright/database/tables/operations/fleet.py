@@ -6,9 +6,51 @@ from typing import Protocol
 
 from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
+
+
+@dataclass(frozen=True)
+class LiveBatch:
+    """Counts and times of a batch that has not ended.
+
+    `status` is the status that users see. It is `cancelling` after a cancel request. If the batch is to start
+    later, `entered_at` is this future time.
+    """
+
+    tenant: str
+    id: str
+    status: BatchStatus
+    created_at: datetime  # or `start_at`, if the batch has one
+    deadline: datetime
+    entered_at: datetime  # when the batch entered its status
+    lines: int  # lines that ingestion left to the workers; 0 before ingestion has ended
+    settled: int  # how many of `lines` have a final result
+    in_progress_at: datetime | None  # end of ingestion
+
+
+@dataclass(frozen=True)
+class ModelBacklog:
+    """Number of lines of one batch and one model that still need a final result. The batch is in progress."""
+
+    tenant: str
+    batch_id: str
+    model: str
+    lines_left: int
+    deadline: datetime
+    priority: int
+    created_at: datetime  # or `start_at`, if the batch has one
+    is_paused: bool = False  # True if a user has paused the batch
+    held: HoldKind | None = None  # set if an operator has stopped the tenant or the model
+
+
+@dataclass(frozen=True)
+class ModelDeadline:
+    """Number of lines for one model, over all batches, that need a final result by the time `deadline`."""
+
+    model: str
+    deadline: datetime
+    lines: int
 
 
 class LiveBatches(Protocol):

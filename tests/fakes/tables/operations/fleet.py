@@ -4,10 +4,10 @@ from collections import Counter
 from datetime import datetime
 
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.records import BatchRow, LiveBatch, ModelBacklog, ModelDeadline
+from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.batch_records import add_reported
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
-from batchwright.database.tables.operations.fleet import LiveBatches
+from batchwright.database.tables.operations.fleet import LiveBatch, LiveBatches, ModelBacklog, ModelDeadline
 from batchwright.rules.batch_states import LIVE_STATES
 from tests.fakes.tables.rows import Rows, per_model, slices
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
-from batchwright.database.records import LiveBatch, ModelBacklog, ModelDeadline
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
+from batchwright.database.tables.operations.fleet import LiveBatch, ModelBacklog, ModelDeadline
 from tests.integration.database.rows import (
     START,
     a_running_batch,
