@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import conflict
 from batchwright.api.services.batches.creation import BatchCreator
+from batchwright.api.services.batches.failed_lines import copy_lines
 from batchwright.api.services.batches.rerun import RerunBuilder
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
@@ -86,10 +87,10 @@ class DeadLetterRetries:
         parameters = self._builder.parameters(row, fields, key_id="")  # requested by an operator
         await QuotaChecks(self._deps, tenant).check_live_batches()
 
-        async def wanted() -> bytes:
-            return b"".join(request_digest(id) for id in ids)
-
-        file = await self._builder.copy_input(row, wanted)
+        source = await self._builder.file_of(row, row.order.input_file_id, "retry")
+        digests = b"".join(map(request_digest, ids))
+        async with self._builder.reading(row, source):
+            file = await copy_lines(row, digests, source, self._deps)
         order = await self._builder.order(row, parameters.model_copy(update={"input_file_id": file.id}))
         order = order.model_copy(update={"origin": SourceBatch(batch_id=batch_id, kind=RerunKind.RETRY)})
 

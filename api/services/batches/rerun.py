@@ -3,9 +3,10 @@ result.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict
@@ -43,6 +44,13 @@ _WAIT_SECONDS = 60.0
 _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwright.files_pending` is false."
 
 
+class _NewBatch(NamedTuple):
+    """Order of a new batch, and the row of its new input, which is not inserted yet; None if it has none."""
+
+    order: BatchOrder
+    file: FileRow | None = None
+
+
 class BatchReruns:
     """Creates batches that retry or resume an ended batch. Each batch can be retried once and resumed once.
 
@@ -77,31 +85,26 @@ class BatchReruns:
             raise conflict(f"Cannot retry a batch with status '{row.status}': wait until it has ended.")
         if row.files_pending:
             raise conflict(f"Cannot retry batch '{row.order.batch_id}': {_FILES_PENDING}")
-
-        async def build(parameters: BatchTemplate) -> tuple[BatchOrder, FileRow | None]:
-            if row.error_file_id is None:
-                reason = "no line of it failed" if row.output_file_id else "it has no files"
-                raise conflict(f"Cannot retry batch '{row.order.batch_id}': {reason}.")
-            error = await self._builder.file_of(row, row.error_file_id, "retry")
-            lines = 0
-
-            async def wanted() -> bytes:
-                nonlocal lines
-                try:
-                    digests = await self._failed_lines(row, error, codes)
-                except ObjectMissing:
-                    await self._builder.file_of(row, error.id, "retry")  # 409 if it was deleted meanwhile
-                    raise
-                lines = len(digests) // DIGEST_BYTES
-                return digests
-
-            file = await self._builder.copy_input(row, wanted)
-            requests = lines if row.order.policy.message_requests else 0
-            changed = {"input_file_id": file.id, "message_requests": requests}
-            return await self._builder.order(row, parameters.model_copy(update=changed)), file
-
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RETRY, codes=codes)
-        return await self._rerun(row, origin, fields, key_id, build)
+        return await self._rerun(row, origin, fields, key_id, partial(self._retry, row, codes))
+
+    async def _retry(self, row: BatchRow, codes: list[str], template: BatchTemplate) -> _NewBatch:
+        """Copy the failed lines of an ended batch to a new input, and build the order of a batch with it.
+
+        Raises:
+            ApiError: no line failed (409), or a file of the batch is deleted (409), lost or damaged (500).
+        """
+        if row.error_file_id is None:
+            reason = "no line of it failed" if row.output_file_id else "it has no files"
+            raise conflict(f"Cannot retry batch '{row.order.batch_id}': {reason}.")
+        error = await self._builder.file_of(row, row.error_file_id, "retry")
+        source = await self._builder.file_of(row, row.order.input_file_id, "retry")
+        async with self._builder.reading(row, error, source):
+            digests = await self._failed_lines(row, error, codes)
+            file = await copy_lines(row, digests, source, self._deps)
+        requests = len(digests) // DIGEST_BYTES if row.order.policy.message_requests else 0
+        changed = {"input_file_id": file.id, "message_requests": requests}
+        return _NewBatch(await self._builder.order(row, template.model_copy(update=changed)), file)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
         """Return digests that identify failed lines in an error file. Each has 16 bytes, and all are joined.
@@ -136,23 +139,26 @@ class BatchReruns:
         Raises:
             ApiError: the batch cannot be resumed, a field is not valid, or a quota is exhausted.
         """
-
         reject_unknown(fields, RerunBody.model_fields)
-
-        async def build(parameters: BatchTemplate) -> tuple[BatchOrder, FileRow | None]:
-            if refused := resume_refusal(row):
-                raise conflict(f"Cannot resume a batch with status '{row.status}': {refused}")
-            for file_id in (row.order.input_file_id, row.output_file_id, row.error_file_id):
-                if file_id is not None:
-                    await self._builder.file_of(row, file_id, "resume")
-            kept_until = row.results_kept_until
-            if kept_until is not None and kept_until <= self._deps.clock():
-                raise _results_gone(row, f"were kept until {kept_until:%Y-%m-%d %H:%M} UTC")
-            changed = {"message_requests": row.order.policy.message_requests}
-            return await self._builder.order(row, parameters.model_copy(update=changed)), None
-
         origin = SourceBatch(batch_id=row.order.batch_id, kind=RerunKind.RESUME)
-        return await self._rerun(row, origin, fields, key_id, build)
+        return await self._rerun(row, origin, fields, key_id, partial(self._resumption, row))
+
+    async def _resumption(self, row: BatchRow, template: BatchTemplate) -> _NewBatch:
+        """Build the order of a batch that sends the lines without a result of an ended batch.
+
+        Raises:
+            ApiError: the batch cannot be resumed, or its results or files are no longer kept (409).
+        """
+        if refused := resume_refusal(row):
+            raise conflict(f"Cannot resume a batch with status '{row.status}': {refused}")
+        for file_id in (row.order.input_file_id, row.output_file_id, row.error_file_id):
+            if file_id is not None:
+                await self._builder.file_of(row, file_id, "resume")
+        kept_until = row.results_kept_until
+        if kept_until is not None and kept_until <= self._deps.clock():
+            raise _results_gone(row, f"were kept until {kept_until:%Y-%m-%d %H:%M} UTC")
+        changed = {"message_requests": row.order.policy.message_requests}
+        return _NewBatch(await self._builder.order(row, template.model_copy(update=changed)))
 
     async def _rerun(
         self,
@@ -160,7 +166,7 @@ class BatchReruns:
         origin: SourceBatch,
         fields: Mapping[str, object],
         key_id: str,
-        build: Callable[[BatchTemplate], Awaitable[tuple[BatchOrder, FileRow | None]]],
+        build: Callable[[BatchTemplate], Awaitable[_NewBatch]],
     ) -> BatchRow:
         table, tenant = self._deps.database.reruns, row.order.tenant
         order = await table.find(tenant, origin)
@@ -186,7 +192,7 @@ class BatchReruns:
         row: BatchRow,
         origin: SourceBatch,
         parameters: BatchTemplate,
-        build: Callable[[BatchTemplate], Awaitable[tuple[BatchOrder, FileRow | None]]],
+        build: Callable[[BatchTemplate], Awaitable[_NewBatch]],
     ) -> BatchOrder:
         """Build a new batch for these lines, and claim the lines for it. Return its order.
 
@@ -302,24 +308,18 @@ class RerunBuilder:
             )
         return file
 
-    async def copy_input(self, row: BatchRow, wanted: Callable[[], Awaitable[bytes]]) -> FileRow:
-        """Copy selected lines of the batch's input to a new object in storage. Return a row for this new
-        file.
-
-        The caller must insert the row into the database.
-
-        Args:
-            wanted: function that returns digests that identify the selected lines, as `failed_line_digests`
-                returns them.
+    @asynccontextmanager
+    async def reading(self, row: BatchRow, *files: FileRow) -> AsyncGenerator[None]:
+        """Context manager for code that reads files of the batch in order to retry lines.
 
         Raises:
-            ApiError: the input was deleted, or a file of the batch is lost or damaged.
+            ApiError: a file was deleted in the meantime (409), or a file is lost or damaged (500).
         """
-        source = await self.file_of(row, row.order.input_file_id, "retry")
         try:
-            return await copy_lines(row, await wanted(), source, self._deps)
+            yield
         except (ObjectMissing, InputMismatch, ResultDamaged) as problem:
-            await self.file_of(row, source.id, "retry")  # 409 if it was deleted meanwhile
+            for file in files:
+                await self.file_of(row, file.id, "retry")
             logger.error("files of a batch cannot be read", extra={"error": str(problem)})
             message = f"The files of batch '{row.order.batch_id}' are lost or damaged."
             raise ApiError(500, message, code="content_missing") from problem
