@@ -1,12 +1,59 @@
-"""Sorts the test files: files with real servers and processes and files with slow tests come first, then all
-others.
+"""Sorts the test files, and distributes them to the processes of pytest-xdist.
 
-pytest-xdist distributes files in this order. Tests with a server mostly wait, so other tests use the
-processor meanwhile. If they came last, they would still run while other workers have nothing to do. Slow
-tests without a server are simulations. They use the processor while tests with a server wait.
+Tests with servers and processes of their own mostly wait. They would leave the processor idle if they all ran
+at once, and would run alone at the end if they came last. So all processes but one take the files with such
+tests first, and one takes the other files meanwhile. Afterwards all take the other files.
 """
 
+import re
+from collections.abc import Iterator
+
 import pytest
+from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
+from xdist.scheduler import LoadFileScheduling, Scheduling  # pyright: ignore[reportMissingTypeStubs]
+from xdist.workermanage import WorkerController  # pyright: ignore[reportMissingTypeStubs]
+
+# One process runs all files with the shared stack of `tests/e2e`, which takes seven seconds of CPU to start.
+# Those with slow tests are not listed: there are too many for one process.
+WITH_SHARED_STACK = {
+    f"tests/e2e/{file}.py"
+    for file in (
+        "failures/test_outage",
+        "failures/test_survival",
+        "failures/test_webhooks",
+        "features/test_batches",
+        "features/test_calls",
+        "features/test_folder",
+        "features/test_live_results",
+    )
+}
+_WAITING = re.compile(r"shared stack|tests/(?!unit/|activities/|replay/|integration/database/)")
+
+
+class FileScheduling(LoadFileScheduling):
+    """Gives each process whole files, and one process all files with the shared stack."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "shared stack" if file in WITH_SHARED_STACK else file
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Choose the next file of the process: the first that waits, or the first that does not."""
+        others = (other for other in self.nodes if other != node)
+        waiting = sum(any(map(_WAITING.match, self._open_files(other))) for other in others)
+        wanted = waiting < len(self.nodes) - 1
+        found = (file for file in self.workqueue if bool(_WAITING.match(file)) is wanted)
+        self.workqueue.move_to_end(next(found, next(iter(self.workqueue))), last=False)
+        super()._assign_work_unit(node)
+
+    def _open_files(self, node: WorkerController) -> Iterator[str]:
+        """Yield the files of which the process has not run all tests yet."""
+        return (file for file, tests in self.assigned_work[node].items() if not all(tests.values()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

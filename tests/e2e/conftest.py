@@ -15,6 +15,7 @@ def shared_stack() -> Iterator[Stack]:
         "2",
         BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS="60",
         BATCHWRIGHT_INTERACTIVE_PASSTHROUGH="true",
+        BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS='["127.0.0.0/8"]',
     ) as stack:
         yield stack
 

@@ -1,26 +1,19 @@
 """Webhooks on a whole stack: every event arrives at least once, even if the worker is killed in between."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from batchwright.contracts.api_objects.webhooks import DeliveryPage, WebhookObject
 from tests.clients import http_client
 from tests.e2e.batches import CHAT, chat_lines, ended, until
-from tests.e2e.stack import MODELS, Stack, dev
+from tests.e2e.stack import MODELS, Stack
 from tests.fakes.webhook_receiver import receiving
 
 pytestmark = pytest.mark.e2e
 
 WEBHOOKS = "/v1/x/webhooks"
 EVENTS = {"batch.in_progress", "batch.completed"}
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    with dev(BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS='["127.0.0.0/8"]') as stack:
-        yield stack
 
 
 async def test_events_arrive_although_the_worker_is_killed_while_a_delivery_is_pending(stack: Stack) -> None:

@@ -1,0 +1,58 @@
+"""Which process of a test run gets which test files."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.file_order import WITH_SHARED_STACK
+
+ROOT = Path(__file__).parents[3]
+_PLUGINS = ("--disable-plugin-autoload", "-p", "xdist.plugin", "-p", "tests.file_order")
+_TEST = """
+import os
+import time
+from pathlib import Path
+
+def test_one():
+    end = time.monotonic() + 60
+    while {waits} and len(list(Path({ran!r}).glob("unit*"))) < 24:
+        assert time.monotonic() < end, "the other files do not run meanwhile"
+        time.sleep(0.01)
+    (Path({ran!r}) / {name!r}).with_suffix(f".{{time.monotonic_ns()}}").write_text(
+        os.environ["PYTEST_XDIST_WORKER"]
+    )
+
+test_two = test_three = test_one  # a process gets its next file when two tests are left
+"""
+
+
+def test_all_files_with_the_shared_stack_are_listed_unless_they_are_slow() -> None:
+    found = {
+        str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "tests/e2e").rglob("test_*.py")
+    }
+    assert {
+        name
+        for name, text in found.items()
+        if re.search(r"\bstack: Stack\b", text)
+        and "pytest.mark.slow" not in text
+        and not re.search(r"^(async )?def stack\(", text, re.MULTILINE)
+    } == WITH_SHARED_STACK
+
+
+def test_one_process_has_the_shared_stack_and_one_runs_other_files_while_tests_wait(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    ran.mkdir()
+    waiting = {**dict.fromkeys(WITH_SHARED_STACK, "shared"), "tests/integration/test_one.py": "integration"}
+    units = {f"tests/unit/test_{number}.py": f"unit{number}" for number in range(8)}
+    for file, name in (waiting | units).items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(_TEST.format(ran=str(ran), name=name, waits=file in waiting))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--import-mode=importlib"]
+    subprocess.run([*command, *_PLUGINS, "--rootdir", str(tmp_path), str(tmp_path)], check=True, cwd=ROOT)
+    by = {name: [path.read_text() for path in ran.glob(f"{name}*")] for name in ("shared", "unit")}
+    assert {name: (len(each), len(set(each))) for name, each in by.items()} == {
+        "shared": (3 * len(WITH_SHARED_STACK), 1),
+        "unit": (24, 1),
+    }
