@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -33,34 +33,38 @@ class Renderer:
         static = {name: f"/ui/static/{name}?v={digest}" for name, digest in digests.items()}
         self._clock = clock
         self._fixed = {"has_pages": has_pages, "link": link, "static": static, "view": batch_view}
-        self._environment = Environment(
-            loader=FileSystemLoader(Path(__file__).parent / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._environment.filters |= {
-            "time": time_element,
-            "number": "{:,}".format,
-            "size": partial(do_filesizeformat, binary=True),
-            "duration": duration_text,
-            "money": money_text,
-            "json": json_text,
-            "schema": schema_text,
-            "code": code_text,
-            "words": lambda text: str(text).replace("_", " "),
-        }
-        macros = self._environment.get_template("macros.html").make_module({"link": link})
-        self._environment.globals.update(
-            {name: macro for name, macro in vars(macros).items() if name[0] != "_"}
-        )
 
     def render(self, template: str, context: Mapping[str, object]) -> bytes:
         """Render a template and return UTF-8. Characters that UTF-8 cannot represent are replaced."""
         own = {**self._fixed, "now": self._clock().timestamp()}
-        return self._environment.get_template(template).render({**context, **own}).encode(errors="replace")
+        return _environment().get_template(template).render({**context, **own}).encode(errors="replace")
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates, which take long to compile: once in a process."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "time": time_element,
+        "number": "{:,}".format,
+        "size": partial(do_filesizeformat, binary=True),
+        "duration": duration_text,
+        "money": money_text,
+        "json": json_text,
+        "schema": schema_text,
+        "code": code_text,
+        "words": lambda text: str(text).replace("_", " "),
+    }
+    macros = environment.get_template("macros.html").make_module({"link": link})
+    environment.globals.update({name: macro for name, macro in vars(macros).items() if name[0] != "_"})
+    return environment
 
 
 def link(path: str, **query: object) -> str:
