@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit
 from tests.e2e.stack import MODELS, dev
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
 async def test_a_stack_that_is_stopped_and_started_continues_its_batches(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_the_demo_completes_and_prints_where_everything_is(tmp_path: Path) -> No
     assert not (folder / "stack" / "dev.json").exists()
 
 
+@pytest.mark.slow
 def test_the_demo_prints_one_json_line_for_programs(tmp_path: Path) -> None:
     done = demo(tmp_path, "--json")
     result = DemoResult.model_validate_json(done.stdout)

@@ -53,6 +53,17 @@ def running(tmp_path_factory: pytest.TempPathFactory, standins: Path) -> Generat
     assert dev.stop(signal.SIGTERM) == 0
 
 
+@pytest.fixture(scope="module")
+def unusual(tmp_path_factory: pytest.TempPathFactory, standins: Path) -> Generator[Dev]:
+    """A running `dev` with a real backend, in a directory with an unusual name."""
+    parent = tmp_path_factory.mktemp("unusual") / "no 1#a"
+    parent.mkdir()
+    dev = Dev(parent / "50%41? ü", standins, "--backend", "http://127.0.0.1:9/v1")
+    dev.ready()
+    yield dev
+    dev.stop()
+
+
 def ended_with(dev: Dev) -> tuple[int, str, str]:
     assert dev.process.stdout is not None
     return dev.process.wait(240), dev.process.stdout.read(), dev.output().strip()
@@ -122,17 +133,37 @@ def test_every_killed_process_is_restarted_at_the_same_address(running: Dev) -> 
     assert after == before.model_copy(update={"pids": after.pids})
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_everything(start_dev: StartDev, number: signal.Signals) -> None:
+def test_all_state_is_in_its_directory_even_if_its_name_is_unusual(unusual: Dev) -> None:
+    assert (unusual.data / "temporal.db").exists()
+    around = unusual.data.parent.parent
+    assert [path.name for path in around.iterdir() if path.name.startswith("no")] == ["no 1#a"]
+
+
+def test_a_real_backend_replaces_the_simulator(unusual: Dev) -> None:
+    info = unusual.printed
+    assert (info.simulator, info.pids.simulator) == (None, None)
+    environment = psutil.Process(info.pids.worker[0]).environ()
+    assert environment["BATCHWRIGHT_BACKENDS"] == '["http://127.0.0.1:9"]'
+
+
+def test_an_interrupt_stops_everything(unusual: Dev) -> None:  # the last test that needs it
+    check_stop(unusual, signal.SIGINT)
+
+
+def test_a_hangup_stops_everything(start_dev: StartDev) -> None:
     dev = start_dev()
-    info = dev.ready()
+    dev.ready()
+    check_stop(dev, signal.SIGHUP)
+
+
+def check_stop(dev: Dev, number: signal.Signals) -> None:
     assert dev.stop(number) == 0
-    assert not any(alive(pid) for pid in pids(info))
+    assert not any(alive(pid) for pid in pids(dev.printed))
     assert not (dev.data / "dev.json").exists()
-    assert [line.split()[:2] for line in dev.output().splitlines()[-3:]] == [
+    assert [line.split()[:2] for line in dev.output().replace(",", "").splitlines()[-3:]] == [
         ["Stopping", "all"],
         ["Stopping", "API"],
-        ["Stopping", "PostgreSQL,"],
+        ["Stopping", "PostgreSQL"],
     ]
 
 
@@ -178,17 +209,6 @@ def test_an_invalid_directory_is_named(start_dev: StartDev, tmp_path: Path) -> N
     assert error_output.splitlines()[-1].endswith("Choose another directory with --data.")
 
 
-def test_all_state_is_in_its_directory_even_if_its_name_is_unusual(
-    start_dev: StartDev, tmp_path: Path
-) -> None:
-    parent = tmp_path / "no 1#a"
-    parent.mkdir()
-    dev = start_dev(data=parent / "50%41? ü")
-    dev.ready()
-    assert (dev.data / "temporal.db").exists()
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("no")] == ["no 1#a"]
-
-
 def test_a_wrong_setting_is_refused_before_anything_starts(
     start_dev: StartDev, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,10 +246,3 @@ def test_a_process_that_dies_repeatedly_is_shown_with_its_last_log_lines(
     os.kill(dev.ready().pids.api[0], signal.SIGKILL)
     until(lambda: "api keeps ending" in dev.output() and "the reason" in dev.output())
     assert alive(dev.now.pids.worker[0])
-
-
-def test_a_real_backend_replaces_the_simulator(start_dev: StartDev) -> None:
-    info = start_dev("--backend", "http://127.0.0.1:9/v1").ready()
-    assert (info.simulator, info.pids.simulator) == (None, None)
-    environment = psutil.Process(info.pids.worker[0]).environ()
-    assert environment["BATCHWRIGHT_BACKENDS"] == '["http://127.0.0.1:9"]'

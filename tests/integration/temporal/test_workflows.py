@@ -55,6 +55,7 @@ async def test_a_long_batch_continues_as_new_on_a_real_server(server: WorkflowEn
     assert sorted(request.number for request in fixture.execution.requests) == list(range(60))
 
 
+@pytest.mark.slow
 async def test_hundreds_of_pauses_and_resumes_leave_the_history_of_a_batch_short(
     server: WorkflowEnvironment,
 ) -> None:
