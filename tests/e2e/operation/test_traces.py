@@ -189,7 +189,7 @@ async def test_the_span_of_a_failed_request_has_the_error(traced: Traced) -> Non
         await until(has_failed)
         await traced.stack.heal()
         await ended(client, batch.id)
-        root = await traced.root(batch.id, slices=2)
+        root = await traced.root(batch.id, slices=4)
     failed = [span for span in traced.trace_of(root) if span.name == f"POST {CHAT}" and span.has_failed]
     assert {span.attributes["http.response.status_code"] for span in failed} == {500}
     assert {span.attributes["gen_ai.request.model"] for span in failed} == {MODELS[1]}
