@@ -48,7 +48,7 @@ async def keys(api: ApiFixture, tenant: str, count: int) -> list[str]:
 async def test_an_organization_is_created_shown_with_the_usage_of_its_tenants_and_deleted() -> None:
     async with open_api() as api:
         spent = [DailyUsage("blue", "", 30), DailyUsage("red", "key", 5), DailyUsage("free", "", 900)]
-        await api.database.quotas.publish_usage("w", datetime.now(UTC).date(), spent)
+        await publish_usage(api.database.quotas, "w", *spent)
         created = read(await put(api, ACME, tokens_per_day=90, members=["red", "blue"]), BudgetGroupObject)
         assert (created.kind, created.tenant, created.name) == (GroupKind.ORGANIZATION, None, "acme")
         assert (created.tokens_per_day, created.tokens_used, created.members) == (90, 35, ["blue", "red"])
@@ -72,7 +72,7 @@ async def test_a_team_or_user_is_created_shown_with_the_usage_of_its_keys_and_de
             DailyUsage("blue", other, 900),
             DailyUsage("blue", "", 7),
         ]
-        await api.database.quotas.publish_usage("w", datetime.now(UTC).date(), spent)
+        await publish_usage(api.database.quotas, "w", *spent)
         path = f"{kind}/alice?tenant=blue"
         created = read(await put(api, path, tokens_per_day=90, members=[one, two]), BudgetGroupObject)
         assert (created.kind, created.tenant, created.name) == (kind, "blue", "alice")
@@ -122,7 +122,7 @@ async def test_a_field_that_is_not_sent_stays_and_members_replace_all_tenants() 
 async def test_the_budget_of_cost_is_exact_and_stays_if_it_is_not_sent() -> None:
     async with open_api() as api:
         spent = [DailyUsage("blue", "", 30, 1), DailyUsage("red", "key", 5, 10**12)]
-        await api.database.quotas.publish_usage("w", datetime.now(UTC).date(), spent)
+        await publish_usage(api.database.quotas, "w", *spent)
         await put(api, ACME, tokens_per_day=90, cost_per_day="2.500", members=["blue", "red"])
         for body in ({}, {"tokens_per_day": 80}):
             found = read(await put(api, ACME, **body), BudgetGroupObject)

@@ -199,9 +199,14 @@ class Fixture:
         return await self.database.workers.interactive_load(MINUTE)
 
     async def used_tokens(self) -> int:
+        """Return the tokens of all published usage, also if midnight has passed since."""
         await self.calls.publish()
         today = datetime.now(UTC).date()
-        return sum(row.tokens for row in await self.database.quotas.usage_of_others("me", today))
+        days = [
+            await self.database.quotas.usage_of_others("me", day)
+            for day in (today - timedelta(days=1), today)
+        ]
+        return sum(row.tokens for rows in days for row in rows)
 
 
 async def streamed(api: Fixture, **how: Any) -> list[str]:
