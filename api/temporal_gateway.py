@@ -45,8 +45,12 @@ class RunMissing(Exception):
 class TemporalGateway(Protocol):
     schedules: BatchSchedules
 
-    async def start(self, order: BatchOrder) -> None:
-        """Start the workflow of the batch. If the workflow was already started, nothing happens."""
+    async def start(self, order: BatchOrder) -> bool:
+        """Start the workflow of the batch, and return True.
+
+        If the workflow was already started, perhaps with another order, nothing happens, and the result is
+        False.
+        """
         ...
 
     async def cancel(self, batch_id: str) -> None: ...
@@ -107,10 +111,10 @@ class TemporalClientGateway(TemporalGateway):
         self._is_set_up = False
         self.schedules = TemporalBatchSchedules(client, settings)
 
-    async def start(self, order: BatchOrder) -> None:
+    async def start(self, order: BatchOrder) -> bool:
         async with self._translated(order.batch_id):
             if not await start_batch(self._client, order):
-                return
+                return False
         fields = {
             "batch_id": order.batch_id,
             "file_id": order.input_file_id,
@@ -118,6 +122,7 @@ class TemporalClientGateway(TemporalGateway):
             "window": order.completion_window,
         }
         logger.info("batch created", extra=fields)
+        return True
 
     async def cancel(self, batch_id: str) -> None:
         await self._signal(batch_id, "cancel")

@@ -23,8 +23,7 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 async def start_batch(client: Client, order: BatchOrder) -> bool:
     """Start the workflow of the batch that `order` describes, unless it was started before.
 
-    Return True if the workflow runs now, False if it has already ended. Raises RPCError if a call to Temporal
-    fails.
+    Return True if this call has started it. Raises RPCError if a call to Temporal fails.
     """
     try:
         await client.start_workflow(
@@ -32,7 +31,7 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
             order,
             id=order.batch_id,
             task_queue=temporal_names.CONTROL_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             execution_timeout=order.longest_run,
             static_summary=order.summary,

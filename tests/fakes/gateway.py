@@ -31,9 +31,9 @@ class MemoryGateway(TemporalGateway):
         self.failing: Exception | None = None
         self.schedules: BatchSchedules = schedules or MemoryBatchSchedules()
 
-    async def start(self, order: BatchOrder) -> None:
+    async def start(self, order: BatchOrder) -> bool:
         self._enter()
-        self.orders.setdefault(order.batch_id, order)
+        return self.orders.setdefault(order.batch_id, order) is order
 
     async def cancel(self, batch_id: str) -> None:
         self._signal(batch_id, "cancel")

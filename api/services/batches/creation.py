@@ -108,8 +108,9 @@ class BatchCreator:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
         If the first call was interrupted before the batch started, a repeated call starts the batch, if the
-        quota still allows it. The batch is always returned with the status `validating`. A repeated call also
-        returns the webhook endpoint that the first call has created.
+        quota still allows it. Its completion window then counts from the repeated call. The batch is always
+        returned with the status `validating`. A repeated call also returns the webhook endpoint that the
+        first call has created.
 
         Args:
             key: the idempotency key.
@@ -130,10 +131,10 @@ class BatchCreator:
                 stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
             if stored is None:
                 webhook = await self._create_webhook(creation, order)
-                await self.start(order)
-                return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
+                return CreatedBatch(_as_created(order, await self.start(order)), webhook)
         order = BatchOrder.model_validate_json(stored)
-        if await self._batches.get(tenant, order.batch_id) is not None:
+        row = await self._batches.get(tenant, order.batch_id)
+        if row is not None:
             webhook = None if creation.webhook is None else await self._webhooks.find_for_batch(order)
         else:
             if await self._deps.database.batch_deletions.is_deleted(tenant, order.batch_id):
@@ -142,11 +143,10 @@ class BatchCreator:
                     "Use another key to create a new batch.",
                     param="Idempotency-Key",
                 )
-            # The admission that came with the key may have ended since.
-            await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
-            webhook = await self._create_webhook(creation, order)
-            await self.start(order)
-        return CreatedBatch(BatchRow(order=order, status=BatchStatus.VALIDATING), webhook)
+            restarted = await self._order_to_restart(order)
+            webhook = await self._create_webhook(creation, restarted)
+            row = await self.start(restarted)
+        return CreatedBatch(_as_created(order, row), webhook)
 
     async def build_order(
         self, template: BatchTemplate, tenant: str, start_at: datetime | None = None
@@ -176,14 +176,16 @@ class BatchCreator:
         """Start the workflow of a new batch, insert the batch's row, and return the row.
 
         Call this only after the quota check has admitted the batch. If the database does not respond, the
-        row is inserted later: by the workflow, or when the batch is read.
+        row is inserted later: by the workflow, or when the batch is read. If another call has started the
+        workflow with another order, the row has that order.
 
         Raises:
             TemporalUnavailable: the workflow was not started. The batch no longer counts towards the quota.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
-            await self._deps.temporal.start(order)
+            if not await self._deps.temporal.start(order):
+                order = await self._deps.temporal.running_order(order.batch_id) or order
         except TemporalUnavailable:
             await QuotaChecks(self._deps, order.tenant).release(order.batch_id)
             raise
@@ -197,17 +199,37 @@ class BatchCreator:
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
         """Return the row of the batch. If it has no row yet, start the batch with `start`.
 
-        The batch is first counted towards the tenant's quota again, because an earlier admission may have
-        ended.
+        The completion window of a batch that is started counts from now.
 
         Raises:
             ApiError: the batch has no row, and the tenant has too many live batches (429).
+            ResultsGone: the batch has no row and is a resumption, and the results of the ended batch are no
+                longer kept.
         """
         row = await self._batches.get(order.tenant, order.batch_id)
-        if row is None:
-            await QuotaChecks(self._deps, order.tenant).admit_batch(order.batch_id)
-            row = await self.start(order)
-        return row
+        return await self.start(await self._order_to_restart(order)) if row is None else row
+
+    async def _order_to_restart(self, order: BatchOrder) -> BatchOrder:
+        """Return the order with which to start a batch that an earlier call has stored but not started.
+
+        The batch is counted towards the tenant's quota again, because an earlier admission may have ended.
+
+        Raises:
+            ApiError, ResultsGone: as in `start_unless_there`.
+            TemporalUnavailable: Temporal does not respond. The batch no longer counts towards the quota.
+        """
+        checks = QuotaChecks(self._deps, order.tenant)
+        try:  # the batch may run: its row is inserted late if the database did not respond
+            running = await self._deps.temporal.running_order(order.batch_id)
+        except TemporalUnavailable:
+            await checks.release(order.batch_id)
+            raise
+        if running is not None:
+            return running
+        order = order.started_later(self._deps.clock())
+        await self._deps.database.reruns.keep_results(order)
+        await checks.admit_batch(order.batch_id)
+        return order
 
     async def _checked_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
         """Check a request, and build the order of the new batch.
@@ -240,3 +262,14 @@ class BatchCreator:
         if creation.webhook is None:
             return None
         return await self._webhooks.create_for_batch(creation.webhook, order)
+
+
+def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:
+    """Return the row that a new batch has, from its order and the times with which it has really started."""
+    started = row.order
+    times = {
+        "created_at": started.created_at,
+        "start_at": started.start_at,
+        "deadline": started.deadline,
+    }
+    return BatchRow(order=order.model_copy(update=times), status=BatchStatus.VALIDATING)

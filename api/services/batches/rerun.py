@@ -185,7 +185,10 @@ class BatchReruns:
                 f"Cannot retry batch '{row.order.batch_id}' again: '{order.batch_id}' retries its lines "
                 f"{lines}. Repeat the call with the same codes to get that batch."
             )
-        return await self._creator.start_unless_there(order)
+        try:
+            return await self._creator.start_unless_there(order)
+        except ResultsGone:
+            raise _results_gone(row, "are no longer kept") from None
 
     async def _claimed_order(
         self,

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Self
 
 from batchwright.contracts.calls import RollingBatch
 from batchwright.contracts.message import Message
@@ -107,6 +108,15 @@ class BatchOrder(Message):
     def starts_at(self) -> datetime:
         """Time from which the completion window counts."""
         return self.start_at or self.created_at
+
+    def started_later(self, at: datetime) -> Self:
+        """Return the order of the same batch for a start at the time `at`, with its whole completion window.
+
+        If `start_at` is still to come, the window continues to count from there.
+        """
+        starts_at = max(self.start_at, at) if self.start_at else None
+        deadline = (starts_at or at) + (self.deadline - self.starts_at)
+        return self.model_copy(update={"created_at": at, "start_at": starts_at, "deadline": deadline})
 
     @property
     def summary(self) -> str:

@@ -21,3 +21,9 @@ SELECT id FROM batches WHERE tenant = $1 AND id = $2
 -- The results that the new batch reuses are kept until its deadline.
 UPDATE batches SET results_kept_until = greatest(results_kept_until, $3)
 WHERE tenant = $1 AND id = $2 AND results_kept_until IS NOT NULL
+
+-- name: keep_if_kept
+-- A batch without `results_kept_until` keeps its results in its files.
+UPDATE batches SET results_kept_until = CASE WHEN results_kept_until IS NOT NULL THEN greatest(results_kept_until, $3) END
+WHERE tenant = $1 AND id = $2 AND (results_kept_until IS NULL OR results_kept_until > clock_timestamp())
+RETURNING id

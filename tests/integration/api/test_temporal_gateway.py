@@ -99,11 +99,11 @@ async def test_a_second_start_changes_nothing_even_after_the_end(
     client: Client, gateway: TemporalClientGateway
 ) -> None:
     order = an_order()
-    await gateway.start(order)
+    assert await gateway.start(order)
     first = (await run_of(client, order).describe()).run_id
-    await gateway.start(order)
+    assert not await gateway.start(order)
     await run_of(client, order).terminate()
-    await gateway.start(order)
+    assert not await gateway.start(order)
     assert (await run_of(client, order).describe()).run_id == first
 
 

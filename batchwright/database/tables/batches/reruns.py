@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchwright.contracts.temporal_payloads.batch import BatchOrder, SourceBatch
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.errors import ResultsGone, UnknownBatch
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import FileRow
@@ -49,6 +49,15 @@ class RerunsTable(Protocol):
         """
         ...
 
+    async def keep_results(self, order: BatchOrder) -> None:
+        """Keep the results that a resumption takes over until the deadline of `order`. For a batch that is no
+        resumption, do nothing.
+
+        Raises:
+            ResultsGone: the results of the ended batch are no longer kept.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class RerunQueries:
@@ -56,6 +65,7 @@ class RerunQueries:
     claim: str
     exists: str
     keep_longer: str
+    keep_if_kept: str
 
 
 class PostgresReruns(RerunsTable):
@@ -100,3 +110,11 @@ class PostgresReruns(RerunsTable):
                 found = await session.fetchrow(self._sql.exists, order.tenant, origin.batch_id)
                 raise UnknownBatch(origin.batch_id) if found is None else ResultsGone(origin.batch_id)
             return BatchOrder.model_validate_json(row["made"])
+
+    async def keep_results(self, order: BatchOrder) -> None:
+        origin = order.origin
+        if origin is None or origin.kind is not RerunKind.RESUME:
+            return
+        args = order.tenant, origin.batch_id, order.deadline
+        if await self._connections.fetchrow(self._sql.keep_if_kept, *args) is None:
+            raise ResultsGone(origin.batch_id)

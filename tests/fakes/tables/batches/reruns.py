@@ -49,3 +49,16 @@ class MemoryReruns(RerunsTable):
                 kept_until = max(kept_until, order.deadline)
                 rows.batches[key] = row.model_copy(update={"results_kept_until": kept_until})
         return first
+
+    async def keep_results(self, order: BatchOrder) -> None:
+        origin = order.origin
+        if origin is None or origin.kind is not RerunKind.RESUME:
+            return
+        rows = self._rows.enter().batches
+        row = rows.get((order.tenant, origin.batch_id))
+        kept_until = row and row.results_kept_until
+        if row is None or (kept_until is not None and kept_until <= datetime.now(UTC)):
+            raise ResultsGone(origin.batch_id)
+        if kept_until is not None:
+            kept = {"results_kept_until": max(kept_until, order.deadline)}
+            rows[order.tenant, origin.batch_id] = row.model_copy(update=kept)

@@ -155,6 +155,24 @@ async def test_a_create_interrupted_before_its_run_is_continued(api: ApiFixture)
     assert object_counts(api) == (1, 0, 0)
 
 
+async def test_a_create_that_continues_hours_later_has_its_whole_window(api: ApiFixture) -> None:
+    api.temporal.failing = TemporalUnavailable("down")
+    assert (await post(api, "batches", BATCH)).status_code == 503
+    api.temporal.failing = None
+    [(key, claim)] = api.database.rows.claims.items()
+    order, age = BatchOrder.model_validate_json(claim.made), timedelta(hours=4)
+    times = {"created_at": order.created_at - age, "deadline": order.deadline - age}
+    made = order.model_copy(update=times).model_dump_json()
+    api.database.rows.claims[key] = claim.model_copy(update={"made": made})
+    before = now()
+    answers = [(await post(api, "batches", BATCH)).json() for _ in range(2)]
+    started = api.order(order.batch_id)
+    assert started.created_at >= before
+    assert started.deadline - started.created_at == order.deadline - order.created_at
+    shown = started.created_at.timestamp(), started.deadline.timestamp()
+    assert [(answer["created_at"], answer["expires_at"]) for answer in answers] == [shown, shown]
+
+
 async def test_interrupted_creates_that_continue_do_not_exceed_the_quota() -> None:
     async with open_api(max_live_batches=1) as api:
         api.temporal.failing = TemporalUnavailable("down")
@@ -171,7 +189,7 @@ async def test_a_create_interrupted_after_its_run_starts_no_second_run(
 ) -> None:
     start = api.temporal.start
 
-    async def start_and_die(order: BatchOrder) -> None:
+    async def start_and_die(order: BatchOrder) -> bool:
         await start(order)
         raise TemporalUnavailable("the answer was lost")
 

@@ -128,6 +128,40 @@ async def test_results_that_are_no_longer_kept_cannot_be_claimed(any_database: D
     assert await any_database.reruns.find("t", RESUME) is None
 
 
+async def test_a_resumption_that_starts_later_keeps_the_results_for_longer(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), LATER)
+    for days in (3, 2):
+        later = an_order("batch_2", deadline=LATER + timedelta(days=days), origin=RESUME)
+        await any_database.reruns.keep_results(later)
+    row = await any_database.batches.get("t", "batch_1")
+    assert row is not None
+    assert row.results_kept_until == LATER + timedelta(days=3)
+
+
+async def test_results_that_are_gone_cannot_be_kept_for_longer(any_database: Database) -> None:
+    past = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=1)
+    order = an_order("batch_2", deadline=LATER, origin=RESUME)
+    with pytest.raises(ResultsGone):
+        await any_database.reruns.keep_results(order)
+    await any_database.batches.upsert(an_order())
+    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(1), past)
+    with pytest.raises(ResultsGone):
+        await any_database.reruns.keep_results(order)
+    await any_database.reruns.keep_results(an_order("batch_2", deadline=LATER, origin=RETRY))
+    row = await any_database.batches.get("t", "batch_1")
+    assert row is not None
+    assert row.results_kept_until == past
+
+
+async def test_a_batch_with_files_keeps_its_results_in_them(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    await any_database.reruns.keep_results(an_order("batch_2", deadline=LATER, origin=RESUME))
+    row = await any_database.batches.get("t", "batch_1")
+    assert row is not None
+    assert row.results_kept_until is None
+
+
 async def test_a_rerun_is_deleted_with_the_batch_that_was_created(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
     await any_database.batches.upsert(an_order("batch_2", origin=RESUME))
