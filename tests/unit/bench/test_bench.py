@@ -1,6 +1,7 @@
 """The benchmark's evaluation: medians, targets, the page, and the inputs. These tests measure no times."""
 
 import json
+import tracemalloc
 from itertools import permutations
 from pathlib import Path
 from random import Random
@@ -9,7 +10,10 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
+from batchwright.rules.input.custom_id_search import CustomIdPart
 from bench import page
+from bench.activities.harness import BATCH_ID, TENANT, order
+from bench.activities.ingestion import measured_database
 from bench.cached_engine import CachedEngine, few_prompts, run_lines
 from bench.call_stacks import read_stacks, report
 from bench.compare import compared, merged
@@ -207,6 +211,18 @@ def test_lines_for_ingestion_have_their_size_and_are_json() -> None:
     written = list(lines(20, 4_190))
     assert {len(line) for line in written} == {4_190}
     assert all(json.loads(line)["body"]["model"] in MODELS for line in written)
+
+
+async def test_memory_of_ingestion_is_measured_without_what_the_database_server_would_hold() -> None:
+    database = measured_database()
+    await database.batches.upsert(order())
+    tracemalloc.start()
+    try:
+        await database.custom_ids.store(TENANT, BATCH_ID, 0, CustomIdPart(b"", 1, bytes(1_000_000)))
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100_000 < 1_000_000 <= peak
 
 
 def test_a_comparison_marks_figures_that_became_worse() -> None:
