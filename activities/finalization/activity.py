@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
@@ -29,7 +29,7 @@ from batchwright.activities.finalization.output_file_writer import OutputFileWri
 from batchwright.activities.finalization.unanswered_calls import answer_calls
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.activities.services.backend_job_cancellation import JobCanceller, RouterLookup, RunningJob
-from batchwright.activities.stored_results.input_order_index import ResultIndex, SegmentUsage, SelectedResults
+from batchwright.activities.stored_results.input_order_index import NO_USAGE, ResultIndex, SelectedResults
 from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.activities.stored_results.segment_reader import SegmentReader
 from batchwright.contracts.errors import Failure
@@ -289,21 +289,11 @@ def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> lis
 
     Results that were copied from another batch are not counted, because their segments belong to no model.
     """
-    order = request.order
-    root, used = (
-        object_keys.results_root(order.tenant, order.batch_id),
-        defaultdict[str, list[SegmentUsage]](list),
-    )
-    for segment in selected.usages:
-        if segment.segment.startswith(root):
-            used[segment.segment[len(root) :].partition("/")[0]].append(segment)
+    root = object_keys.results_root(request.order.tenant, request.order.batch_id)
     return [
-        ModelUsage(
-            model=share.model,
-            requests=sum(each.requests for each in used[share.safe_model]),
-            **total_usage(each.tokens for each in used[share.safe_model]).model_dump(),
-        )
+        ModelUsage(model=share.model, requests=used.requests, **total_usage([used.tokens]).model_dump())
         for share in request.models
+        for used in [selected.usages.get(root + share.safe_model, NO_USAGE)]
     ]
 
 

@@ -5,8 +5,8 @@ row for each selected result. A row has 24 bytes. The rows of a large batch are 
 """
 
 import struct
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Self
 
@@ -32,25 +32,27 @@ from batchwright.rules.results.segment_format import (
     tokens_before,
     walk_records,
 )
-from batchwright.rules.results.token_usage import Tokens, total_usage
+from batchwright.rules.results.token_usage import NO_TOKENS, Tokens, total_usage
 
 BLOCK_BYTES = 1024 * 1024
 _RECORDS_AT_ONCE = 4096  # number of records or rows that are handled together
 _NEWLINE = b"\n"
-_NO_USAGE = (0, 0, 0, 0, 0)
+_COUNTS = 5  # successes, and tokens of four kinds
 _OWN_SEGMENT = "~"  # name of the segment of lines that finalization settled; sorts after all others
 _LOW_BYTE = KEY_BYTES - 1  # place of the lowest byte of the key in a packed row
 
 
-class SegmentUsage(NamedTuple):
-    """Number of successes in one segment that were selected for the output file, and their tokens.
+class FolderUsage(NamedTuple):
+    """Number of successes in a folder of segments that were selected for the output file.
 
-    `segment` is the storage key of the segment, a stored object with many results.
+    `tokens` are the tokens of these successes, and of the selected failures in the folder.
     """
 
-    segment: str
     requests: int
     tokens: Tokens
+
+
+NO_USAGE = FolderUsage(0, NO_TOKENS)
 
 
 class SelectedResults(NamedTuple):
@@ -61,17 +63,17 @@ class SelectedResults(NamedTuple):
     Attributes:
         output: results of the lines that succeeded.
         error: results of the lines that failed.
-        usages: tokens of all these results, by segment.
+        usages: tokens of all these results, by the folder of their segments (`_folder`).
     """
 
     output: RecordRows
     error: RecordRows
-    usages: Sequence[SegmentUsage] = ()
+    usages: Mapping[str, FolderUsage]
 
     @property
     def usage(self) -> Usage:
         """Tokens that all these lines have used."""
-        return total_usage(used.tokens for used in self.usages)
+        return total_usage(used.tokens for used in self.usages.values())
 
     @property
     def lines(self) -> int:
@@ -91,7 +93,8 @@ class ResultIndex:
     def __init__(self, spool: ResultSpool) -> None:
         self._spool = spool
         self._segments: list[str] = []
-        self._usages = array("Q")  # of each segment: successes, and tokens of four kinds
+        # By the folder of segments: number of successes, and tokens of four kinds.
+        self._usages = defaultdict[str, list[int]](lambda: [0] * _COUNTS)
         self._results = RecordRows(spool.new_bytes())
         self._selected = [RecordRows(spool.new_bytes()) for _ in range(2)]  # output, error
         self._dead_letters = RecordRows(spool.new_bytes())
@@ -103,7 +106,7 @@ class ResultIndex:
     def __exit__(self, *_: object) -> None:
         for rows in (self._results, *self._selected, self._dead_letters, self._attempts):
             rows.clear()
-        self._segments, self._usages = [], array("Q")
+        self._segments = []
 
     def __len__(self) -> int:
         return len(self._results)
@@ -122,7 +125,6 @@ class ResultIndex:
         """
         before, start = len(self), self._spool.append(data)
         self._segments.append(name)
-        self._usages.extend(_NO_USAGE)
         records = walk_records(data)
         try:
             while some := list(islice(records, _RECORDS_AT_ONCE)):
@@ -147,8 +149,9 @@ class ResultIndex:
         successes = [flag & SUCCESS_FLAG for flag in flags]
         keys = [offset << 1 | 1 - success for offset, success in zip(offsets, successes, strict=True)]
         self._add_rows(self._results, keys, start, positions, lengths)
-        for place, column in enumerate((successes, *tokens), start=-len(_NO_USAGE)):
-            self._usages[place] += sum(column)
+        usage = self._usages[_folder(self._segments[-1])]
+        for place, column in enumerate((successes, *tokens)):
+            usage[place] += sum(column)
 
     def _add_rows(
         self,
@@ -196,24 +199,17 @@ class ResultIndex:
         output, error = self._selected
         output.clear()
         error.clear()
-        usages = array("Q", self._usages)
+        usages = {folder: list(counts) for folder, counts in self._usages.items()}
         rows = iter(self._results.in_order())
         best = next(rows, b"")
         while some := list(islice(rows, _RECORDS_AT_ONCE)):
             *chosen, best = self._best_rows([best, *some], usages)
             _add_by_success(chosen, output, error)
         _add_by_success([best] if best else [], output, error)
-        width = len(_NO_USAGE)
-        return SelectedResults(
-            output,
-            error,
-            [
-                SegmentUsage(name, usages[place], Tokens(*usages[place + 1 : place + width]))
-                for name, place in zip(self._segments, range(0, len(usages), width), strict=True)
-            ],
-        )
+        used = {folder: FolderUsage(counts[0], Tokens(*counts[1:])) for folder, counts in usages.items()}
+        return SelectedResults(output, error, used)
 
-    def _best_rows(self, rows: list[bytes], usages: "array[int]") -> list[bytes]:
+    def _best_rows(self, rows: list[bytes], usages: dict[str, list[int]]) -> list[bytes]:
         """Select one result for each line, and return the packed rows of these results, in the order of the
         input.
 
@@ -240,11 +236,12 @@ class ResultIndex:
         _, segment, _, _ = unpack_row(row)
         return self._segments[segment]
 
-    def _subtract(self, row: bytes, usages: "array[int]") -> None:
+    def _subtract(self, row: bytes, usages: dict[str, list[int]]) -> None:
         key, segment, position, _ = unpack_row(row)
         used = tokens_before(self._read(TOKENS_BYTES, position - TOKENS_BYTES))
-        for place, count in enumerate((1 - key % 2, *used), start=segment * len(_NO_USAGE)):
-            usages[place] -= count
+        usage = usages[_folder(self._segments[segment])]
+        for place, count in enumerate((1 - key % 2, *used)):
+            usage[place] -= count
 
     def lines_by_segment(self, rows: RecordRows) -> Iterator[tuple[str, bytes]]:
         """Yield the results that the rows describe, each as (storage key of its segment, line for the output
@@ -282,6 +279,10 @@ class ResultIndex:
             ordered.add_packed(some)
         return ordered
 
+    def segments(self) -> frozenset[str]:
+        """Return the names of all segments that were added."""
+        return frozenset(self._segments)
+
     def line_blocks(self, rows: RecordRows) -> Iterator[bytes]:
         """Yield the lines of these rows as they are written to a file, in blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
@@ -302,3 +303,8 @@ def _add_by_success(rows: list[bytes], output: RecordRows, error: RecordRows) ->
         error.add_packed(failures)
         rows = [row for row in rows if not row[_LOW_BYTE] & 1]
     output.add_packed(rows)
+
+
+def _folder(segment: str) -> str:
+    """Return the folder of the segments of a model. `segment` is the storage key of one of them."""
+    return segment.rsplit("/", 2)[0]

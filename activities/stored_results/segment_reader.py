@@ -24,7 +24,6 @@ class SegmentReader:
         self._storage = storage
         self._spool = spool
         self._index = index
-        self._seen: set[str] = set()
 
     async def read_segment(self, key: str) -> int:
         """Read one segment and return the number of its results; 0 if storage has no object with this key."""
@@ -47,17 +46,23 @@ class SegmentReader:
         Raises:
             StorageUnavailable: segments have disappeared after each of five listings.
         """
+        seen = frozenset[str]()
         for _ in range(_MAX_LISTINGS):
-            new = [info async for info in self._storage.list(root) if info.key not in self._seen]
-            await self._spool.off_loop(self._spool.require, sum(info.size for info in new))
-            if await self._read_new(new):
+            if await self._read_groups(await self._new_groups(root, seen)):
                 return
+            seen = self._index.segments()
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
 
-    async def _read_new(self, new: list[ObjectInfo]) -> bool:
+    async def _new_groups(self, root: str, seen: frozenset[str]) -> list[list[str]]:
+        """List the segments under a key prefix except those in `seen`. Return their keys in groups."""
+        new = [info async for info in self._storage.list(root) if info.key not in seen]
+        await self._spool.off_loop(self._spool.require, sum(info.size for info in new))
+        return list(_groups(new))
+
+    async def _read_groups(self, groups: list[list[str]]) -> bool:
         """Read these segments. Return False if at least one no longer exists."""
         complete, read = True, list[_Read]()
-        for group in [*_groups(new), []]:
+        for group in [*groups, []]:
             found, _ = await run_both(self._read(group), self._spool.off_loop(self._index_segments, read))
             read = [(key, data) for key, data in found if data is not None]
             complete = complete and len(read) == len(group)
@@ -74,7 +79,6 @@ class SegmentReader:
         """
         for key, data in segments:
             self._index.add_segment(key, data)
-            self._seen.add(key)
 
     async def _get(self, key: str) -> bytes | None:
         try:

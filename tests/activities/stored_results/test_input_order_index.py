@@ -87,6 +87,27 @@ def test_a_settled_line_takes_few_bytes_of_memory_and_none_beyond_the_limit(
     assert held(tmp_path) < 3 * LINES
 
 
+def test_a_segment_takes_little_more_memory_than_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_spool, "_MEMORY_BYTES", 0)
+    monkeypatch.setattr(spilled_bytes, "_CHUNK_BYTES", 1_000)
+    names = [f"results/model/{number:06}/segment" for number in range(2_000)]
+    data = successes([0])
+    with ResultSpool(tmp_path) as spool, ResultIndex(spool) as index:
+        index.add_segment(names.pop(), data)
+        tracemalloc.start()
+        try:
+            for name in names:
+                index.add_segment(name, data)
+            selected = index.select()
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert selected.usages["results/model"].requests == 1
+    assert held < 40 * len(names)
+
+
 def successes(offsets: Iterable[int]) -> bytes:
     return segment([SegmentRecord(RecordKind.SETTLED, offset, b"{}", True) for offset in offsets])
 
