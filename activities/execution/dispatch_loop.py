@@ -12,6 +12,9 @@ from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot
+# Backends with few slots keep one system prompt in each. So a worker needs the prefix groups in the slots and
+# as many that follow. Therefore it holds up to this many slices.
+_MOST_SLICES_FOR_GROUPS = 16
 _TICK_SECONDS = 0.25
 
 
@@ -206,9 +209,13 @@ class SliceDispatcher:
         is_held = self._limiter.is_capped(model, self._request.tenant) or (
             self._held.queue == ALL_MODELS and self._limiter.is_at_rate(model)
         )
-        due, has_width = self._queue.due, self._router.prefixes.width < math.inf
-        if (is_held or has_width) and self._demand.holds_few_of_tenant(self._held):
-            due = 0 if is_held else self._queue.preferred
+        due, prefixes = self._queue.due, self._router.prefixes
+        if is_held and self._demand.holds_few_of_tenant(self._held):
+            due = 0
+        elif prefixes.width < math.inf and self._demand.holds_few_of_tenant(
+            self._held, min(2 * prefixes.slots, _MOST_SLICES_FOR_GROUPS)
+        ):
+            due = self._queue.preferred
         ready = min(due, self._pacer.remaining())
         if self._quarantine.is_tracking:
             ready = min(ready, TRACKED_BATCH_SIZE - len(self._state.in_flight))

@@ -143,16 +143,15 @@ class LineSender:
         if state.waiting_line is None:
             state.wake.set()
 
-    def _yields_permit(self) -> bool:
-        """Return True if another slice should send the next line instead of this slice.
+    def _prompt_cost(self) -> int:
+        """Return what the next line of this slice costs the prefix caches of the backends (`PromptCost`).
 
-        This is so if all due lines of this slice belong to full prefix groups. A prefix group consists of the
-        lines with the same system prompt. If a group is full, its next line should wait for a response. If
-        the model's groups have no limit (an infinite `width`), they are never full, and the result is False.
+        The slice with the lowest cost gets the next permit. If the model's prefix groups have no limit (an
+        infinite `width`), the result is 0 for all slices.
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
-        return line is not None and has_width and self._queue.should_wait(line)
+        return self._queue.prompt_cost(line) if line is not None and has_width else 0
 
     def follow_priority(self) -> None:
         """Use the batch's new priority if an operator has changed it.
@@ -178,7 +177,7 @@ class LineSender:
             on_granted=self._on_permit,
             key_id=request.caller.key_id,
             priority=priority,
-            must_yield=self._yields_permit,
+            cost=self._prompt_cost,
         )
 
     # Lines that may no longer be sent

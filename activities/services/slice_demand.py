@@ -207,12 +207,14 @@ class SliceDemand:
             return sum(each.tenant == held.tenant for each in others) > _MAX_BLOCKED_SLICES
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
-    def holds_few_of_tenant(self, held: HeldSlice) -> bool:
-        """Return True if the worker should take more slices while this slice may not send: it holds at most
-        `_MAX_BLOCKED_SLICES` slices of the same tenant from the same queue.
+    def holds_few_of_tenant(self, held: HeldSlice, most: int = _MAX_BLOCKED_SLICES) -> bool:
+        """Return True if the worker should take more slices while this slice may not send: it holds only few
+        slices of the same tenant from the same queue.
+
+        Few are up to `_MAX_BLOCKED_SLICES`, or up to `most` if that is more.
         """
         here = self._queues[held.queue].slices
-        return sum(other.tenant == held.tenant for other in here) <= _MAX_BLOCKED_SLICES
+        return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, most)
 
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.

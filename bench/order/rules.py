@@ -25,7 +25,7 @@ class Request:
     key_id: str = ""
     weight: float = 1.0
     priorities: Shares | None = None
-    must_yield: Callable[[], bool] | None = None
+    cost: Callable[[], int] | None = None
 
 
 class OrderRule(Protocol):

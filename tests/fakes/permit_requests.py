@@ -11,6 +11,7 @@ class PermitWaiter:
     Args:
         weight: share of the tenant relative to other tenants.
         number: number of the slice.
+        cost: what its next line costs the backends' prefix caches.
     """
 
     def __init__(
@@ -22,10 +23,11 @@ class PermitWaiter:
         *,
         batch: str = "batch",
         number: int = 0,
+        cost: int = 0,
     ) -> None:
         self._permits: ConcurrencyLimiter = permits
         self._permit: Permit | None = None
-        self._waiter = PermitRequest(model, tenant, weight, batch, number, self._granted)
+        self._waiter = PermitRequest(model, tenant, weight, batch, number, self._granted, cost=lambda: cost)
         permits.enqueue(self._waiter)
 
     @property

@@ -7,6 +7,7 @@ import heapq
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -91,6 +92,22 @@ class SliceLine(Struct, eq=False):
         return self.prefix_group if self.prefix_group and self.attempt.job is None else 0
 
 
+class PromptCost(IntEnum):
+    """What a line costs the prefix caches of the backends, from the lowest cost to the highest.
+
+    Attributes:
+        NONE: a free slot of a backend has the line's system prompt. If the worker does not know what
+            the slots have, it is the cost of every line that need not wait for a response.
+        ONE_PROMPT: a backend may have to compute the system prompt.
+        SECOND_COPY: lines with the same system prompt are in flight, and another slot has to compute the
+            system prompt, too.
+    """
+
+    NONE = 0
+    ONE_PROMPT = 1
+    SECOND_COPY = 2
+
+
 class GroupedLine(Protocol):
     @property
     def due_group(self) -> int:
@@ -106,8 +123,8 @@ class DueLines(Generic[Line]):
 
     The groups are in the order of the plan, and so are the lines within a group. A group is full while its
     next line should wait for the response to an earlier line of the group. `pop` returns a line of a full
-    group only if all groups that have lines are full. Lines without a group are in group 0, which is never
-    full.
+    group only if all groups that have lines are full. It prefers a group whose prompt a backend has in a slot
+    (see `PrefixGroups.in_slot`). Lines without a group are in group 0, which is never full.
     """
 
     def __init__(self, prefixes: PrefixGroups) -> None:
@@ -140,9 +157,10 @@ class DueLines(Generic[Line]):
     def pop(self) -> Line | None:
         """Remove and return the next line to send; None if there are no lines.
 
-        This is the first line of the first prefix group that is not full. A group is full while its next line
-        should wait for the response to an earlier line of the group. If all groups are full, it is the first
-        line of the first group.
+        This is the first line of a group whose prompt a backend has in a free slot. If there is no such
+        group, it is the first line of the first group that is not full. If all groups are full, it is the
+        first line of the first group. But if the backends have few slots, it is the first line of the last
+        group: all permits then gather at this group, so its prompt is computed only once in each slot.
         """
         groups = self._groups
         if self._emptied is not None and not groups[self._emptied]:
@@ -150,11 +168,11 @@ class DueLines(Generic[Line]):
         self._emptied = None
         if not self._count:
             return None
-        for group in groups:
-            if not self._prefixes.is_full(group):
-                break
-        else:
-            group = next(iter(groups))
+        prefixes = self._prefixes
+        group = prefixes.in_slot(groups) if prefixes.slots else None
+        if group is None:
+            if_all_full = next(reversed(groups) if prefixes.slots else iter(groups))
+            group = next((each for each in groups if not prefixes.is_full(each)), if_all_full)
         lines = groups[group]
         self._count -= 1
         line = lines.pop()
@@ -170,9 +188,13 @@ class DueLines(Generic[Line]):
         room = self._prefixes.room
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
-    def only_full_groups(self) -> bool:
-        """Return True if all groups are full, so that each should wait for a response."""
-        return all(self._prefixes.is_full(group) for group, lines in self._groups.items() if lines)
+    def prompt_cost(self) -> PromptCost:
+        """Return what the line that `pop` would return costs the backends' prefix caches."""
+        prefixes, groups = self._prefixes, {group for group, lines in self._groups.items() if lines}
+        are_full = all(prefixes.is_full(group) for group in groups)
+        if prefixes.in_slot(groups) is not None or not (are_full or prefixes.slots):
+            return PromptCost.NONE
+        return PromptCost.SECOND_COPY if are_full and prefixes.slots else PromptCost.ONE_PROMPT
 
 
 class LineQueue:
@@ -255,15 +277,19 @@ class LineQueue:
         self._ready.push_front(line)
         return self._ready.pop() or line
 
-    def should_wait(self, line: SliceLine) -> bool:
-        """Return True if `line` and all lines that are due belong to full prefix groups.
-
-        `line` should then wait for the response to an earlier line with the same system prompt.
+    def prompt_cost(self, line: SliceLine) -> PromptCost:
+        """Return what the next line of this slice costs the backends' prefix caches.
 
         Args:
-            line: a line that `next` has returned.
+            line: a line that `next` has returned. The next line is this one, or one that is due and costs
+                less (see `reselect`).
         """
-        return self._prefixes.is_full(line.due_group) and self._ready.only_full_groups()
+        prefixes, group = self._prefixes, line.due_group
+        is_full = prefixes.is_full(group)
+        if prefixes.in_slot((group,)) is not None or not (is_full or prefixes.slots):
+            return PromptCost.NONE
+        rest = self._ready.prompt_cost()
+        return rest if is_full else min(PromptCost.ONE_PROMPT, rest)
 
     def pop_quarantined(self) -> SliceLine | None:
         """Remove and return a quarantined line that is due: the line with the fewest crashes.

@@ -28,7 +28,8 @@ class PermitRequest:
         weight: weight of the tenant relative to other tenants; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        must_yield: returns True if another waiting slice of the batch should get the next permit instead.
+        cost: returns what the next line costs the backends' prefix caches. Of the waiting slices of a batch,
+            the one with the lowest cost gets the next permit.
     """
 
     model: str
@@ -39,11 +40,11 @@ class PermitRequest:
     on_granted: Callable[["Permit"], None]
     key_id: str = ""
     priority: int = DEFAULT_PRIORITY
-    must_yield: Callable[[], bool] | None = None
+    cost: Callable[[], int] | None = None
 
     def detach(self) -> None:
         """Drop the references to the callbacks, because they would keep a finished slice in memory."""
-        self.on_granted, self.must_yield = _already_detached, None
+        self.on_granted, self.cost = _already_detached, None
 
 
 def _already_detached(_permit: "Permit") -> NoReturn:

@@ -8,7 +8,7 @@ groups are sent.
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 _WARM_SECONDS = 60.0  # after so long without a request in flight, a cache may have evicted the prompt
 _MAX_WARM = 10_000  # groups that are remembered as warm
@@ -28,16 +28,19 @@ class PrefixGroups:
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
+        slots: number of requests that small backends process at once, in sum. They may keep only the prompts
+            of so many groups. 0 for all other backends.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.width = math.inf
+        self.width, self.slots = math.inf, 0
         self._clock = clock
         self._in_flight: dict[int, int] = {}  # by group, without groups that have none
         self._warm: OrderedDict[int, float] = OrderedDict()  # last response by group, oldest first
+        self._free_slots: list[int] = []  # group whose prompt is in each free slot, the oldest first
 
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
-        """Set `width` from the number of requests that each backend of the model processes at once.
+        """Set `width` and `slots` from the number of requests that each backend processes at once.
 
         If this number is not configured for a backend, the backend may queue requests itself. Lines of the
         same group should then follow each other in the queue of the backend, so `width` becomes infinity.
@@ -49,9 +52,11 @@ class PrefixGroups:
         """
         stated = [number for number in in_flight if number is not None]
         if not stated or len(stated) < len(in_flight):
-            self.width = math.inf
+            self.width, self.slots = math.inf, 0
         else:
             self.width = max(1, (min(stated) if is_affine else sum(stated)) // _GROUPS_AT_ONCE)
+            self.slots = sum(stated) if self.width == 1 else 0
+        del self._free_slots[self.slots :]
 
     def is_full(self, group: int) -> bool:
         """Return True if another line of the group should wait.
@@ -68,8 +73,18 @@ class PrefixGroups:
         most = self.width if group in self._warm else 1
         return max(0, most - self._in_flight.get(group, 0))
 
+    def in_slot(self, groups: Container[int]) -> int | None:
+        """Return one of `groups` whose prompt is in a free slot of a backend; None if there is none.
+
+        The next line of such a group costs the least: its prompt is not computed again, and it takes no slot
+        from another group.
+        """
+        return next((each for each in self._free_slots if each in groups), None)
+
     def start(self, group: int) -> None:
         """Record that a line of the group was sent."""
+        if self._free_slots:
+            self._free_slots.remove(group if group in self._free_slots else self._free_slots[0])
         if not group:
             return
         in_flight = self._in_flight.get(group, 0)
@@ -87,6 +102,8 @@ class PrefixGroups:
 
     def end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight, so that another one may be sent."""
+        if len(self._free_slots) < self.slots:
+            self._free_slots.append(group if group in self._warm else 0)
         if group:
             in_flight = self._in_flight[group] - 1
             if in_flight:

@@ -18,6 +18,7 @@ MAX_WEIGHT = 1000.0
 _LEAD_SECONDS = 5.0  # a lead of so many seconds counts as one request in flight, divided by the weight
 _PAUSE_SECONDS = 5.0  # after so long without requests, a tenant has no debt left
 _GRANT_SECONDS = 0.0001  # minimum time of a request, so that tenants alternate even if requests take no time
+_HIGHEST_COST = 2  # of a slice's next line; see `QueuedRequest.cost`
 _TURN_EVERY = 5  # one of so many permits of a priority goes to the batch that has waited longest
 _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal allows 64 bytes
 
@@ -187,8 +188,8 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        must_yield: returns True if the next permit should go to another waiting slice of the batch. If all
-            slices yield, the first one gets the permit. None if the slice never yields.
+        cost: returns what the slice's next line costs the backends' prefix caches: 0, 1 or 2. The next permit
+            goes to the slice of the batch with the lowest cost. None if the cost is always 0.
     """
 
     batch_id: str
@@ -196,7 +197,7 @@ class QueuedRequest(Protocol):
     key_id: str
     priority: int
     weight: float
-    must_yield: Callable[[], bool] | None
+    cost: Callable[[], int] | None
 
 
 Request = TypeVar("Request", bound=QueuedRequest)
@@ -248,9 +249,10 @@ class _Priority(Generic[Request]):
         batches = self.batches
         slices = batches[batch_id]
         place = -1
-        if len(slices) > 1 and _must_yield(slices[-1]):
-            in_order = range(len(slices) - 2, -1, -1)
-            place = next((place for place in in_order if not _must_yield(slices[place])), -1)
+        if len(slices) > 1 and _cost(slices[-1]):
+            costs = [_cost(request) for request in reversed(slices)]
+            lowest = min(costs)
+            place = -1 - costs.index(lowest) if lowest < _HIGHEST_COST else 0
         request = slices.pop(place)
         if not slices:
             del batches[batch_id]
@@ -259,8 +261,8 @@ class _Priority(Generic[Request]):
         return request
 
 
-def _must_yield(request: QueuedRequest) -> bool:
-    return request.must_yield is not None and request.must_yield()
+def _cost(request: QueuedRequest) -> int:
+    return 0 if request.cost is None else request.cost()
 
 
 class FairQueue(Generic[Request]):
@@ -272,8 +274,9 @@ class FairQueue(Generic[Request]):
     1. Priority: by weight and time in flight, as `FairShare` chooses a tenant.
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
        has waited longest, so that no batch waits forever.
-    3. Slice: the one with the lowest number, unless it must yield. So the slices of a worker end at different
-       times, and one keeps sending while the results of another are stored.
+    3. Slice: the one with the lowest cost, and of those the one with the lowest number. So the slices of a
+       worker end at different times, and one keeps sending while the results of another are stored. If all
+       have the highest cost, it is the slice with the highest number, so all permits gather at its lines.
 
     Attributes:
         waiting: number of requests in the queue.

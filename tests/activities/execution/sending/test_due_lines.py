@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
-from batchwright.activities.execution.slice_state.line_queue import DueLines
+import pytest
+
+from batchwright.activities.execution.slice_state.line_queue import DueLines, PromptCost
 from batchwright.inference.limits.prefix_cache_warmup import PrefixGroups
 
 
@@ -53,5 +55,32 @@ def test_lines_of_full_groups_are_not_counted() -> None:
     prefixes = PrefixGroups()
     prefixes.start(1)
     lines = due(prefixes, "a1 a2 b1 b2 b3 -1 -2")
-    assert (lines.count_preferred(), lines.only_full_groups()) == (3, False)
-    assert due(prefixes, "a1 a2").only_full_groups()
+    assert lines.count_preferred() == 3
+
+
+def test_a_line_whose_system_prompt_is_in_a_free_slot_goes_first() -> None:
+    prefixes = PrefixGroups()
+    prefixes.set_width([2], is_affine=False)
+    lines = due(prefixes, "a1 b1 b2 c1")
+    assert lines.prompt_cost() is PromptCost.ONE_PROMPT
+    prefixes.start(2)
+    prefixes.succeed(2)
+    prefixes.end(2)
+    assert lines.prompt_cost() is PromptCost.NONE
+    assert names(lines, prefixes) == ["b1", "a1", "c1", "b2"]
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "cost", "sent"),
+    [(2, PromptCost.SECOND_COPY, ["b1", "a1"]), (64, PromptCost.ONE_PROMPT, ["a1", "b1"])],
+)
+def test_if_all_groups_are_full_the_permits_of_few_slots_gather_at_the_last_group(
+    in_flight: int, cost: PromptCost, sent: list[str]
+) -> None:
+    prefixes = PrefixGroups()
+    prefixes.set_width([in_flight], is_affine=False)
+    lines = due(prefixes, "a1 b1")
+    for group in (1, 2):
+        prefixes.start(group)
+    assert lines.prompt_cost() is cost
+    assert names(lines, prefixes) == sent

@@ -126,6 +126,20 @@ async def test_a_slice_whose_groups_are_all_full_leaves_the_permit_to_another_sl
     await execution.respond_to_all()
 
 
+async def test_the_slice_whose_prompt_is_in_a_free_slot_gets_the_next_permit() -> None:
+    execution = HeldExecution([11, 12, 13], model_in_flight=2, config=STATED)
+    await execution.begin()
+    await execution.sent_after(2)
+    first = PermitWaiter(execution.context.permits, MODEL, TENANT, batch=BATCH, number=-1, cost=1)
+    execution.respond("11")
+    assert (await execution.sent_after(3))[-1] == "13"
+    assert not first.done
+    execution.respond("12")
+    await eventually(lambda: first.done)
+    first.permit.release()
+    await execution.respond_to_all()
+
+
 @pytest.mark.parametrize("is_stated", [True, False])
 async def test_a_worker_takes_more_slices_if_the_groups_of_those_it_has_are_full(is_stated: bool) -> None:
     config = STATED if is_stated else ONE_BACKEND

@@ -88,3 +88,30 @@ def test_of_warm_groups_that_are_idle_only_the_last_ten_thousand_are_remembered(
     for group in (1, 2):
         groups.start(group)
     assert (groups.is_full(1), groups.is_full(2)) == (True, False)
+
+
+def test_a_prompt_stays_in_its_slot_until_a_line_of_another_group_takes_the_slot() -> None:
+    groups = PrefixGroups()
+    groups.set_width([2], is_affine=False)
+
+    def answered(*sent: int) -> None:
+        for group in sent:
+            groups.start(group)
+        for group in sent:
+            groups.succeed(group)
+            groups.end(group)
+
+    answered(1, 2)
+    answered(2)
+    assert [groups.in_slot([group]) for group in (1, 2)] == [1, 2]
+    answered(3)
+    assert [groups.in_slot([group]) for group in (1, 2, 3)] == [None, 2, 3]
+    groups.start(2)
+    assert groups.in_slot([2]) is None
+    groups.start(3)
+    groups.start(4)  # more requests than slots
+    for group in (4, 2, 3):  # no line of group 4 has succeeded
+        groups.end(group)
+    assert [groups.in_slot([group]) for group in (2, 3, 4)] == [2, None, None]
+    groups.set_width([None], is_affine=False)
+    assert groups.in_slot([2, 3]) is None

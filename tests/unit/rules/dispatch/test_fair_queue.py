@@ -18,7 +18,7 @@ class Request:
     priority: int = 3
     weight: float = 1.0
     priorities: FairShare | None = None
-    must_yield: Callable[[], bool] | None = None
+    cost: Callable[[], int] | None = None
 
 
 class Traffic:
@@ -56,13 +56,12 @@ class Traffic:
         return sent
 
 
-def test_a_slice_that_must_yield_gets_a_permit_only_if_all_slices_of_its_batch_must() -> None:
+def test_of_the_slices_of_a_batch_the_one_with_the_lowest_cost_goes_first() -> None:
     queue = FairQueue[Request]()
-    full = {0, 2}
-    for number in range(4):
-        queue.add(Request("batch", number, must_yield=lambda number=number: number in full), 0.0)
-    found = [queue.pop(None, BatchRanks(), 0.0) for _ in range(4)]
-    assert [request.number for request in found if request is not None] == [1, 3, 0, 2]
+    for number, cost in enumerate([2, 1, 0, 1, 0, 2]):
+        queue.add(Request("batch", number, cost=lambda cost=cost: cost), 0.0)
+    found = [queue.pop(None, BatchRanks(), 0.0) for _ in range(6)]
+    assert [request.number for request in found if request is not None] == [2, 4, 1, 3, 5, 0]
 
 
 @pytest.mark.parametrize("permits", [1, 2, 5, 64])
