@@ -156,7 +156,7 @@ class SliceDispatcher:
         if (reason := self._stop.reason) is not None:
             return reason
         if not self._queue.unsettled or self._state.error is not None:
-            return StopReason.COMPLETED
+            return StopReason.COMPLETED  # `run` raises the error, when the requests in flight have ended
         if (
             self._is_time_over()
             or self._pacer.is_exhausted
@@ -266,13 +266,9 @@ class SliceDispatcher:
             return line is not None
         async with lock:
             await self._mark_sending(line)
-            self._sender.is_exclusive = True
-            try:
-                self._sender.queue_quarantined(line)
+            with self._sender.sending_alone(line):
                 while (state.waiting_line or state.in_flight) and self._stop.reason is None:
                     await self._rest(_TICK_SECONDS)
-            finally:
-                self._sender.is_exclusive = False
         return True
 
     async def _mark_sending(self, *lines: SliceLine) -> None:

@@ -6,6 +6,8 @@ callbacks, which await nothing.
 
 import math
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 
 from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
@@ -101,10 +103,19 @@ class LineSender:
             self._state.waiting_line = line
             self._limiter.enqueue(self._permit_request)
 
-    def queue_quarantined(self, line: SliceLine) -> None:
-        """Request a permit for a quarantined line. If a permit is free, the line is sent at once."""
-        self._state.waiting_line = line
-        self._limiter.enqueue(self._permit_request)
+    @contextmanager
+    def sending_alone(self, line: SliceLine) -> Generator[None]:
+        """Context manager in which no line is sent except a quarantined line, for which it requests a permit.
+
+        If a permit is free, the line is sent at once.
+        """
+        self.is_exclusive = True
+        try:
+            self._state.waiting_line = line
+            self._limiter.enqueue(self._permit_request)
+            yield
+        finally:
+            self.is_exclusive = False
 
     def leave_queue(self) -> None:
         """Put the line that waits for a permit back at the front of the queue."""
