@@ -30,6 +30,7 @@ _INNERMOST = {
     _SDK: (
         "temporalio/",
         "worker/interceptors.py",
+        "worker/waiting_reason_interceptor.py",
         "execution/slice_state/lease.py",
         "activities/heartbeat.py",
     ),

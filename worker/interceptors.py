@@ -1,4 +1,4 @@
-"""Interceptors, which run around every activity: metrics, limited retries, waiting reasons.
+"""Interceptor that runs around every activity: metrics, and limited retries of unknown exceptions.
 
 A step is an activity, such as the ingestion of a batch or the execution of a slice. If a dependency such as
 the database is unavailable, the step is retried until its timeout. An unknown exception would probably occur
@@ -22,12 +22,9 @@ from temporalio.worker import (
 )
 
 from batchwright.activities.errors import failure, failure_of
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
-from batchwright.background import log_failure
-from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
-from batchwright.contracts.temporal_payloads.batch import BatchOrder
-from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
-from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest, FinalizeResult
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.labels import OTHER
@@ -47,19 +44,6 @@ _RECOVERED_ENDS = {
 MAX_UNEXPECTED_FAILURES = 5
 # Heartbeat detail: number of attempts of the step that ended with an unknown exception.
 _FAILURE_COUNT_PREFIX = "unexpected failures: "
-
-_INPUT_BLOCKED = "its input cannot be prepared now"
-_LINES_BLOCKED = "its lines cannot be sent now"
-_FILES_BLOCKED = "its files cannot be written now"
-_EXPLAINED_FAILURES = (Failure.STORAGE_UNAVAILABLE, Failure.DATABASE_UNAVAILABLE, Failure.DEFERRED)
-_NO_FAILURES = (Failure.CANCEL_ACCEPTED, Failure.TURN_OVER, Failure.OWNERSHIP_LOST)
-_UNEXPLAINED = "an unexpected error, which is in the worker's log"
-# For tenants. The unavailable dependency and its error are only in the worker's log and at `/readyz`.
-_UNAVAILABLE = "object storage or the database does not answer"
-_WATCH_INTERVAL_SECONDS = 1.0
-_RUNNING_VALID_SECONDS = 5.0  # while the attempt runs, the reason is reported regularly
-_RETRY_VALID_SECONDS = 60.0  # the longest pause between two attempts
-_WHOLE_BATCH = ""  # used instead of a model's name
 
 
 # --- metrics
@@ -275,116 +259,3 @@ def translate_error(error: Exception, step: str, failures: int) -> ApplicationEr
         non_retryable=is_last,
         next_retry_delay=timedelta(seconds=2 ** (failures - 1)),
     )
-
-
-# --- waiting reasons
-
-
-class WaitingReasonInterceptor(Interceptor):
-    """Reports why a batch waits: an activity failed and is retried, or the worker cannot reach a dependency.
-
-    `failing` returns a text with the required dependencies that the worker cannot reach now. The text is
-    empty if the worker reaches all of them.
-    """
-
-    def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
-        self._reasons, self._failing = reasons, failing
-
-    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return WaitingReasonInbound(next, self._reasons, self._failing)
-
-
-class WaitingReasonInbound(ActivityInboundInterceptor):
-    """Runs one attempt of an activity. If it fails, the failure is reported as the batch's waiting reason."""
-
-    def __init__(
-        self, next: ActivityInboundInterceptor, reasons: WaitingReasons, failing: Callable[[], str]
-    ) -> None:
-        super().__init__(next)
-        self._reasons, self._failing = reasons, failing
-        self._is_reported = False
-
-    async def execute_activity(self, input: ExecuteActivityInput) -> object:
-        match input.args:
-            case [BatchOrder() as order]:
-                return await self._run_batch_step(order, _INPUT_BLOCKED, input)
-            case [FinalizeRequest(order=order)]:
-                return await self._run_batch_step(order, _FILES_BLOCKED, input)
-            case [SliceRequest() as request]:
-                return await self._run_slice(request, input)
-            case _:
-                return await super().execute_activity(input)
-
-    async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
-        """Run one attempt to send a slice (a part of a model's lines). If it fails, report this as a waiting
-        reason.
-
-        If no backend of the model accepts requests now, the attempt itself reports this and clears it later.
-        """
-        try:
-            return await super().execute_activity(input)
-        except Exception as error:
-            is_deferred = isinstance(error, ApplicationError) and error.type == Failure.DEFERRED
-            if not is_deferred and (reason := _waiting_reason(error)):
-                sentence = f"{_LINES_BLOCKED}: {reason}"
-                self._reasons.report(
-                    request.tenant, request.batch_id, request.model, sentence, _RETRY_VALID_SECONDS
-                )
-            raise
-
-    async def _run_batch_step(self, order: BatchOrder, blocked: str, input: ExecuteActivityInput) -> object:
-        self._order, self._blocked = order, blocked
-        watching = asyncio.create_task(self._watch())
-        watching.add_done_callback(log_failure)
-        try:
-            result: object = await super().execute_activity(input)
-        except Exception as error:
-            if isinstance(error, ApplicationError) and error.type == Failure.OVER_QUOTA:
-                self._publish(error.message, _RETRY_VALID_SECONDS)
-            elif reason := _waiting_reason(error):
-                self._report(reason, _RETRY_VALID_SECONDS)
-            raise
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-        if self._is_reported or activity.info().attempt > 1:
-            self._clear()
-        return result
-
-    async def _watch(self) -> None:
-        """Report unavailable dependencies while an attempt runs. Clear the report when they respond again.
-
-        An attempt may wait for a dependency for a long time without failing. Without this report, the batch
-        would have no waiting reason in the meantime.
-        """
-        while True:
-            await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
-            if self._failing():
-                self._report(_UNAVAILABLE, _RUNNING_VALID_SECONDS)
-            elif self._is_reported:
-                self._clear()
-
-    def _report(self, reason: str, valid_seconds: float) -> None:
-        self._publish(f"{self._blocked}: {reason}", valid_seconds)
-
-    def _publish(self, sentence: str, valid_seconds: float) -> None:
-        self._is_reported = True
-        self._reasons.report(self._order.tenant, self._order.batch_id, _WHOLE_BATCH, sentence, valid_seconds)
-
-    def _clear(self) -> None:
-        self._is_reported = False
-        self._reasons.clear(self._order.tenant, self._order.batch_id, _WHOLE_BATCH)
-
-
-def _waiting_reason(error: Exception) -> str:
-    """Return why an activity waits for its next attempt, as text for tenants; empty if it does not wait.
-
-    The activity does not wait if there is no next attempt, or if `error` is a planned end and not a failure.
-    """
-    if not isinstance(error, ApplicationError):
-        return _UNEXPLAINED
-    if error.non_retryable or error.type in _NO_FAILURES:
-        return ""
-    if error.type and error.type in _EXPLAINED_FAILURES:
-        return FAILURE_SENTENCES[error.type].removesuffix(".")
-    return _UNEXPLAINED

@@ -64,9 +64,10 @@ from batchwright.worker.control_tasks.fleet_metrics import (
 from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher, temporal_forecast_signal
 from batchwright.worker.control_tasks.queue_waiting_reasons import WaitingReasonMonitor
 from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
-from batchwright.worker.interceptors import ActivityMetricsInterceptor, WaitingReasonInterceptor
+from batchwright.worker.interceptors import ActivityMetricsInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
+from batchwright.worker.waiting_reason_interceptor import WaitingReasonInterceptor
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow

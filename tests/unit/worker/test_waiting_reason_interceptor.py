@@ -18,7 +18,7 @@ from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.ids import new_batch_id
-from batchwright.worker.interceptors import WaitingReasonInbound
+from batchwright.worker.waiting_reason_interceptor import WaitingReasonInbound
 from tests.fakes.memory_database import MemoryDatabase
 
 STORAGE = ApplicationError("no /objects.", type=Failure.STORAGE_UNAVAILABLE)
@@ -188,7 +188,7 @@ async def test_a_failure_without_a_retry_is_no_waiting_reason(
 async def test_a_running_attempt_reports_the_dependency_its_worker_cannot_reach(
     fixture: InterceptorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchwright.worker.interceptors._WATCH_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("batchwright.worker.waiting_reason_interceptor._WATCH_INTERVAL_SECONDS", 0.0)
 
     async def does() -> object:
         fixture.failing = "storage: no answer within 5 s"
