@@ -116,9 +116,13 @@ class WaitingReasons:
         await asyncio.gather(*self._tasks)
 
     def _of(self, batch_id: str, model: str) -> _Published:
-        if len(self._published) >= _MAX_REMEMBERED:
-            self._published.clear()
-        return self._published.setdefault((batch_id, model), _Published())
+        key = batch_id, model
+        found = self._published.get(key)
+        if found is None:
+            if len(self._published) >= _MAX_REMEMBERED:
+                del self._published[next(iter(self._published))]
+            found = self._published[key] = _Published()
+        return found
 
     async def _write(self, waiting: WaitingRow, published: _Published, *, may_signal: bool) -> None:
         try:

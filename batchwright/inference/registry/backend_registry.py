@@ -300,13 +300,13 @@ class BackendRegistry:
             for name in before.keys() - configs.keys():
                 before[name].close()  # running turns still use it
             for name, config in configs.items():
-                known = (self._routers.get(other) for other in config.fallbacks)
-                self._routers[name].fallbacks = [router for router in known if router is not None]
+                fallbacks = (self._routers.get(other) for other in config.fallbacks)
+                self._routers[name].fallbacks = [router for router in fallbacks if router is not None]
             used = {upstream.backend for router in self._routers.values() for upstream in router.upstreams}
             used |= {self._backend(gateway) for gateway in self._gateways}
             self._backends = {key: at for key, at in self._backends.items() if at in used}
-            self._aliases = {alias: name for name, config in configs.items() for alias in config.aliases}
-            self._aliases = {alias: name for alias, name in self._aliases.items() if alias not in configs}
+            aliases = ((alias, name) for name, config in configs.items() for alias in config.aliases)
+            self._aliases = {alias: name for alias, name in aliases if alias not in configs}
         # Model lists are not part of the fingerprint, because processes read them at different times.
         self.fingerprint = registry_fingerprint(self._configured, self._gateways, changes)
         if self._routers.keys() != before.keys():
