@@ -67,7 +67,7 @@ class LineSender:
             and now_suspend_aware <= self._permissions.fresh_until
             and (self._cost is None or not self._cost.is_over_cap)
             and not self._router.wait_seconds(self._tenant)
-            and self._pacer.may_send
+            and self._pacer.may_send()
             and (not self._quarantine.is_tracking or len(self._state.in_flight) < TRACKED_BATCH_SIZE)
         )
 

@@ -25,7 +25,7 @@ class RatePacer:
         self._rates, self._model, self._clock = rates, model, clock
         self._sends = 0
         self._last_due = float("-inf")  # when the last send was due; without a rate, when it was made
-        self._checked: Pacing | None = None  # the rate that allowed the next send
+        self._checked: Pacing | None = None  # the rate at the last `may_send`
 
     @property
     def is_exhausted(self) -> bool:
@@ -43,8 +43,8 @@ class RatePacer:
         pacing = self._pacing
         return math.inf if pacing is None else max(0, pacing.lines - self._sends)
 
-    @property
     def may_send(self) -> bool:
+        """Return True if a request may be sent now. Remember the rate that decides this for `record_send`."""
         self._checked = pacing = self._pacing
         return pacing is None or (self._sends < pacing.lines and not self._delay(pacing))
 

@@ -296,7 +296,7 @@ class RequestTasks:
     def _may_send_again(self, sent: InFlightRequest) -> bool:
         if self._turn.cost is not None and self._turn.cost.is_over_cap:
             return False
-        return self._may_send() and self._pacer.may_send and sent.permit.may_send_again()
+        return self._may_send() and self._pacer.may_send() and sent.permit.may_send_again()
 
     def _count_repeat(self, sent: InFlightRequest) -> None:
         self._pacer.record_send()

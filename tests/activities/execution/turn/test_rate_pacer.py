@@ -31,8 +31,8 @@ class Turn:
 
     def send(self, late: float) -> None:
         self.clock.now += self.pace.delay() + late
-        assert self.pace.may_send or self.pace.is_exhausted
-        if self.pace.may_send:
+        assert self.pace.may_send() or self.pace.is_exhausted
+        if self.pace.may_send():
             self.sends.append(self.clock.now)
             self.pace.record_send()
 
@@ -99,4 +99,4 @@ def test_a_rate_removed_during_the_turn_no_longer_limits_it() -> None:
     turn.send(late=0)
     assert turn.pace.is_exhausted
     turn.rates.change(None)
-    assert turn.pace.may_send
+    assert turn.pace.may_send()
