@@ -13,29 +13,26 @@ from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadFileScheduling, Scheduling  # pyright: ignore[reportMissingTypeStubs]
 from xdist.workermanage import WorkerController  # pyright: ignore[reportMissingTypeStubs]
 
-# One process runs all files with the shared stack of `tests/e2e`, which takes seven seconds of CPU to start.
-# Those with slow tests are not listed: there are too many for one process.
+# One process runs all files of a line with the shared stack of `tests/e2e`, which takes 7 seconds of CPU to
+# start. One process for all of them would end last. Files with slow tests are not listed.
+_SHARED_STACKS = (
+    ("failures/test_outage", "features/test_batches", "features/test_calls", "features/test_live_results"),
+    ("failures/test_survival", "failures/test_webhooks", "features/test_folder"),
+)
 WITH_SHARED_STACK = {
-    f"tests/e2e/{file}.py"
-    for file in (
-        "failures/test_outage",
-        "failures/test_survival",
-        "failures/test_webhooks",
-        "features/test_batches",
-        "features/test_calls",
-        "features/test_folder",
-        "features/test_live_results",
-    )
+    f"tests/e2e/{file}.py": f"shared stack {number}"
+    for number, files in enumerate(_SHARED_STACKS)
+    for file in files
 }
 _WAITING = re.compile(r"shared stack|tests/(?!unit/|activities/|replay/|integration/database/)")
 
 
 class FileScheduling(LoadFileScheduling):
-    """Gives each process whole files, and one process all files with the shared stack."""
+    """Gives each process whole files, and one process all files with the same shared stack."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "shared stack" if file in WITH_SHARED_STACK else file
+        return WITH_SHARED_STACK.get(file, file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Choose the next file of the process: the first that waits, or the first that does not."""

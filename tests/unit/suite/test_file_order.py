@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from tests.file_order import WITH_SHARED_STACK
@@ -37,13 +38,15 @@ def test_all_files_with_the_shared_stack_are_listed_unless_they_are_slow() -> No
         if re.search(r"\bstack: Stack\b", text)
         and "pytest.mark.slow" not in text
         and not re.search(r"^(async )?def stack\(", text, re.MULTILINE)
-    } == WITH_SHARED_STACK
+    } == WITH_SHARED_STACK.keys()
 
 
-def test_one_process_has_the_shared_stack_and_one_runs_other_files_while_tests_wait(tmp_path: Path) -> None:
+def test_each_shared_stack_has_one_process_and_one_runs_other_files_while_tests_wait(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     ran.mkdir()
-    waiting = {**dict.fromkeys(WITH_SHARED_STACK, "shared"), "tests/integration/test_one.py": "integration"}
+    waiting = {file: stack.replace(" ", "-") for file, stack in WITH_SHARED_STACK.items()}
+    stacks = Counter(waiting.values())
+    assert len(stacks) == 2
     units = {f"tests/unit/test_{number}.py": f"unit{number}" for number in range(8)}
     for file, name in (waiting | units).items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
@@ -51,8 +54,8 @@ def test_one_process_has_the_shared_stack_and_one_runs_other_files_while_tests_w
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--import-mode=importlib"]
     subprocess.run([*command, *_PLUGINS, "--rootdir", str(tmp_path), str(tmp_path)], check=True, cwd=ROOT)
-    by = {name: [path.read_text() for path in ran.glob(f"{name}*")] for name in ("shared", "unit")}
+    by = {name: [path.read_text() for path in ran.glob(f"{name}*")] for name in (*stacks, "unit")}
     assert {name: (len(each), len(set(each))) for name, each in by.items()} == {
-        "shared": (3 * len(WITH_SHARED_STACK), 1),
+        **{stack: (3 * files, 1) for stack, files in stacks.items()},
         "unit": (24, 1),
     }
