@@ -226,8 +226,8 @@ class InferenceWorkers:
         Args:
             resources: connections and stores of the process.
             progress: receives the workers' counts of finished lines.
-            blocking: returns a text with the unavailable dependencies while the process may not start to send
-                lines. The text is empty while it may.
+            blocking: returns the names of unavailable dependencies without which the process may not start to
+                send lines. The text is empty if the process may start.
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups

@@ -277,9 +277,9 @@ class SliceAttempt:
         """Return True if the attempt may try again to store its results.
 
         The result is False after the lease was lost. It is also False when `LAST_FLUSH_SECONDS` have passed
-        since the end of the grace period, because the workflow does not wait longer for the slice. Usually,
-        this is the grace period of the stop signal. If the batch has reached the cap on its cost, it is the
-        grace period after the batch's deadline.
+        since the end of a grace period, because the workflow does not wait longer for the slice. The grace
+        period begins with the stop signal. If the batch has reached the cap on its cost, there is no stop
+        signal, and the grace period begins with the batch's deadline.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())

@@ -195,9 +195,10 @@ class Publisher:
                 await writer.write(piece)
 
     async def _publish_plan_only(self, model: str, lines: ModelLines) -> ModelShare:
-        """Write only the plan of a model (the list of its lines). The lines themselves will not be sent.
+        """Write the plan of a model whose lines will not be sent, and no slices.
 
-        Return the number of lines, with 0 slices. Finalization needs the plan to know which lines exist.
+        The plan is the list of the model's lines. Finalization needs it to write a result for each of them.
+        Return the number of lines, with 0 slices.
         """
         safe_model = safe_name(model)
         entries = lines.entries()

@@ -83,11 +83,11 @@ async def history_has_room(
 
 
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
-    """Return how many events the history of a workflow may have before a signal that only informs.
+    """Return the number of events up to which signals that only inform are sent to a workflow.
 
-    If the history has this many events or more, no such signal is sent. The number grows evenly from the
-    start of the workflow to the deadline. If the deadline is not known, the number stays the same as at the
-    start.
+    If its history has this many events or more, only signals that the workflow needs are sent. The number
+    grows evenly from the start of the workflow to the deadline. If the deadline is not known, it stays as low
+    as at the start.
     """
     if deadline is None:
         return _MAX_EVENTS_AT_START

@@ -298,8 +298,12 @@ class SliceDemand:
         }
 
     def _starts_search(self, name: str, here: TaskQueueSlices) -> bool:
-        """Return True if the worker should take another slice, to search for a slice of a certain tenant or
-        batch.
+        """Return True if the worker should take another slice only because it may belong to a tenant or batch
+        that has no lines on this worker.
+
+        Args:
+            name: task queue from which slices are taken, named by its model.
+            here: this worker's slices from this queue.
         """
         search, waiting, now = here.search, self._waiting.get(name, {}), self._clock()
         if search.must_check_tenants(now) and search.start_for_tenant(

@@ -85,7 +85,7 @@ class WaitingReasonMonitor:
         self._shown: set[_BatchModel] = set()  # whose workflow has a reason from this process
 
     async def run(self) -> None:
-        """Refresh the reasons regularly, until cancelled."""
+        """Call `refresh` regularly, until cancelled."""
         while True:
             try:
                 await self.refresh()

@@ -70,7 +70,7 @@ class RateTable:
 
     @property
     def overall_rate(self) -> float:
-        """Rate over all models together, in requests per second; 0 if there is no such rate."""
+        """Rate limit that all models share, in requests per second; 0 if none is set."""
         return self._rate_of(ALL_MODELS)
 
     def is_shared(self, model: str) -> bool:

@@ -55,10 +55,10 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many leading bytes of a text are certain if its sort key is known.
+    """Return how many leading bytes two texts have in common at least, if both have this sort key.
 
-    The text is the part of a prompt after its prefix (system messages and tools). If two prompts have the
-    same prefix and the same key, their texts begin with the same bytes, at least as many as the result.
+    A text is the part of a prompt after its prefix (system messages and tools). Both prompts must have the
+    same prefix.
 
     Args:
         key: sort key of the text.

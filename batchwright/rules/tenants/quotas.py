@@ -129,10 +129,11 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
 def queue_behind(
     limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, before: int
 ) -> QuotaExcess | None:
-    """Return the quota for which a batch has to wait; None if the batch may be enqueued.
+    """Return the quota that makes a batch wait; None if the batch may be enqueued now.
 
-    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. The batch
-    does not wait if both the lines and the tokens of the tenant are unlimited.
+    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. The result
+    is then the quota of lines, or the quota of tokens if the tenant's lines are unlimited. If both are
+    unlimited, the batch does not wait.
 
     Args:
         limits: limits of the tenant.

@@ -39,8 +39,8 @@ class RerunsTable(Protocol):
             order: start argument of the rerun.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
-            admissions: what the rerun and its file count towards quotas. If the ended batch already has a
-                rerun, nothing is counted, so concurrent requests for one rerun count once.
+            admissions: the amounts by which the rerun and its file use up quotas. If the ended batch already
+                has a rerun, no amount is counted, so concurrent requests for one rerun count once.
 
         Raises:
             UnknownBatch: the ended batch has no row.
