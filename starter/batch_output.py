@@ -241,7 +241,8 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
 def waits_cells(batches: Sequence[BatchObject]) -> list[list[str]]:
     """Return the header and the cells of a column that shows why batches in a list wait.
 
-    Each item has one text. If no batch waits, all items are empty, so that the list has no such column. The
+    The result has one inner list for each row of the table, beginning with the header. It contains the text
+    of the cell. If no batch waits, all inner lists are empty, so that the table has no such column. The
     reasons `paused` and `scheduled` are left out, because the status shows them.
     """
     cells = [_waits_text(batch) for batch in batches]

@@ -30,10 +30,10 @@ class MissingLines:
 
     Attributes:
         found: number of planned lines that have a result.
-        models: line counts of each planned model. Lines without a result are included as failed lines.
+        models: line counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: for each model, the offset in the input of one line: the first line in the plan that has no
-            result. A model has no entry if all its lines have a result.
+        first_of: position of the first line without a result, by model: the first one in the order of the
+            plan, as its byte offset in the input. A model has no entry if all its lines have a result.
     """
 
     def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:

@@ -24,9 +24,9 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """Rules that decide which traces are recorded.
 
-    With a rule that begins with `parentbased`, a request that continues a trace of its caller is recorded if
-    the caller records this trace. The rest of the rule's name decides about all other requests. A rule
-    without `parentbased` decides about every request.
+    With a rule named `parentbased_X`, a request that belongs to a trace of its caller is recorded if the
+    caller records this trace. All other requests are recorded by the rule X. A rule without `parentbased`
+    decides about every request, whether the caller records its trace or not.
     """
 
     ALWAYS_ON = "always_on"

@@ -81,7 +81,10 @@ def _leaders(options: SectionOptions) -> list[Figure]:
 
 
 def _longest_first(options: SectionOptions) -> list[Figure]:
-    """Return the time of a batch in dispatch order, divided by its time in file order."""
+    """Simulate batches whose longest lines are sent first, and the same batches in the order of the file.
+
+    Return one figure for each kind of batch: the first duration divided by the second.
+    """
     figures: list[Figure] = []
     for name, work in WORKS.items():
         found = [

@@ -55,7 +55,7 @@ def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> Respo
 
     Args:
         cached: number of prompt tokens that were in the prefix cache.
-        output_tokens: number of output tokens of one choice, if the request does not limit them to fewer.
+        output_tokens: number of output tokens of one choice. A lower limit in the request takes precedence.
     """
     limit = call.output_limit
     each = output_tokens if limit is None else min(output_tokens, max(limit, 0))

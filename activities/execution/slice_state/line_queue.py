@@ -252,10 +252,10 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines are not returned. First, each line whose wait for a retry has ended is added to the
-        lines that may be sent: behind the other lines of its prefix group (lines with the same system
-        prompt). A line whose job already runs belongs to no prefix group. It is added before the other lines
-        without a group, because polling its job is cheap.
+        Quarantined lines are not returned. First, lines whose wait for a retry has ended are added to those
+        that may be sent. Such a line goes to the end of its prefix group (lines with the same system prompt).
+        But if a job for the line already runs at a backend, the line has no group. It then goes before all
+        other lines without a group, because polling a job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]

@@ -324,10 +324,10 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 
 
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
-    """Return the backends of fallback models that must not get a call after a refusal with this status.
+    """Return the backends that must not get a call which a backend has refused with this status.
 
-    For 401 and 403, return the backends of all fallback models, because the prompt may be the reason for the
-    refusal. For all other statuses, the result is empty.
+    After 401 and 403, these are the backends of all fallback models: the backend may have refused the prompt
+    itself, and a fallback must not get around that. After all other statuses, the result is empty.
     """
     return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 

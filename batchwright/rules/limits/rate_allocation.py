@@ -137,6 +137,8 @@ def effective_rates(settings: Mapping[str, float], changes: Mapping[str, float])
 def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECONDS) -> Pacing:
     """Compute how to enforce a rate: the maximum number of requests per turn, and of turns per second.
 
+    A turn is one attempt of a slice (part of a batch), in which a worker sends lines for a short time.
+
     Args:
         requests_per_second: the rate, above 0.
         turn_seconds: length of a turn. A turn may send as many requests as the rate allows in this time, but

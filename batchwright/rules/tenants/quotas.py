@@ -131,8 +131,8 @@ def queue_behind(
 ) -> QuotaExcess | None:
     """Return the quota that makes a batch wait; None if the batch may be enqueued now.
 
-    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. The result
-    is then the quota of lines, or the quota of tokens if the tenant's lines are unlimited. If both are
+    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. Then the
+    quota of lines is returned, or the quota of tokens if the tenant's lines are unlimited. If both are
     unlimited, the batch does not wait.
 
     Args:

@@ -84,8 +84,8 @@ class WorkersTable(Protocol):
     async def interactive_rates(self, max_age: timedelta, *, except_for: str = "") -> list[InteractiveRate]:
         """Return the requests and tokens per minute of interactive calls, added up over all API processes.
 
-        There is one item for each model and each tenant, models first, both sorted by name. Reports older
-        than `max_age`, and the report of the process `except_for`, are ignored.
+        The list has one item per model, sorted by name, and then one item per tenant, sorted by name. Reports
+        older than `max_age`, and the report of the process `except_for`, are ignored.
         """
         ...
 
