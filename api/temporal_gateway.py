@@ -55,9 +55,16 @@ class TemporalGateway(Protocol):
 
     async def cancel(self, batch_id: str) -> None: ...
 
-    async def pause(self, batch_id: str) -> None: ...
+    async def pause(self, batch_id: str, change: int) -> None:
+        """Pause the batch, unless its workflow has already got a pause or resume with a greater number.
 
-    async def resume(self, batch_id: str) -> None: ...
+        `change` is the number of this pause, from `BatchesTable.claim_pause_or_resume`.
+        """
+        ...
+
+    async def resume(self, batch_id: str, change: int) -> None:
+        """Resume the batch. `change` has the same meaning as in `pause`."""
+        ...
 
     async def abandon(self, batch_id: str) -> None: ...
 
@@ -127,11 +134,11 @@ class TemporalClientGateway(TemporalGateway):
     async def cancel(self, batch_id: str) -> None:
         await self._signal(batch_id, "cancel")
 
-    async def pause(self, batch_id: str) -> None:
-        await self._signal(batch_id, "pause")
+    async def pause(self, batch_id: str, change: int) -> None:
+        await self._signal(batch_id, "pause", change)
 
-    async def resume(self, batch_id: str) -> None:
-        await self._signal(batch_id, "resume")
+    async def resume(self, batch_id: str, change: int) -> None:
+        await self._signal(batch_id, "resume", change)
 
     async def abandon(self, batch_id: str) -> None:
         await self._signal(batch_id, "abandon")
@@ -214,10 +221,10 @@ class TemporalClientGateway(TemporalGateway):
         except RunMissing:
             return
 
-    async def _signal(self, batch_id: str, signal: str) -> None:
+    async def _signal(self, batch_id: str, signal: str, *args: int) -> None:
         handle = self._client.get_workflow_handle(batch_id)
         async with self._translated(batch_id):
-            await handle.signal(signal, rpc_timeout=_RPC_TIMEOUT)
+            await handle.signal(signal, args=args, rpc_timeout=_RPC_TIMEOUT)
         logger.info("batch signalled", extra={"signal": signal, "batch_id": batch_id})
 
     def _translated(self, batch_id: str) -> AbstractAsyncContextManager[None]:

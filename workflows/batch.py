@@ -62,6 +62,7 @@ class BatchWorkflow:
         self._early_end = EarlyEnd()
         self._cancel_requested = False
         self._paused = False
+        self._pause_change = 0  # greatest number of a pause or resume
         self._progress: dict[str, ModelProgress] = {}
         self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by (model, True if fleet-wide)
         self._forecast: BatchForecast | None = None
@@ -79,15 +80,19 @@ class BatchWorkflow:
         self._end_early(BatchStatus.CANCELLED)
 
     @workflow.signal
-    def pause(self) -> None:
-        """Stop sending requests until `resume`. The deadline stays the same."""
-        self._paused = True
-        self._update_details()
+    def pause(self, change: int = 0) -> None:
+        """Stop sending requests until `resume`. The deadline stays the same.
+
+        Signals of the API may arrive in another order than the API has counted them, so a signal with a lower
+        number `change` than an earlier signal has no effect. A signal without a number, for example from
+        Temporal's Web UI, always has an effect.
+        """
+        self._set_paused(True, change)
 
     @workflow.signal
-    def resume(self) -> None:
-        self._paused = False
-        self._update_details()
+    def resume(self, change: int = 0) -> None:
+        """Continue to send requests. `change` has the same meaning as in `pause`."""
+        self._set_paused(False, change)
 
     @workflow.signal
     def abandon(self) -> None:
@@ -250,6 +255,12 @@ class BatchWorkflow:
         await self._runs.run_all(ingested)
         if self._all_finished:
             self._early_end.withdraw_deadline()
+
+    def _set_paused(self, paused: bool, change: int) -> None:
+        if 0 < change < self._pause_change:
+            return
+        self._paused, self._pause_change = paused, max(change, self._pause_change)
+        self._update_details()
 
     def _desired_state(self) -> DesiredState:
         if self._early_end.status is not None:

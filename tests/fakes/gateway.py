@@ -38,10 +38,10 @@ class MemoryGateway(TemporalGateway):
     async def cancel(self, batch_id: str) -> None:
         self._signal(batch_id, "cancel")
 
-    async def pause(self, batch_id: str) -> None:
+    async def pause(self, batch_id: str, change: int) -> None:
         self._signal(batch_id, "pause")
 
-    async def resume(self, batch_id: str) -> None:
+    async def resume(self, batch_id: str, change: int) -> None:
         self._signal(batch_id, "resume")
 
     async def abandon(self, batch_id: str) -> None:

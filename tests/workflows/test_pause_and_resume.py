@@ -63,6 +63,23 @@ async def test_a_batch_paused_during_ingestion_starts_no_slice_until_resumed(
         assert (await batch.result()).status == BatchStatus.COMPLETED
 
 
+async def test_of_a_pause_and_a_resume_that_arrive_in_another_order_the_one_counted_last_stays(
+    fixture: WorkflowFixture,
+) -> None:
+    fixture.ingestion.released.clear()
+    async with fixture.workers():
+        batch = await fixture.start()
+        await fixture.ingestion.started.wait()
+        paused = list[bool]()
+        for signal, change in (("pause", 2), ("resume", 1), ("resume", 4), ("pause", 3), ("pause", 0)):
+            await batch.signal(signal, *([change] if change else []))
+            paused.append((await state_of(batch)).paused)
+        assert paused == [True, True, False, False, True]
+        await batch.signal(BatchWorkflow.resume, 5)
+        fixture.ingestion.released.set()
+        assert (await batch.result()).status == BatchStatus.COMPLETED
+
+
 async def test_a_paused_batch_can_be_cancelled(fixture: WorkflowFixture) -> None:
     fixture.execution.behaviours["m"] = until_cancelled
     async with fixture.workers():

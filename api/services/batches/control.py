@@ -25,6 +25,7 @@ from batchwright.rules.pause_limit import (
     seconds_to_next_change,
 )
 from batchwright.rules.token_costs import amount_of
+from batchwright.temporal import TemporalUnavailable
 
 
 class BatchControl:
@@ -115,9 +116,9 @@ class BatchControl:
             ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
-        row = await self._claim_pause_or_resume(tenant, batch_id, "pause")
-        await self._signal_live(self._temporal.pause, row, "pause")
-        await self._waiting.report_paused(row)
+        row, change = await self._claim_pause_or_resume(tenant, batch_id, "pause")
+        await self._signal_live(self._temporal.pause, row, change, "pause")
+        await self._waiting.report_paused(row, change)
         return batch_object(row, paused=True)
 
     async def resume_paused(self, tenant: str, batch_id: str) -> BatchObject:
@@ -127,17 +128,18 @@ class BatchControl:
             ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
-        row = await self._claim_pause_or_resume(tenant, batch_id, "resume")
-        await self._signal_live(self._temporal.resume, row, "resume")
-        await self._waiting.clear_paused(row)
+        row, change = await self._claim_pause_or_resume(tenant, batch_id, "resume")
+        await self._signal_live(self._temporal.resume, row, change, "resume")
+        await self._waiting.clear_paused(row, change)
         return batch_object(row, paused=False)
 
-    async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> BatchRow:
-        """Claim one of the pauses and resumes that a batch may have, and return the batch's row. Call this
-        before the signal to the batch's workflow is sent.
+    async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> tuple[BatchRow, int]:
+        """Claim one of the pauses and resumes that a batch may have. Return the batch's row and the number of
+        the claim. Call this before the signal to the batch's workflow is sent.
 
         The number of these signals is limited, because each of them makes the workflow's history longer. A
-        signal that changes nothing counts, too.
+        signal that changes nothing counts, too. Of several changes at the same time, the one with the
+        greatest number stays, in the workflow and in what clients see.
 
         Raises:
             ApiError: the batch has ended or is being cancelled (409), or no more changes are allowed now
@@ -146,7 +148,8 @@ class BatchControl:
         row = await self.row(tenant, batch_id)
         check_live(row, verb)
         order, now = row.order, self._clock()
-        if not await self._batches.claim_pause_or_resume(tenant, batch_id, allowed_changes(order, now)):
+        change = await self._batches.claim_pause_or_resume(tenant, batch_id, allowed_changes(order, now))
+        if change is None:
             check_live(await self.row(tenant, batch_id), verb)  # it may have ended meanwhile
             seconds = seconds_to_next_change(order, now)
             message = (
@@ -155,18 +158,24 @@ class BatchControl:
                 f"Send this one again in {seconds} s. You can cancel the batch at any time."
             )
             raise rate_limited(message, FREE_CHANGES, seconds=seconds)
-        return row
+        return row, change
 
-    async def _signal_live(self, signal: Callable[[str], Awaitable[None]], row: BatchRow, verb: str) -> None:
-        """Send a signal to the workflow of a batch that was live when its row was read.
+    async def _signal_live(
+        self, signal: Callable[[str, int], Awaitable[None]], row: BatchRow, change: int, verb: str
+    ) -> None:
+        """Send a signal to the workflow of a batch that was live when its row was read. If this fails, release
+        the claim.
 
         Raises:
             ApiError: the batch has ended since (409).
         """
+        tenant, batch_id = row.order.tenant, row.order.batch_id
         try:
-            await signal(row.order.batch_id)
-        except RunMissing:
-            check_live(await self.row(row.order.tenant, row.order.batch_id), verb)
+            await signal(batch_id, change)
+        except (RunMissing, TemporalUnavailable) as error:
+            await self._batches.release_pause_or_resume(tenant, batch_id)
+            if isinstance(error, RunMissing):
+                check_live(await self.row(tenant, batch_id), verb)
             raise
 
     async def change_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> BatchObject:

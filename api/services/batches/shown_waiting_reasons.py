@@ -81,21 +81,26 @@ class BatchWaitingReasons:
         ]
         return [*shown, *unserved]
 
-    async def report_paused(self, row: BatchRow) -> None:
+    async def report_paused(self, row: BatchRow, change: int) -> None:
+        """Show that the batch is paused, unless a pause or resume with a greater number than `change` is
+        shown already.
+        """
         order, now = row.order, self._deps.clock()
-        await self._table.report(
-            WaitingRow(
-                tenant=order.tenant,
-                batch_id=order.batch_id,
-                source=WaitingSource.USER,
-                reason=PAUSED,
-                since=now,
-                until=order.deadline + timedelta(days=1),
-            )
+        paused = WaitingRow(
+            tenant=order.tenant,
+            batch_id=order.batch_id,
+            source=WaitingSource.USER,
+            reason=PAUSED,
+            since=now,
+            until=order.deadline + timedelta(days=1),
         )
+        await self._table.report_pause(paused, change)
 
-    async def clear_paused(self, row: BatchRow) -> None:
-        await self._table.clear(row.order.tenant, row.order.batch_id, "", WaitingSource.USER)
+    async def clear_paused(self, row: BatchRow, change: int) -> None:
+        """Show that the batch is not paused, unless a pause or resume with a greater number than `change` is
+        shown already.
+        """
+        await self._table.clear_pause(row.order.tenant, row.order.batch_id, change)
 
     async def _read(self, max_age: timedelta) -> PolledQueues:
         database = self._deps.database

@@ -264,7 +264,9 @@ CREATE TABLE batches (
     cap_reached_at               timestamptz, -- it has cost as much as its cap and ends; the cap no longer changes
     cancel_requested_at          timestamptz,
     cancelled_at                 timestamptz,
-    pause_changes                integer          NOT NULL DEFAULT 0, -- pauses and resumes that were accepted
+    pause_changes                integer          NOT NULL DEFAULT 0, -- pauses and resumes, numbered in this order
+    failed_pause_changes         integer          NOT NULL DEFAULT 0, -- of these, how many Temporal did not accept
+    shown_pause_change           integer          NOT NULL DEFAULT 0, -- number of the last one that clients see
     -- Results.
     output_file_id               text,
     error_file_id                text,

@@ -48,8 +48,12 @@ RETURNING id
 
 -- name: claim_pause_or_resume
 UPDATE batches SET pause_changes = pause_changes + 1
-WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing') AND pause_changes < $3
-RETURNING id
+WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
+  AND pause_changes - failed_pause_changes < $3
+RETURNING pause_changes
+
+-- name: release_pause_or_resume
+UPDATE batches SET failed_pause_changes = failed_pause_changes + 1 WHERE tenant = $1 AND id = $2
 
 -- name: record_output_copy
 -- Of the final states, `written` replaces `failed`: an attempt that was given up may still succeed.

@@ -11,6 +11,12 @@ RETURNING since
 -- name: clear
 DELETE FROM waiting_reasons WHERE tenant = $1 AND batch_id = $2 AND model = $3 AND source = $4 RETURNING reason
 
+-- name: show_change
+-- The lock orders concurrent changes: the next statement of the transaction sees what the one before has stored.
+UPDATE batches SET shown_pause_change = $3
+WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing') AND shown_pause_change < $3
+RETURNING id
+
 -- name: get
 SELECT tenant, batch_id, model, source, reason, since, until FROM waiting_reasons
 WHERE source = $1 AND until > $2

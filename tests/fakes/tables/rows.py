@@ -102,6 +102,8 @@ class Rows:
         self.callbacks: dict[str, tuple[ReceivedCallback | None, datetime]] = {}  # None: emptied
         self.waiting: dict[tuple[str, str, str, str], WaitingRow] = {}
         self.pause_changes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.failed_pause_changes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.shown_pause_changes: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.forecasts: dict[Key, BatchForecast] = {}
         self.custom_ids: dict[tuple[str, str, int], CustomIdPart] = {}
         self.speeds: dict[str, tuple[datetime, ModelSpeed]] = {}  # by model, with the time of the measurement

@@ -112,8 +112,8 @@ async def test_signals_are_accepted_while_no_worker_runs(
 ) -> None:
     order = an_order()
     await gateway.start(order)
-    await gateway.pause(order.batch_id)
-    await gateway.resume(order.batch_id)
+    await gateway.pause(order.batch_id, 1)
+    await gateway.resume(order.batch_id, 2)
     await gateway.cancel(order.batch_id)
     assert await signals_of(client, order) == ["pause", "resume", "cancel"]
 

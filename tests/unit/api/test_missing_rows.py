@@ -122,7 +122,7 @@ async def test_a_batch_that_ends_before_it_is_signalled_gives_no_server_error(
     batch = await api.create()
     count = MemoryBatches.claim_pause_or_resume
 
-    async def count_before_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
+    async def count_before_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> int | None:
         counted = await count(table, tenant, batch_id, most)
         await api.database.batch_ends.fail_validation(tenant, batch_id, errors=[], total=1, at=NOW)
         del api.temporal.orders[batch_id]

@@ -70,11 +70,15 @@ class BatchesTable(Protocol):
         """
         ...
 
-    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> bool:
-        """Claim one of the `most` pauses and resumes that a batch may have, and return True.
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
+        """Claim one of the `most` pauses and resumes that a batch may have, and return its number.
 
-        Return False if none is left, or if the batch has ended.
+        Later pauses and resumes have greater numbers. Return None if none is left, or if the batch has ended.
         """
+        ...
+
+    async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
+        """Release the claim of a pause or resume that has failed. Its number is not used again."""
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
@@ -149,6 +153,7 @@ class BatchQueries:
     request_cancel: str
     set_max_cost: str
     claim_pause_or_resume: str
+    release_pause_or_resume: str
     record_output_copy: str
     start: str
     start_finalizing: str
@@ -214,8 +219,12 @@ class PostgresBatches(BatchesTable):
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)
 
-    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> bool:
-        return await self._moved(self._sql.claim_pause_or_resume, tenant, batch_id, most)
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
+        record = await self._connections.fetchrow(self._sql.claim_pause_or_resume, tenant, batch_id, most)
+        return None if record is None else record["pause_changes"]
+
+    async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
+        await self._connections.execute(self._sql.release_pause_or_resume, tenant, batch_id)
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         stored = storable_json(copy.model_dump_json())

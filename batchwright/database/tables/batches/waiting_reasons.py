@@ -54,6 +54,23 @@ class WaitingReasonsTable(Protocol):
         """
         ...
 
+    async def report_pause(self, waiting: WaitingRow, change: int) -> None:
+        """Store that a batch is paused, as `report` does, unless a later pause or resume is already stored or
+        the batch has ended.
+
+        Args:
+            change: number of the pause, from `BatchesTable.claim_pause_or_resume`.
+        """
+        ...
+
+    async def clear_pause(self, tenant: str, batch_id: str, change: int) -> None:
+        """Delete the reason that a batch is paused, unless a later pause or resume is already stored.
+
+        Args:
+            change: number of the resume, from `BatchesTable.claim_pause_or_resume`.
+        """
+        ...
+
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
         """Return the waiting reasons of one source that are valid at the time `at`, for all batches."""
         ...
@@ -74,6 +91,7 @@ class WaitingReasonsTable(Protocol):
 class WaitingQueries:
     report: str
     clear: str
+    show_change: str
     get: str
     of_batches: str
     delete_expired: str
@@ -93,6 +111,18 @@ class PostgresWaitingReasons(WaitingReasonsTable):
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
         return await self._connections.fetchrow(self._sql.clear, tenant, batch_id, model, source) is not None
+
+    async def report_pause(self, waiting: WaitingRow, change: int) -> None:
+        who = waiting.tenant, waiting.batch_id
+        async with self._connections.transaction() as session:
+            if await session.fetchrow(self._sql.show_change, *who, change) is not None:
+                what = waiting.model, waiting.source, waiting.reason, waiting.since, waiting.until
+                await session.execute(self._sql.report, *who, *what)
+
+    async def clear_pause(self, tenant: str, batch_id: str, change: int) -> None:
+        async with self._connections.transaction() as session:
+            if await session.fetchrow(self._sql.show_change, tenant, batch_id, change) is not None:
+                await session.execute(self._sql.clear, tenant, batch_id, "", WaitingSource.USER)
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
         records = await self._connections.fetch(self._sql.get, source, at)

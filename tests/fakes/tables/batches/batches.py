@@ -66,13 +66,16 @@ class MemoryBatches(BatchesTable):
         self.put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
 
-    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> bool:
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
         counts, place = self._rows.enter().pause_changes, (tenant, batch_id)
-        row = self._rows.batches.get(place)
-        if row is None or row.status not in LIVE_STATES or counts[place] >= most:
-            return False
+        row, failed = self._rows.batches.get(place), self._rows.failed_pause_changes[place]
+        if row is None or row.status not in LIVE_STATES or counts[place] - failed >= most:
+            return None
         counts[place] += 1
-        return True
+        return counts[place]
+
+    async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
+        self._rows.enter().failed_pause_changes[tenant, batch_id] += 1
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         row = self._rows.enter().batches.get((tenant, batch_id))

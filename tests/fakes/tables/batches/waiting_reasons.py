@@ -5,6 +5,7 @@ from datetime import datetime
 from operator import itemgetter
 
 from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
+from batchwright.rules.batch_states import LIVE_STATES
 from tests.fakes.tables.rows import Rows
 from tests.fakes.tables.webhooks import record_event_of
 
@@ -26,6 +27,22 @@ class MemoryWaitingReasons(WaitingReasonsTable):
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
         return self._rows.enter().waiting.pop((tenant, batch_id, model, source), None) is not None
+
+    async def report_pause(self, waiting: WaitingRow, change: int) -> None:
+        if self._show(waiting.tenant, waiting.batch_id, change):
+            await self.report(waiting)
+
+    async def clear_pause(self, tenant: str, batch_id: str, change: int) -> None:
+        if self._show(tenant, batch_id, change):
+            await self.clear(tenant, batch_id, "", WaitingSource.USER)
+
+    def _show(self, tenant: str, batch_id: str, change: int) -> bool:
+        shown, place = self._rows.enter().shown_pause_changes, (tenant, batch_id)
+        row = self._rows.batches.get(place)
+        if row is None or row.status not in LIVE_STATES or change <= shown[place]:
+            return False
+        shown[place] = change
+        return True
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
         return [

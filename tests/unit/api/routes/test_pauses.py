@@ -13,6 +13,7 @@ from batchwright.database.records import BatchOutcome
 from batchwright.rules.ids import safe_name
 from batchwright.rules.pause_limit import FREE_CHANGES
 from batchwright.rules.worker_stats import polled_queue_stats
+from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.tables.batches.batches import MemoryBatches
 from tests.unit.api.routes.begun_batches import ENDS, NOW, begun, ended, pause, resume
@@ -58,7 +59,7 @@ async def test_a_batch_that_ends_while_a_pause_is_checked_was_not_paused_too_oft
     batch_id = await begun(api, "llama")
     count = MemoryBatches.claim_pause_or_resume
 
-    async def count_after_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> bool:
+    async def count_after_the_end(table: MemoryBatches, tenant: str, batch_id: str, most: int) -> int | None:
         outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=10, failed=0, usage=Usage())
         await api.database.batch_ends.finish(tenant, batch_id, outcome, NOW)
         return await count(table, tenant, batch_id, most)
@@ -67,6 +68,37 @@ async def test_a_batch_that_ends_while_a_pause_is_checked_was_not_paused_too_oft
     answer = await pause(api, batch_id)
     assert (answer.status_code, "with status 'completed'" in answer.text) == (409, True)
     assert api.temporal.signals == []
+
+
+async def test_changes_that_do_not_reach_temporal_are_not_counted(api: ApiFixture) -> None:
+    batch_id = await begun(api, "llama")
+    api.temporal.failing = TemporalUnavailable("down")
+    for _ in range(FREE_CHANGES + 1):
+        assert (await pause(api, batch_id)).status_code == 503
+        assert (await resume(api, batch_id)).status_code == 503
+    api.temporal.failing = None
+    answers = [await pause(api, batch_id) for _ in range(FREE_CHANGES + 1)]
+    assert [answer.status_code for answer in answers] == [200] * FREE_CHANGES + [429]
+
+
+@pytest.mark.parametrize(("late", "shown"), [("pause", False), ("resume", True)])
+async def test_of_a_pause_and_a_resume_at_the_same_time_the_later_one_is_shown(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch, late: str, shown: bool
+) -> None:
+    """Between the signal of the earlier one and what it shows, the other one is done completely."""
+    batch_id = await begun(api, "llama")
+    other = resume if late == "pause" else pause
+    signal = getattr(api.temporal, late)
+
+    async def signal_and_wait(batch_id: str, change: int) -> None:
+        await signal(batch_id, change)
+        assert (await other(api, batch_id)).status_code == 200
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api.temporal, late, signal_and_wait)
+        assert (await api.http.post(f"/v1/batches/{batch_id}/x/{late}")).status_code == 200
+    batch = read(await api.http.get(f"/v1/batches/{batch_id}"), BatchObject)
+    assert bool(batch.x_batchwright.paused) is shown
 
 
 async def test_a_pause_that_is_not_allowed_on_an_ended_batch_is_not_counted(api: ApiFixture) -> None:

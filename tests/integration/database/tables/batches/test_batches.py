@@ -55,21 +55,28 @@ async def test_changes_of_a_batch_are_counted_up_to_the_given_number(any_databas
     batches = any_database.batches
     await batches.upsert(an_order())
     await batches.upsert(an_order("batch_2"))
-    assert [await batches.claim_pause_or_resume("t", "batch_1", 2) for _ in range(4)] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert await batches.claim_pause_or_resume("t", "batch_1", 3)
-    assert await batches.claim_pause_or_resume("t", "batch_2", 1)
+    assert [await batches.claim_pause_or_resume("t", "batch_1", 2) for _ in range(4)] == [1, 2, None, None]
+    assert await batches.claim_pause_or_resume("t", "batch_1", 3) == 3
+    assert await batches.claim_pause_or_resume("t", "batch_2", 1) == 1
+
+
+async def test_a_change_that_failed_is_not_counted_and_its_number_is_not_used_again(
+    any_database: Database,
+) -> None:
+    batches = any_database.batches
+    await batches.upsert(an_order())
+    await batches.upsert(an_order("batch_2"))
+    assert await batches.claim_pause_or_resume("t", "batch_1", 1) == 1
+    await batches.release_pause_or_resume("t", "batch_1")
+    assert [await batches.claim_pause_or_resume("t", "batch_1", 1) for _ in range(2)] == [2, None]
+    assert await batches.claim_pause_or_resume("t", "batch_2", 1) == 1
 
 
 async def test_changes_at_the_same_time_are_all_counted(any_database: Database) -> None:
     batches = any_database.batches
     await batches.upsert(an_order())
     counted = await asyncio.gather(*(batches.claim_pause_or_resume("t", "batch_1", 5) for _ in range(20)))
-    assert sorted(counted) == [False] * 15 + [True] * 5
+    assert sorted(number for number in counted if number) == [1, 2, 3, 4, 5]
 
 
 async def test_changes_of_an_unknown_batch_are_not_counted(any_database: Database) -> None:

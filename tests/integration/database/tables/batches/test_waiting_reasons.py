@@ -1,5 +1,6 @@
 """Reasons why batches wait: reported, renewed, cleared, expired, and deleted when the batch ends."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.terms import BatchStatus
@@ -48,6 +49,40 @@ async def test_each_source_clears_only_its_own_reasons(any_database: Database) -
     assert not await table.clear("acme", "b", "m", WaitingSource.WORKER)
     assert await table.get(WaitingSource.WORKER, START) == []
     assert [each.reason for each in await table.get(WaitingSource.FLEET, START)] == ["nobody"]
+
+
+def pause_of_user() -> WaitingRow:
+    paused = waiting("batch_1", "paused", source=WaitingSource.USER)
+    return paused.model_copy(update={"tenant": "t", "model": ""})
+
+
+async def test_a_pause_or_resume_that_comes_after_a_later_one_changes_nothing(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    table, shown = any_database.waiting, list[int]()
+    for change in (2, -1, 1, -4, 3, 5):
+        if change > 0:
+            await table.report_pause(pause_of_user(), change)
+        else:
+            await table.clear_pause("t", "batch_1", -change)
+        shown.append(len(await table.get(WaitingSource.USER, START)))
+    assert shown == [1, 1, 1, 0, 0, 1]
+
+
+async def test_of_pauses_and_resumes_at_the_same_time_the_last_is_stored(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    table, paused = any_database.waiting, pause_of_user()
+    for last in (20, 40, 60):
+        changes = [table.report_pause(paused, change) for change in range(last - 19, last, 2)]
+        changes += [table.clear_pause("t", "batch_1", change) for change in range(last - 18, last + 1, 2)]
+        await asyncio.gather(*changes)
+        assert await table.get(WaitingSource.USER, START) == []
+
+
+async def test_an_ended_batch_is_not_shown_as_paused(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    await any_database.batch_ends.fail_validation("t", "batch_1", errors=[], total=0, at=START)
+    await any_database.waiting.report_pause(pause_of_user(), 1)
+    assert await any_database.waiting.get(WaitingSource.USER, START) == []
 
 
 async def test_the_reasons_of_several_batches_are_read_at_once(any_database: Database) -> None:
