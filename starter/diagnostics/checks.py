@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
 from batchwright import temporal
 from batchwright.database.errors import DatabaseUnavailable
@@ -21,6 +22,7 @@ from batchwright.temporal import credentials
 Clock = Callable[[], datetime]
 _EXPIRY_WARNING = timedelta(days=14)
 _LOW_DISK_BYTES = 1_000_000_000
+_OTLP_GRPC_PORT = 4317
 
 
 def now() -> datetime:
@@ -42,6 +44,10 @@ async def check_settings(chosen: Settings, at: Clock) -> list[Finding]:
         )
         for name, meant in unknown_variables().items()
     ]
+    if urlsplit(chosen.traces_url).netloc.endswith(f":{_OTLP_GRPC_PORT}"):
+        message = f"Traces are sent over HTTP to {chosen.traces_url}, but port 4317 is usually for gRPC."
+        remedy = "Use the collector's port for HTTP, usually 4318, in OTEL_EXPORTER_OTLP_ENDPOINT."
+        found.append(warning("settings", message, remedy))
     if expires is None:
         return found
     left = expires - at()
