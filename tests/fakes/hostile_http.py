@@ -78,6 +78,18 @@ def repeats(start: bytes, piece: bytes) -> Play:
     return play
 
 
+def trickles(piece: bytes) -> Play:
+    """Return a server that sends `piece` ten times a second until the client closes the connection."""
+
+    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        while not writer.transport.is_closing():
+            writer.write(piece)
+            await asyncio.sleep(PATIENCE / 3)
+
+    return play
+
+
 def bytewise(data: bytes) -> Play:
     return says(*[data[at : at + 1] for at in range(len(data))])
 
@@ -194,6 +206,11 @@ INTERIM = [
         "interim answers without end",
         repeats(b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 100),
         httpx=TOO_LATE,
+    ),
+    Case(
+        "interim answers that trickle in and do not end",
+        trickles(b"HTTP/1.1 102 Processing\r\n\r\n"),
+        TOO_LATE,
     ),
     Case("only an interim answer", says(b"HTTP/1.1 100 Continue\r\n\r\n"), NO_ANSWER, closes=True),
     Case(

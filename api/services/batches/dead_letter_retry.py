@@ -10,6 +10,7 @@ from batchwright.api.errors import conflict
 from batchwright.api.services.batches.creation import BatchCreator
 from batchwright.api.services.batches.failed_lines import copy_lines
 from batchwright.api.services.batches.rerun import RerunBuilder
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind, SourceBatch
 from batchwright.database.records import BatchRow
@@ -18,6 +19,8 @@ from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.results.output_lines import request_digest
 
 _ATTEMPTS = 3
+_AT_ONCE = 4  # a retry reads the input of its batch, and writes a new one
+_WAIT_SECONDS = 60.0
 
 
 class DeadLetterRetries:
@@ -25,6 +28,9 @@ class DeadLetterRetries:
         self._deps, self._creator = deps, BatchCreator(deps)
         self._dead_letters = deps.database.dead_letters
         self._builder = RerunBuilder(deps, self._creator)
+        self._limiter = ExpensiveTaskLimiter(
+            _AT_ONCE, _WAIT_SECONDS, work="inputs of batches are being copied"
+        )
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
         """Return the batch that retries a dead letter. If there is no such batch yet, create it.
@@ -79,8 +85,15 @@ class DeadLetterRetries:
         None.
 
         Raises:
-            ApiError: the original batch no longer exists, a field is not valid, or a quota is exhausted.
+            ApiError: the original batch no longer exists, a field is not valid, a quota is exhausted, or too
+                many inputs are being copied (429).
         """
+        async with self._limiter.slot(tenant, batch_id):
+            return await self._claim(tenant, batch_id, ids, fields)
+
+    async def _claim(
+        self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
+    ) -> BatchOrder | None:
         row = await self._deps.database.batches.get(tenant, batch_id)
         if row is None:
             raise conflict(f"The batch '{batch_id}' of these dead letters no longer exists.")

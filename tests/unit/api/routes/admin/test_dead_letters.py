@@ -1,7 +1,9 @@
 """/admin/dlq: list, retry once, delete."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import httpx
@@ -16,6 +18,7 @@ from batchwright.rules.ids import new_batch_id, request_id
 from batchwright.rules.input.line_splitter import LineSplitter
 from batchwright.rules.results.dead_letters import DeadLetter
 from tests.fakes.api import ApiFixture, error_of, open_api, read
+from tests.fakes.storage import MemoryWriter
 
 LINES = [f'{{"custom_id": "é{n}",  "body": {{"model": "llama"}}}}'.encode() for n in range(4)]
 INPUT = b"\r\n".join(LINES)
@@ -146,6 +149,32 @@ async def test_an_interrupted_retry_is_finished_by_the_next_call(
         del api.database.rows.batches["default", created.id], api.temporal.orders[created.id]
         assert (await again()).status_code == 200
         assert created.id in api.temporal.orders
+
+
+async def test_retries_at_the_same_time_copy_few_inputs_at_once(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(6):
+        await ended(api)
+    running = most = 0
+    writer = api.storage.writer
+
+    @asynccontextmanager
+    async def counted(key: str) -> AsyncGenerator[MemoryWriter]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        async with writer(key) as opened:
+            for _ in range(20):  # let the other retries begin
+                await asyncio.sleep(0)
+            yield opened
+        running -= 1
+
+    monkeypatch.setattr(api.storage, "writer", counted)
+    letters = (await listed(api, "?limit=100")).data
+    answers = await asyncio.gather(*(retry(api, letter.id) for letter in letters))
+    assert len({read(answer, BatchObject).id for answer in answers}) == len(letters) == 12
+    assert most == 2  # of four, because one tenant gets at most half
 
 
 async def test_retry_all_creates_one_batch_for_each_original_batch(api: ApiFixture) -> None:
