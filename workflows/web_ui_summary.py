@@ -1,5 +1,6 @@
 """The batch in Temporal's Web UI: search attributes and a Markdown summary."""
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.terms import BatchStatus
 
 _MAX_MODELS = 20
+_MAX_ATTRIBUTE_BYTES = 2_000  # of a search attribute; Temporal allows 2,048
 
 
 def ensure_search_attributes(order: BatchOrder) -> None:
@@ -40,9 +42,23 @@ def set_status_attributes(status: BatchStatus, models: Sequence[str] = ()) -> No
     workflow.upsert_search_attributes(  # pyright: ignore[reportUnknownMemberType]
         [
             STATUS.value_set(status),
-            *([MODELS.value_set(list(models[:_MAX_MODELS]))] if models else []),
+            *([MODELS.value_set(_searchable(models))] if models else []),
         ]
     )
+
+
+def _searchable(models: Sequence[str]) -> list[str]:
+    """Return the first models, as many as the search attribute may contain.
+
+    Temporal terminates a workflow whose search attribute has more than 2,048 bytes.
+    """
+    found, size = list[str](), 2  # the brackets
+    for model in models[:_MAX_MODELS]:
+        size += len(json.dumps(model)) + 1
+        if size > _MAX_ATTRIBUTE_BYTES:
+            break
+        found.append(model)
+    return found
 
 
 def details_markdown(order: BatchOrder, state: BatchState) -> str:

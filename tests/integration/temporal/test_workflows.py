@@ -11,6 +11,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from batchwright.contracts.search_attributes import MODELS
 from batchwright.contracts.terms import BatchStatus
 from batchwright.settings import load
 from batchwright.worker.wiring import deployment_config
@@ -53,6 +54,20 @@ async def test_a_long_batch_continues_as_new_on_a_real_server(server: WorkflowEn
         result = await (await fixture.start(await fixture.order(policy=policy))).result()
     assert result.status == BatchStatus.COMPLETED
     assert sorted(request.number for request in fixture.execution.requests) == list(range(60))
+
+
+async def test_a_batch_of_many_models_with_long_names_runs(server: WorkflowEnvironment) -> None:
+    """Temporal terminates a workflow whose search attribute is larger than 2 KiB."""
+    fixture = WorkflowFixture(server)
+    names = [f"{number}-" + "é" * 250 for number in range(25)]
+    fixture.ingestion.result = ingested(
+        *(share(f"m{number}").model_copy(update={"model": name}) for number, name in enumerate(names))
+    )
+    async with fixture.workers([f"m{number}" for number in range(25)]):
+        batch = await fixture.start()
+        assert (await batch.result()).status == BatchStatus.COMPLETED
+        attributes = (await batch.describe()).typed_search_attributes
+    assert attributes.get(MODELS) == names[:1]
 
 
 @pytest.mark.slow
