@@ -33,6 +33,9 @@ _SIGNALS = {
 
 _OpenRun = ChildWorkflowHandle[ModelRunWorkflow, ModelRunResult]
 
+# Reports of progress to a batch, at most. Temporal accepts 10,000 signals for a workflow, and then no cancel.
+_PROGRESS_REPORTS = 2_000
+_PROGRESS_REPORTS_OF_MODEL = 20
 _EVENTS_OF_PAUSE = 12  # most events that a pause of one model and its resume add to the history of the batch
 
 
@@ -67,9 +70,12 @@ class ModelRuns:
         self._open: dict[str, _OpenRun] = {}
         self._last_sent: dict[str, DesiredState] = {}
         self._last_pause_at: datetime | None = None
+        self._progress_reports = _PROGRESS_REPORTS_OF_MODEL  # of each model run
 
     async def run_all(self, ingested: IngestResult) -> None:
         """Run each model in its own child workflow. Return when all of them have ended."""
+        most = _PROGRESS_REPORTS // max(len(ingested.models), 1)
+        self._progress_reports = max(1, min(_PROGRESS_REPORTS_OF_MODEL, most))
         runs = [asyncio.create_task(self._run(share, ingested.ingest_prefix)) for share in ingested.models]
         all_runs = asyncio.gather(*runs)
         while not all_runs.done():
@@ -109,7 +115,7 @@ class ModelRuns:
         paused = self._desired_state() is DesiredState.PAUSED
         child = await workflow.start_child_workflow(
             ModelRunWorkflow.run,
-            ModelRun.of(self._order, share, prefix, paused=paused),
+            ModelRun.of(self._order, share, prefix, paused=paused, progress_reports=self._progress_reports),
             id=model_run_id(self._order.batch_id, share.safe_model),
             task_queue=CONTROL_QUEUE,
             static_summary=f"{share.lines} lines for {share.model}",

@@ -6,6 +6,7 @@ attempt of the activity.
 
 import asyncio
 import contextlib
+import math
 from datetime import timedelta
 
 from temporalio import workflow
@@ -26,9 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.workflows.failures import cause_of, sentence_for_tenant
     from batchwright.workflows.options import DEADLINE_STOP_MARGIN, MIN_STOP_WAIT, STOP_MARGIN, slice_options
 
-# Progress is reported to the batch at most this often, and about 20 times a run.
-_PROGRESS_EVERY = timedelta(seconds=10)
-_PROGRESS_STEPS = 20
+_PROGRESS_EVERY = timedelta(seconds=10)  # progress is reported to the batch at most this often
 
 # The number of scheduled slices grows with the fleet, because a slice keeps a worker until its last response.
 # The maximum limits the events that continue-as-new and a pause add to the history.
@@ -291,7 +290,7 @@ class SliceScheduler:
 
     async def _report_progress(self) -> None:
         parent, (at, done) = workflow.info().parent, self._last_report
-        step = max(1, self._run.slices // _PROGRESS_STEPS)
+        step = math.ceil(self._run.slices / self._run.progress_reports)
         if parent is None or workflow.now() - at < _PROGRESS_EVERY or self._done - done < step:
             return
         self._last_report = (workflow.now(), self._done)

@@ -1,6 +1,6 @@
 """Pause, resume, and the state that a running batch reports."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio.api.enums.v1 import EventType
@@ -18,8 +18,9 @@ from batchwright.contracts.temporal_payloads.batch import (
 )
 from batchwright.contracts.terms import BatchStatus
 from batchwright.temporal.workflow_starts import start_batch
+from batchwright.workflows import model_children, slice_scheduler
 from batchwright.workflows.batch import BatchWorkflow
-from tests.workflows.fixture import WorkflowFixture, state_of
+from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
 from tests.workflows.stub_activities import finishes, ingested, share, until_cancelled
 
 pytestmark = pytest.mark.integration
@@ -249,3 +250,20 @@ async def test_the_waiting_reason_of_a_slice_stays_while_a_fleet_wide_one_comes_
         assert (await state_of(batch)).waiting == [of_slice]
         await batch.signal(BatchWorkflow.cancel)
         await batch.result()
+
+
+@pytest.mark.parametrize(("models", "each"), [(1, 20), (3, 6)])
+async def test_the_reports_of_progress_of_all_models_together_are_limited(
+    fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch, models: int, each: int
+) -> None:
+    monkeypatch.setattr(model_children, "_PROGRESS_REPORTS", 20)
+    monkeypatch.setattr(slice_scheduler, "_PROGRESS_EVERY", timedelta(0))
+    names = [f"m{number}" for number in range(models)]
+    fixture.ingestion.result = ingested(*(share(name, 39) for name in names))
+    policy = POLICY.model_copy(update={"outstanding_slices": 1})
+    async with fixture.workers(names):
+        batch = await fixture.start(await fixture.order(policy=policy))
+        assert (await batch.result()).status == BatchStatus.COMPLETED
+        events = (await batch.fetch_history()).events
+    signals = [event.workflow_execution_signaled_event_attributes.signal_name for event in events]
+    assert 0 < signals.count("progress") <= models * each

@@ -41,6 +41,7 @@ class ModelRun(Message):
     deadline: datetime
     policy: BatchPolicy = BatchPolicy()
     prices: PriceConfig | None = None  # prices of the model when the batch was planned; None without prices
+    progress_reports: int = 20  # approximate number of reports of progress to the batch's workflow
 
     next_slice: int = 0
     unfinished_slices: list[int] = []  # slices to schedule first: they were scheduled but have not finished
@@ -56,7 +57,15 @@ class ModelRun(Message):
     workers: int = 0  # workers that served the queue when a slice last ended; 0 if none has ended
 
     @classmethod
-    def of(cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, paused: bool = False) -> Self:
+    def of(
+        cls,
+        order: BatchOrder,
+        share: ModelShare,
+        ingest_prefix: str,
+        *,
+        paused: bool = False,
+        progress_reports: int = 20,
+    ) -> Self:
         """Return the start argument of the workflow that sends a batch's lines for one model.
 
         Args:
@@ -64,6 +73,7 @@ class ModelRun(Message):
             share: the model, and the number of its lines and slices (parts of its lines).
             ingest_prefix: key prefix in storage of the objects that ingestion wrote for the batch.
             paused: True if the batch is paused.
+            progress_reports: approximate number of reports of progress to the batch's workflow.
         """
         return cls(
             batch_id=order.batch_id,
@@ -81,6 +91,7 @@ class ModelRun(Message):
             policy=order.policy,
             prices=share.prices,
             paused=paused,
+            progress_reports=progress_reports,
             queue=share.queue,
         )
 
