@@ -163,8 +163,9 @@ class BatchControl:
     async def _signal_live(
         self, signal: Callable[[str, int], Awaitable[None]], row: BatchRow, change: int, verb: str
     ) -> None:
-        """Send a signal to the workflow of a batch that was live when its row was read. If this fails, release
-        the claim.
+        """Send a signal to the workflow of a batch that was live when its row was read.
+
+        If this fails, release the claim with the number `change`.
 
         Raises:
             ApiError: the batch has ended since (409).
