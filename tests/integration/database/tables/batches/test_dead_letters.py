@@ -147,6 +147,39 @@ async def test_retry_all_selects_batches_with_dead_letters_or_an_unstarted_retry
     assert await table.unstarted_retries("t", "batch_1") == []
 
 
+async def test_batches_with_dead_letters_to_retry_are_selected_by_tenant_batch_and_page(
+    any_database: Database,
+) -> None:
+    table = any_database.dead_letters
+    await ended(any_database, 1, batch=1)  # retried
+    await ended(any_database, 1, batch=2)  # the batch that retries it was not started
+    await ended(any_database, 1, 2, 3, batch=3)  # one of three is retried
+    await ended(any_database, 1, 2, batch=4, tenant="u")
+    await ended(any_database, 1, batch=5, tenant="u")  # the batch that retries it was not started
+    await ended(any_database, 1, batch=6, tenant="u")  # retried
+    for number, tenant, is_started in ((1, "t", 1), (2, "t", 0), (3, "t", 1), (5, "u", 0), (6, "u", 1)):
+        order = retry(number + 10, number).model_copy(update={"tenant": tenant})
+        file = a_file(f"file-{number}").model_copy(update={"tenant": tenant})
+        assert await table.claim([f"batch_req_{number}1"], order, file)
+        if is_started:
+            await any_database.batches.upsert(order)
+    every = [("t", "batch_2"), ("t", "batch_3"), ("u", "batch_4"), ("u", "batch_5")]
+    for tenant in (None, "t", "u", "v"):
+        mine = [found for found in every if tenant in (None, found[0])]
+        for after_id in ("", *(f"batch_{number}" for number in range(1, 7))):
+            rest = [found for found in mine if found[1] > after_id]
+            for limit in (1, 2, 3, 5):
+                found = await table.retryable_batches(
+                    tenant=tenant, batch_id=None, limit=limit, after=after_id
+                )
+                assert found == rest[:limit]
+            for number in range(1, 7):
+                found = await table.retryable_batches(
+                    tenant=tenant, batch_id=f"batch_{number}", limit=5, after=after_id
+                )
+                assert found == [each for each in rest if each[1] == f"batch_{number}"]
+
+
 async def test_a_deleted_dead_letter_is_not_found(any_database: Database) -> None:
     await ended(any_database, 1)
     assert await any_database.dead_letters.delete("batch_req_11")
