@@ -73,8 +73,9 @@ test-fast: install ## the tests without real servers
 conformance: install ## the official clients against the contract, as a table
 	$(RUN)pytest tests/conformance -q
 
-fuzz: install ## any bytes as lines; every route against its description, ten minutes (FUZZ_SECONDS)
+fuzz: install ## any bytes as lines; new examples of all properties; every route against its description, ten minutes (FUZZ_SECONDS)
 	HYPOTHESIS_PROFILE=fuzz $(RUN)pytest -q --timeout 1800 tests/unit/rules/input/test_lines_fuzzed.py
+	HYPOTHESIS_PROFILE=random $(RUN)pytest -q --timeout 1800 -m hypothesis tests/unit tests/activities
 	BATCHWRIGHT_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) $(RUN)pytest tests/conformance -q -s -k description
 
 lint: install ## ruff, import rules, types
