@@ -153,6 +153,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 
     def _on_failure(self, attempt: _Attempt, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
+            self._record_end(attempt)
             self._count_release(attempt, None)
             return
         kind = None  # stays None if the failure is unknown
@@ -161,8 +162,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
         if kind is Failure.OWNERSHIP_LOST:
             self._metrics.step_failures.labels(attempt.step, kind).inc()
             return
-        last = self._heartbeats.last if self._heartbeats else ()
-        activity.heartbeat(*last, *failure_count_details(attempt.unexpected_failures), RELEASED)
+        self._record_end(attempt)
         is_benign = isinstance(error, ApplicationError) and error.category is ApplicationErrorCategory.BENIGN
         if is_benign:
             self._count_release(attempt, None)
@@ -171,6 +171,11 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
         if attempt.took_over:
             action = "re_enqueued" if is_benign else "error"
             self._metrics.recoveries.labels(_BATCH_STATUS.get(attempt.step, "unknown"), action).inc()
+
+    def _record_end(self, attempt: _Attempt) -> None:
+        """Send a last heartbeat, so that this attempt does not count as crashed with its worker."""
+        last = self._heartbeats.last if self._heartbeats else ()
+        activity.heartbeat(*last, *failure_count_details(attempt.unexpected_failures), RELEASED)
 
     def _count_failure(self, attempt: _Attempt, error: BaseException, kind: Failure | None) -> None:
         self._metrics.step_failures.labels(attempt.step, kind or OTHER).inc()

@@ -3,8 +3,9 @@
 No other module creates the real dependencies.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
@@ -67,6 +68,7 @@ from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatche
 from batchwright.worker.interceptors import ActivityMetricsInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
+from batchwright.worker.step_quarantine import StepQuarantineInterceptor
 from batchwright.worker.waiting_reason_interceptor import WaitingReasonInterceptor
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
@@ -106,6 +108,8 @@ class WorkerResources:
     rates: FleetRates
     settings: Settings
     metrics: Metrics
+    # Held by the work that runs in quarantine: a line or a step that may crash the process.
+    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def build_control_worker(resources: WorkerResources) -> Worker:
@@ -169,7 +173,10 @@ def build_output_copy_worker(resources: WorkerResources) -> Worker:
         max_concurrent_activity_task_polls=1,
         graceful_shutdown_timeout=_drain_timeout(settings),
         deployment_config=deployment_config(settings),
-        interceptors=[ActivityMetricsInterceptor(metrics)],
+        interceptors=[
+            ActivityMetricsInterceptor(metrics),
+            StepQuarantineInterceptor(resources.quarantine_lock),
+        ],
     )
 
 
@@ -208,7 +215,11 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
         default_heartbeat_throttle_interval=_HEARTBEAT_INTERVAL,
         graceful_shutdown_timeout=_drain_timeout(settings),
         deployment_config=deployment_config(settings),
-        interceptors=[ActivityMetricsInterceptor(metrics), WaitingReasonInterceptor(waiting, failing)],
+        interceptors=[
+            ActivityMetricsInterceptor(metrics),
+            WaitingReasonInterceptor(waiting, failing),
+            StepQuarantineInterceptor(resources.quarantine_lock),
+        ],
     )
 
 
@@ -255,6 +266,7 @@ class InferenceWorkers:
             calls=resources.database.calls,
             is_cancelled=self._is_cancelled,
             missing_dependencies=blocking,
+            quarantine_lock=resources.quarantine_lock,
         )
         self._execution = Execution(self.context)
 

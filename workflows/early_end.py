@@ -4,9 +4,9 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.errors import LineCode
+    from batchwright.contracts.errors import SYSTEM_ERROR, LineCode
     from batchwright.contracts.terms import BatchStatus, ValidationError
-    from batchwright.workflows.failures import cause_of, sentence_for_tenant
+    from batchwright.workflows.failures import cause_of, code_for_tenant, sentence_for_tenant
 
 _MISSING_LINE_CODES = {
     BatchStatus.EXPIRED: LineCode.BATCH_EXPIRED,
@@ -56,9 +56,9 @@ class EarlyEnd:
         `what` is the start of the sentence for the tenant, such as "The results could not be written".
         """
         workflow.logger.error("batch step failed", extra={"step": what, "error": cause_of(error)})
-        self.add_error(f"{what}: {sentence_for_tenant(error)}")
+        self.add_error(f"{what}: {sentence_for_tenant(error)}", code_for_tenant(error))
 
-    def add_error(self, message: str, code: str = "system_error") -> None:
+    def add_error(self, message: str, code: str = SYSTEM_ERROR) -> None:
         self.errors = [*self.errors, ValidationError(code=code, message=message)]
 
     def code_of_missing_lines(self, status: BatchStatus) -> LineCode:

@@ -11,7 +11,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
+    from batchwright.contracts.errors import FAILURE_SENTENCES, SYSTEM_ERROR, Failure, LineCode
 
 _FOR_TENANTS = (Failure.UNEXPECTED, Failure.MODEL_RUN_FAILED)  # their messages are written for tenants
 _UNKNOWN = "an internal error. The operator finds it in the log."
@@ -48,6 +48,15 @@ def sentence_for_tenant(error: BaseException) -> str:
     if cause.type in _FOR_TENANTS:
         return cause.message
     return FAILURE_SENTENCES.get(cause.type or "", _UNKNOWN)
+
+
+def code_for_tenant(error: BaseException) -> str:
+    """Return the code of the error with which a batch fails because of a failed step."""
+    cause: BaseException | None = error
+    while isinstance(cause, (ActivityError, ChildWorkflowError)):
+        cause = cause.cause
+    is_crash = isinstance(cause, ApplicationError) and cause.type == Failure.WORKER_CRASHED
+    return LineCode.WORKER_CRASHED if is_crash else SYSTEM_ERROR
 
 
 def abandoned(*, results_kept: bool) -> str:

@@ -69,12 +69,13 @@ class WorkerContext:
     count_workers: Callable[[str], int] = lambda _: 0
     # Returns True if interactive calls take this worker's part of a backend's limit. The argument is its URL.
     is_taken: Callable[[str], bool] = lambda _: False
+    # Held to send a quarantined line, and by other work of the process that may crash it.
+    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     permits: ConcurrencyLimiter = field(init=False)
     budget: MemoryBudget = field(init=False)
     demand: SliceDemand = field(init=False)
     deferrals: DeferralMetrics = field(init=False)
     senders: MicrobatchSenders = field(init=False)
-    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # held to send a line
     hooks: PreCallHooks = field(init=False)
     traffic: BackendTraffic = field(init=False)
     _shown: dict[str, ModelRouter] = field(default_factory=dict[str, ModelRouter])

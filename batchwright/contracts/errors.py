@@ -35,6 +35,11 @@ LINE_MESSAGES: dict[LineCode, str] = {
 }
 
 
+# Codes of errors in `errors` of a failed batch that are not caused by its input. Such a batch can be resumed.
+SYSTEM_ERROR = "system_error"
+RESUMABLE_CODES = (SYSTEM_ERROR, LineCode.WORKER_CRASHED)
+
+
 class Failure(StrEnum):
     TURN_OVER = "TurnOver"  # benign: the slice releases its slot and continues in its next turn
     DEFERRED = "Deferred"  # benign: no backend of the model accepts requests now
@@ -50,6 +55,7 @@ class Failure(StrEnum):
     RESULTS_DAMAGED = "ResultsDamaged"
     INPUT_VANISHED = "InputVanished"
     PAYLOADS_TOO_LARGE = "PayloadsTooLarge"
+    WORKER_CRASHED = "WorkerCrashed"  # the step crashed one worker after the other
     MODEL_RUN_FAILED = "ModelRunFailed"
     FOREIGN_STORAGE = (
         "ForeignStorage"  # the storage belongs to another database: rows and objects are not compared
@@ -66,6 +72,9 @@ FAILURE_SENTENCES: dict[str, str] = {
     Failure.PLAN_DAMAGED: "the prepared input is damaged.",
     Failure.RESULTS_DAMAGED: "stored results are damaged.",
     Failure.INPUT_VANISHED: "the input file is no longer in storage.",
+    Failure.WORKER_CRASHED: "workers crashed each time, at last while no other suspected work was running. "
+    "The operator finds out why the workers ended, for example at their memory limit. Then resume the batch, "
+    "or submit its file in smaller parts.",
 }
 
 NEVER_RETRIED: list[str] = [
@@ -73,5 +82,6 @@ NEVER_RETRIED: list[str] = [
     Failure.RESULTS_DAMAGED,
     Failure.INPUT_VANISHED,
     Failure.PAYLOADS_TOO_LARGE,
+    Failure.WORKER_CRASHED,
     Failure.FOREIGN_STORAGE,
 ]

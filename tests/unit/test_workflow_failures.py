@@ -9,7 +9,7 @@ from batchwright.contracts.errors import Failure, LineCode
 from batchwright.inference.backend_client import from_status
 from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.inference.request_outcome import from_exception, quotable_error
-from batchwright.workflows.failures import gave_up_on_storage, sentence_for_tenant
+from batchwright.workflows.failures import code_for_tenant, gave_up_on_storage, sentence_for_tenant
 
 SECRET = "connect to 10.1.2.3:8000 failed, see /srv/keys/backend.pem"
 
@@ -60,6 +60,24 @@ def test_a_step_failure_is_described_without_its_message(kind: str) -> None:
     assert sentence.endswith(".")
     assert "10.1.2.3" not in sentence
     assert "/srv" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(Failure.WORKER_CRASHED, "worker_crashed"), (Failure.UNEXPECTED, "system_error"), ("", "system_error")],
+)
+def test_the_code_of_a_failed_batch_says_if_a_step_crashed_its_workers(kind: str, code: str) -> None:
+    error = ActivityError(
+        "Activity task failed",
+        scheduled_event_id=1,
+        started_event_id=2,
+        identity="",
+        activity_type="ingest",
+        activity_id="1",
+        retry_state=RetryState.NON_RETRYABLE_FAILURE,
+    )
+    error.__cause__ = ApplicationError("gone", type=kind)
+    assert code_for_tenant(error) == code
 
 
 def test_an_answer_for_one_tenant_is_not_in_the_waiting_reason_of_another() -> None:

@@ -24,6 +24,7 @@ from batchwright.api.services.batches.failed_lines import (
 from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.files.upload import discard_object
 from batchwright.api.services.quota_checks import QuotaChecks
+from batchwright.contracts.errors import RESUMABLE_CODES
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller, RerunKind, SourceBatch
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import BatchStatus
@@ -38,7 +39,6 @@ from batchwright.storage.base import ObjectMissing
 logger = logging.getLogger(__name__)
 
 _Claimed = TypeVar("_Claimed", bound=BatchOrder | None)
-_SYSTEM_ERROR = "system_error"
 _AT_ONCE = 4  # a retry reads the files of its batch, and writes a new input
 _WAIT_SECONDS = 60.0
 _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwright.files_pending` is false."
@@ -235,7 +235,7 @@ def resume_refusal(row: BatchRow) -> str:
         return _FILES_PENDING
     if row.status is BatchStatus.COMPLETED:
         return "every line has its result. `retry` sends those that failed again."
-    if row.status is BatchStatus.FAILED and all(error.code != _SYSTEM_ERROR for error in row.errors):
+    if row.status is BatchStatus.FAILED and all(error.code not in RESUMABLE_CODES for error in row.errors):
         return "its input is not valid. Correct it, upload it and create a new batch."
     has_files = row.output_file_id is not None or row.error_file_id is not None
     if row.completed and not has_files and row.results_kept_until is None:

@@ -1,5 +1,6 @@
 """Metrics of activity attempts, and bounded retries of unknown exceptions."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import cast
@@ -50,7 +51,7 @@ class Case:
         async def does() -> object:
             if self._step != "end":
                 assert self.counted("active_workers") == 1
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException):
                 raise outcome
             return outcome
 
@@ -120,6 +121,13 @@ async def test_an_attempt_that_ends_normally_records_its_end_for_the_next() -> N
     assert case.beats == [(RELEASED,)]
     await case.run(object(), attempt=2, found=(RELEASED,))
     assert case.recovered("in_progress", "re_enqueued") is None
+
+
+async def test_an_attempt_that_a_shutdown_cancels_records_its_end() -> None:
+    case = Case("ingest")
+    with pytest.raises(asyncio.CancelledError):
+        await case.run(asyncio.CancelledError())
+    assert case.beats == [(RELEASED,)]
 
 
 async def test_an_attempt_without_a_recorded_end_of_the_last_one_took_over_from_a_lost_worker() -> None:

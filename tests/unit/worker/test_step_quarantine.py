@@ -1,0 +1,230 @@
+"""Steps that crash their workers run one at a time and then fail, and no other step fails with them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
+from temporalio.worker import ActivityInboundInterceptor, ActivityOutboundInterceptor, ExecuteActivityInput
+
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.message import Message
+from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.worker.interceptors import previous_failures
+from batchwright.worker.step_quarantine import (
+    CRASHES_BEFORE_QUARANTINE,
+    MAX_QUARANTINED_CRASHES,
+    AcknowledgedHeartbeat,
+    StepCrashes,
+    StepQuarantineInbound,
+    step_crashes,
+)
+
+CRASHES = CRASHES_BEFORE_QUARANTINE + MAX_QUARANTINED_CRASHES
+TWO_CRASHES = [{"attempt": 2, "crashes": 1}]  # heartbeat of the second attempt, whose worker then crashed
+
+
+class Killed(Exception):
+    """The process was killed: nothing after this exception counts."""
+
+
+async def dies() -> object:
+    raise Killed
+
+
+async def ends() -> object:
+    return "done"
+
+
+class Body(ActivityInboundInterceptor):
+    """The activity itself. It keeps the outbound interceptors, through which its heartbeats go."""
+
+    def __init__(self, does: Callable[[], Awaitable[object]]) -> None:
+        self._does = does
+        self.outbound: ActivityOutboundInterceptor | None = None
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self.outbound = outbound
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> object:
+        return await self._does()
+
+
+class Step(ActivityOutboundInterceptor):
+    """Attempts of one step, and its heartbeats at the Temporal server."""
+
+    def __init__(self, details: Sequence[object] = (), attempt: int = 0) -> None:
+        self.details, self.attempt = list(details), attempt
+        self.runs = 0
+        self.has_beaten = asyncio.Event()
+
+    def heartbeat(self, *details: object) -> None:
+        self.has_beaten.set()
+        self.details = [each.model_dump() if isinstance(each, Message) else each for each in details]
+
+    async def acknowledged(self, details: Sequence[object]) -> None:
+        self.heartbeat(*details)
+
+    async def run(
+        self,
+        does: Callable[[], Awaitable[object]],
+        lock: asyncio.Lock | None = None,
+        acknowledged: AcknowledgedHeartbeat | None = None,
+    ) -> object:
+        """Run the next attempt. `lock` is the lock of its process."""
+        self.attempt += 1
+        body = Body(self._counted(does))
+        inbound = StepQuarantineInbound(body, lock or asyncio.Lock(), acknowledged or self.acknowledged)
+        inbound.init(self)
+        environment = ActivityEnvironment()
+        environment.info = replace(
+            environment.info,
+            attempt=self.attempt,
+            heartbeat_details=self.details,
+            heartbeat_timeout=timedelta(hours=1),
+        )
+        assert body.outbound is not None
+        environment.on_heartbeat = body.outbound.heartbeat
+        given = ExecuteActivityInput(fn=does, args=[], executor=None, headers={})
+        return await environment.run(inbound.execute_activity, given)
+
+    async def crash(self, lock: asyncio.Lock | None = None) -> None:
+        with pytest.raises(Killed):
+            await self.run(dies, lock)
+
+    def _counted(self, does: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
+        async def counted() -> object:
+            self.runs += 1
+            return await does()
+
+        return counted
+
+
+async def test_a_step_that_crashes_each_worker_fails_after_five_crashes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    step = Step()
+    for _ in range(CRASHES):
+        await step.crash()
+    with pytest.raises(ApplicationError) as given_up:
+        await step.run(dies)
+    assert (given_up.value.type, given_up.value.non_retryable) == (Failure.WORKER_CRASHED, True)
+    assert step.runs == CRASHES
+    assert "a step crashed its workers and was given up" in caplog.messages
+
+
+async def test_a_step_whose_crashes_stop_in_time_succeeds() -> None:
+    step = Step()
+    for _ in range(CRASHES - 1):
+        await step.crash()
+    assert await step.run(ends) == "done"
+
+
+async def test_the_server_knows_of_the_quarantine_before_the_step_can_crash() -> None:
+    step, known = Step(TWO_CRASHES, attempt=2), list[object]()
+
+    async def looks() -> object:
+        known.extend(step.details)
+        return None
+
+    await step.run(looks)
+    assert known == [StepCrashes(attempt=3, crashes=2, is_quarantined=True).model_dump()]
+
+
+async def test_a_quarantined_step_holds_the_lock_of_its_process_until_it_ends() -> None:
+    lock, was_locked = asyncio.Lock(), list[bool]()
+
+    async def looks() -> object:
+        was_locked.append(lock.locked())
+        return None
+
+    await Step().run(looks, lock)
+    await Step(TWO_CRASHES, attempt=2).run(looks, lock)
+    assert was_locked == [False, True]
+    await Step(TWO_CRASHES, attempt=2).crash(lock)
+    assert not lock.locked()
+
+
+async def test_a_crash_while_a_step_waits_for_its_turn_does_not_count_in_quarantine() -> None:
+    """Another step of the same process crashes it each time, and this one only waits for the lock."""
+    step = Step(TWO_CRASHES, attempt=2)
+    for _ in range(2 * CRASHES):
+        lock = asyncio.Lock()
+        await lock.acquire()
+        step.has_beaten.clear()
+        waiting = asyncio.create_task(step.run(dies, lock))
+        await step.has_beaten.wait()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert step.runs == 0
+    assert await step.run(ends) == "done"
+
+
+async def test_a_worker_that_dies_before_its_first_heartbeat_fails_no_step() -> None:
+    step = Step(attempt=100)
+    assert await step.run(ends) == "done"
+
+
+async def test_a_step_does_not_begin_in_quarantine_while_temporal_does_not_answer() -> None:
+    async def is_unavailable(details: Sequence[object]) -> None:
+        raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+
+    step, lock = Step(TWO_CRASHES, attempt=2), asyncio.Lock()
+    with pytest.raises(RPCError):
+        await step.run(ends, lock, is_unavailable)
+    assert step.runs == 0
+    assert not lock.locked()
+
+
+async def test_a_crash_keeps_the_count_of_unknown_exceptions() -> None:
+    step = Step(["unexpected failures: 3", RELEASED], attempt=1)
+
+    async def beats_and_dies() -> object:
+        activity.heartbeat()
+        raise Killed
+
+    with pytest.raises(Killed):
+        await step.run(beats_and_dies)
+    assert previous_failures(step.details) == 3
+
+
+@pytest.mark.parametrize(
+    ("attempt", "details", "expected"),
+    [
+        (1, [], StepCrashes(attempt=1)),
+        (3, [], StepCrashes(attempt=3, crashes=2)),
+        (4, TWO_CRASHES, StepCrashes(attempt=4, crashes=3)),  # the third left no heartbeat
+        (
+            4,
+            [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True}],
+            StepCrashes(attempt=4, crashes=3, quarantined_crashes=2),
+        ),
+        (
+            4,
+            [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1}],
+            StepCrashes(attempt=4, crashes=3, quarantined_crashes=1),
+        ),
+        (4, [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1}, RELEASED], StepCrashes(attempt=4)),
+        (6, [{"attempt": 3, "crashes": 2}, RELEASED], StepCrashes(attempt=6, crashes=2)),
+        (
+            4,
+            [
+                {"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True},
+                "unexpected failures: 1",
+                RELEASED,
+            ],
+            StepCrashes(attempt=4, crashes=2, quarantined_crashes=1),
+        ),  # memory ran out as an exception, this time
+        (4, [RELEASED], StepCrashes(attempt=4)),  # of a version that did not report crashes
+        (1, [{"attempt": 5, "crashes": 4}], StepCrashes(attempt=1)),  # an operator has reset the activity
+    ],
+)
+def test_crashes_in_a_row_are_derived_from_attempts_and_heartbeats(
+    attempt: int, details: list[object], expected: StepCrashes
+) -> None:
+    assert step_crashes(attempt, details) == expected

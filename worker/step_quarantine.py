@@ -1,0 +1,181 @@
+"""Quarantine of steps: find steps that crash their workers, run them one at a time, and fail them.
+
+A step is an activity that handles whole inputs or results, such as the ingestion of a batch. Some inputs may
+crash each worker that handles them, for example because they need too much memory. Temporal would give the
+step to one worker after the other until its timeout. So after two crashes in a row, the step is quarantined:
+it runs only while no other quarantined step and no quarantined line of the process runs. After three crashes
+in quarantine, it fails. Crashes while the step waits for its turn do not count, so a step that only runs
+beside the one at fault does not fail.
+
+An attempt that ended without RELEASED in its heartbeats counts as a crash. A worker that shuts down reports
+RELEASED. Slices quarantine single lines instead (`slice_state/quarantine.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.client import AsyncActivityCancelledError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+)
+
+from batchwright.activities.errors import failure
+from batchwright.activities.heartbeat import heartbeating
+from batchwright.contracts.errors import Failure
+from batchwright.contracts.message import Message
+from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.worker.interceptors import failure_count_details, previous_failures
+
+logger = logging.getLogger(__name__)
+
+CRASHES_BEFORE_QUARANTINE = 2  # number of crashes in a row; they may have any cause
+MAX_QUARANTINED_CRASHES = 3
+_ACKNOWLEDGE_TIMEOUT = timedelta(seconds=5)
+
+# Sends a heartbeat with these details, and returns when the server has acknowledged it.
+AcknowledgedHeartbeat = Callable[[Sequence[object]], Awaitable[None]]
+
+
+class StepCrashes(Message):
+    """Heartbeat detail of a step: how many attempts crashed, one after the other, right before an attempt.
+
+    Attributes:
+        attempt: number of the attempt that sends the heartbeat.
+        crashes: number of attempts right before it that ended with their worker.
+        quarantined_crashes: how many of these were running in quarantine.
+        is_quarantined: True if the attempt that sends the heartbeat is running in quarantine.
+    """
+
+    attempt: int
+    crashes: int = 0
+    quarantined_crashes: int = 0
+    is_quarantined: bool = False
+
+
+def step_crashes(attempt: int, details: Sequence[object]) -> StepCrashes:
+    """Return how many attempts of a step crashed right before this one, as its last heartbeat shows it.
+
+    After an attempt that ended without a crash, the count begins again. There is one exception: an unknown
+    exception does not reset the count. An input that needs too much memory may end attempts in both ways.
+
+    Args:
+        attempt: number of the attempt that starts now.
+        details: the details of the last heartbeat.
+    """
+    last = next((StepCrashes.model_validate(each) for each in details if isinstance(each, dict)), None)
+    if last is None:  # no attempt before this one has sent a heartbeat
+        return StepCrashes(attempt=attempt, crashes=0 if RELEASED in details else attempt - 1)
+    unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
+    if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
+        return StepCrashes(attempt=attempt)
+    if RELEASED not in details:
+        return StepCrashes(
+            attempt=attempt,
+            crashes=last.crashes + 1 + unreported,
+            quarantined_crashes=last.quarantined_crashes + last.is_quarantined,
+        )
+    if previous_failures(details):
+        return last.model_copy(
+            update={"attempt": attempt, "crashes": last.crashes + unreported, "is_quarantined": False}
+        )
+    return StepCrashes(attempt=attempt, crashes=unreported)
+
+
+async def send_heartbeat(details: Sequence[object]) -> None:
+    """Send a heartbeat of the running activity to Temporal, and wait until Temporal has acknowledged it.
+
+    Raises:
+        ApplicationError (OWNERSHIP_LOST): Temporal has started another attempt.
+        RPCError: Temporal does not respond.
+    """
+    handle = activity.client().get_async_activity_handle(task_token=activity.info().task_token)
+    try:
+        await handle.heartbeat(*details, rpc_timeout=_ACKNOWLEDGE_TIMEOUT)
+    except AsyncActivityCancelledError:
+        return  # the SDK cancels the attempt
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise failure(Failure.OWNERSHIP_LOST, "Another attempt of the step has begun.") from error
+        raise
+
+
+class StepQuarantineInterceptor(Interceptor):
+    """Quarantines steps that crash their workers.
+
+    Args:
+        lock: held by the quarantined step or the quarantined line that the process runs.
+        acknowledged: see `AcknowledgedHeartbeat`.
+    """
+
+    def __init__(self, lock: asyncio.Lock, acknowledged: AcknowledgedHeartbeat = send_heartbeat) -> None:
+        self._lock, self._acknowledged = lock, acknowledged
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return StepQuarantineInbound(next, self._lock, self._acknowledged)
+
+
+class _CarriedDetails(ActivityOutboundInterceptor):
+    """Adds details to each heartbeat of an activity, which the next attempt needs if this one crashes."""
+
+    def __init__(self, next: ActivityOutboundInterceptor) -> None:
+        super().__init__(next)
+        self.details: tuple[object, ...] = ()
+
+    def heartbeat(self, *details: object) -> None:
+        own = (detail for detail in details if detail not in self.details)
+        super().heartbeat(*own, *self.details)
+
+
+class StepQuarantineInbound(ActivityInboundInterceptor):
+    """Runs one attempt of a step, in quarantine if attempts before it crashed."""
+
+    def __init__(
+        self, next: ActivityInboundInterceptor, lock: asyncio.Lock, acknowledged: AcknowledgedHeartbeat
+    ) -> None:
+        super().__init__(next)
+        self._lock, self._acknowledged = lock, acknowledged
+        self._carried: _CarriedDetails | None = None
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self._carried = _CarriedDetails(outbound)
+        super().init(self._carried)
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> object:
+        """Run one attempt, and return the result of the activity.
+
+        Raises:
+            ApplicationError (WORKER_CRASHED): too many attempts crashed in quarantine; never retried.
+        """
+        info = activity.info()
+        found = step_crashes(info.attempt, info.heartbeat_details)
+        self._carry(found)
+        if found.crashes < CRASHES_BEFORE_QUARANTINE:
+            return await super().execute_activity(input)
+        fields = {"step": info.activity_type, **found.model_dump(exclude={"is_quarantined"})}
+        if found.quarantined_crashes >= MAX_QUARANTINED_CRASHES:
+            logger.error("a step crashed its workers and was given up", extra=fields)
+            raise failure(Failure.WORKER_CRASHED, f"{found.crashes} workers crashed in a row.")
+        logger.warning("a step whose workers crashed runs in quarantine", extra=fields)
+        async with heartbeating():
+            await self._lock.acquire()
+        try:
+            # A crash counts only from here on. The heartbeat must arrive before the crash.
+            await self._acknowledged(self._carry(found.model_copy(update={"is_quarantined": True})))
+            return await super().execute_activity(input)
+        finally:
+            self._lock.release()
+
+    def _carry(self, crashes: StepCrashes) -> Sequence[object]:
+        """Add `crashes` to all heartbeats of this attempt from now on. Return the details that are added."""
+        failures = previous_failures(activity.info().heartbeat_details)
+        details = (*failure_count_details(failures), crashes)
+        if self._carried is not None:
+            self._carried.details = details
+        return details
