@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 CRASHES_BEFORE_QUARANTINE = 2  # number of crashes in a row; they may have any cause
 MAX_QUARANTINED_CRASHES = 3
 _ACKNOWLEDGE_TIMEOUT = timedelta(seconds=5)
+_POLL_SECONDS = 0.1
 
 # Sends a heartbeat with these details, and returns when the server has acknowledged it.
 AcknowledgedHeartbeat = Callable[[Sequence[object]], Awaitable[None]]
@@ -164,13 +165,13 @@ class StepQuarantineInbound(ActivityInboundInterceptor):
             raise failure(Failure.WORKER_CRASHED, f"{found.crashes} workers crashed in a row.")
         logger.warning("a step whose workers crashed runs in quarantine", extra=fields)
         async with heartbeating():
-            await self._lock.acquire()
-        try:
-            # A crash counts only from here on. The heartbeat must arrive before the crash.
-            await self._acknowledged(self._carry(found.model_copy(update={"is_quarantined": True})))
-            return await super().execute_activity(input)
-        finally:
-            self._lock.release()
+            # Nothing may wait inside the lock's `acquire`: slices could not see their stop signals there.
+            while self._lock.locked():  # noqa: ASYNC110 - see above
+                await asyncio.sleep(_POLL_SECONDS)
+            async with self._lock:
+                # A crash counts only from here on. The heartbeat must arrive before the crash.
+                await self._acknowledged(self._carry(found.model_copy(update={"is_quarantined": True})))
+                return await super().execute_activity(input)
 
     def _carry(self, crashes: StepCrashes) -> Sequence[object]:
         """Add `crashes` to all heartbeats of this attempt from now on. Return the details that are added."""

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import time
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.errors import translated
+from batchwright.activities.errors import failure, translated
 from batchwright.activities.execution.dispatch_loop import SliceDispatcher
 from batchwright.activities.execution.line_settlement import LineSettler
 from batchwright.activities.execution.progress_report import SliceReporter
@@ -21,6 +22,7 @@ from batchwright.activities.execution.slice_state.lease import HeartbeatReply, S
 from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.slice_state.quarantine import (
     MAX_LINE_CRASHES,
+    MAX_PREPARATION_CRASHES,
     CrashQuarantine,
     attempt_history,
 )
@@ -192,15 +194,17 @@ class SliceAttempt:
             self._held.memory = None  # the slice no longer waits for memory
 
     async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> _TurnEnd:
-        storage, request = self._worker.storage, self._request
-        stored = await read_stored_results(storage, self._folder)
-        self._writer.restore(stored)
-        is_grouped = self._worker.settings.plan_order != "file"
-        queue = await read_line_queue(
-            storage, request, record, stored, router.prefixes, is_grouped=is_grouped
-        )
+        if not self._quarantine.is_tracking:
+            turn = await self._prepare(record, router)
+        else:
+            while self._worker.quarantine_lock.locked():
+                if (stopped := self._stop.reason) is not None:
+                    return _TurnEnd(stopped)
+                await asyncio.sleep(_POLL_SECONDS)
+            async with self._quarantined_preparation():
+                turn = await self._prepare(record, router)
         try:
-            end = await self._send(queue, router)
+            end = await self._send(turn)
         except Exception:
             await self._writer.flush()  # keep the results that have arrived, even after an error
             raise
@@ -211,13 +215,42 @@ class SliceAttempt:
             await self._compact(end.reason, record.entries)
         return _TurnEnd(StopReason.LEASE_LOST) if self._stop.is_lease_lost else end
 
-    async def _send(self, queue: LineQueue, router: ModelRouter) -> _TurnEnd:
-        worker, request = self._worker, self._request
+    @contextlib.asynccontextmanager
+    async def _quarantined_preparation(self) -> AsyncGenerator[None]:
+        """Context manager for a preparation that may crash the process, because earlier attempts crashed.
+
+        Meanwhile no other quarantined work of the process runs, and heartbeats say what the attempt does.
+
+        Raises:
+            ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.
+        """
+        quarantine = self._quarantine
+        if quarantine.history.preparation_crashes >= MAX_PREPARATION_CRASHES:
+            logger.error("a slice crashed its workers and was given up", extra=self._fields())
+            raise failure(Failure.WORKER_CRASHED, f"{quarantine.history.crashes} workers crashed in a row.")
+        async with self._worker.quarantine_lock:
+            quarantine.is_preparing = True
+            await self._lease.report(self._heartbeat_details())  # Temporal must know before a crash
+            try:
+                yield
+            finally:
+                quarantine.is_preparing = False
+            await self._lease.report(self._heartbeat_details())  # also before a line can crash the process
+
+    async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
+        """Read the lines of the slice that have no stored result, and settle those that may not be sent."""
+        worker, request, storage = self._worker, self._request, self._worker.storage
+        stored = await read_stored_results(storage, self._folder)
+        self._writer.restore(stored)
+        is_grouped = worker.settings.plan_order != "file"
+        queue = await read_line_queue(
+            storage, request, record, stored, router.prefixes, is_grouped=is_grouped
+        )
         self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
         outcomes = LineSettler(worker, request, self._writer, router, cost)
         self._quarantine_suspects(queue, outcomes)
         await self._drop_cancelled_calls(queue, outcomes)
-        turn = TurnContext(
+        return TurnContext(
             worker=worker,
             request=request,
             router=router,
@@ -231,9 +264,11 @@ class SliceAttempt:
             held=self._held,
             cost=cost,
         )
+
+    async def _send(self, turn: TurnContext) -> _TurnEnd:
         self._dispatcher = SliceDispatcher(turn)
         reason = await self._dispatcher.run()
-        return _TurnEnd(reason, queue.wait(), queue.unsettled)
+        return _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
 
     async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Settle the lines of calls that clients have cancelled, so that these lines are not sent.
@@ -295,12 +330,15 @@ class SliceAttempt:
           already be reading the segments.
         - If the slice is finished, its segments are merged if it then has at most half as many segments.
         - If the slice is not finished, they are merged if it has at least `_COMPACT_BETWEEN_TURNS` of them.
+        - If workers crashed right before this attempt, nothing is merged, because that may be the cause.
 
         Args:
             reason: why the turn ended.
             lines: number of lines of the slice.
         """
         if reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED) or self._stop.reason is not None:
+            return
+        if self._quarantine.is_tracking:
             return
         # Merge a finished slice only if this at least halves the number of its segments.
         if reason is StopReason.COMPLETED:
@@ -318,7 +356,8 @@ class SliceAttempt:
 
     def _heartbeat_details(self) -> SliceResult:
         self._reporter.report()
-        return self._counts.model_copy(update=self._quarantine.history._asdict())
+        crashes = {**self._quarantine.history._asdict(), "is_preparing": self._quarantine.is_preparing}
+        return self._counts.model_copy(update=crashes)
 
     @property
     def _counts(self) -> SliceResult:

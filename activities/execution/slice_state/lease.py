@@ -83,6 +83,13 @@ class SliceLease:
                 return
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
+    async def report(self, details: SliceResult) -> None:
+        """Send a heartbeat now. Return when Temporal has replied, or has not replied for 5 s.
+
+        The reply is ignored, because the regular heartbeats get the same reply.
+        """
+        await self._heartbeat(details)
+
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
     """Return True if this is the slice's first attempt and it has just started, so that its first heartbeat

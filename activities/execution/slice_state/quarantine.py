@@ -2,7 +2,11 @@
 
 After two crashes in a row, a slice stores which lines it is about to send. If its worker crashes again, these
 lines are quarantined. A quarantined line is sent only while no other line of its slice, and no other
-quarantined line of the process, is in flight.
+quarantined line or step of the process, is in flight.
+
+An attempt may also crash before it sends a line, while it prepares the slice: it reads stored results and
+lines. After two crashes in a row, preparations are quarantined, too. After three crashes during a quarantined
+preparation, the slice fails.
 """
 
 from collections.abc import Sequence
@@ -12,6 +16,7 @@ from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRes
 
 CRASHES_BEFORE_TRACKING = 2  # number of crashes in a row; a single crash may have any cause
 MAX_LINE_CRASHES = 3  # crashes while the line was in flight; during the last two it was alone
+MAX_PREPARATION_CRASHES = 3  # crashes during a quarantined preparation
 TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, and maximum in flight
 
 
@@ -21,10 +26,12 @@ class AttemptHistory(NamedTuple):
     Attributes:
         attempt: number of the current attempt.
         crashed_since: number of the first of the crashed attempts; equal to `attempt` if no attempt crashed.
+        preparation_crashes: how many of them crashed during a quarantined preparation.
     """
 
     attempt: int
     crashed_since: int
+    preparation_crashes: int = 0
 
     @property
     def crashes(self) -> int:
@@ -46,7 +53,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
             last = SliceResult.model_validate(one)
     if RELEASED in details:
         return AttemptHistory(attempt, last.attempt + 1 if last.attempt else attempt)
-    return AttemptHistory(attempt, last.crashed_since or 1)
+    return AttemptHistory(attempt, last.crashed_since or 1, last.preparation_crashes + last.is_preparing)
 
 
 class CrashQuarantine:
@@ -60,9 +67,11 @@ class CrashQuarantine:
         is_tracking: True if lines must be recorded before they are sent.
         marker: marker of this attempt.
         previous_marker: marker of the previous attempt; empty if that attempt did not crash.
+        is_preparing: True during a quarantined preparation.
     """
 
     def __init__(self, history: AttemptHistory, generation: int) -> None:
         self.history, self.is_tracking = history, history.crashes >= CRASHES_BEFORE_TRACKING
+        self.is_preparing = False
         self.marker = f"{generation}/{history.attempt}"
         self.previous_marker = f"{generation}/{history.attempt - 1}" if history.crashes else ""

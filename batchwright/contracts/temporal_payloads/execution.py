@@ -169,6 +169,10 @@ class SliceResult(Message):
     # attempts right before it. If none crashed, the second number is that of the reporting attempt, too.
     attempt: int = 0
     crashed_since: int = 0
+    # Only in heartbeats: how many of the crashed attempts were preparing the slice in quarantine, and True if
+    # the reporting attempt is doing that now.
+    preparation_crashes: int = 0
+    is_preparing: bool = False
 
 
 class ModelRunResult(Message):

@@ -6,10 +6,12 @@ import json
 import httpx
 import pytest
 from temporalio.activity import ActivityCancellationDetails
+from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.activities.execution.slice_state.quarantine import (
     MAX_LINE_CRASHES,
+    MAX_PREPARATION_CRASHES,
     TRACKED_BATCH_SIZE,
     AttemptHistory,
     attempt_history,
@@ -17,10 +19,20 @@ from batchwright.activities.execution.slice_state.quarantine import (
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
-from tests.activities.execution.fixture import ExecutionFixture, content_of, line_of, ok, plan_slice, request
+from batchwright.rules.stored_objects import object_keys
+from tests.activities.execution.fixture import (
+    MODEL,
+    ExecutionFixture,
+    content_of,
+    line_of,
+    ok,
+    plan_slice,
+    request,
+)
 
 POISON = "7"
 LINES = 40
+SHARD = object_keys.shard(request().ingest_prefix, MODEL)
 
 
 class CrashingWorker(ExecutionFixture):
@@ -127,6 +139,70 @@ async def test_a_stopped_slice_does_not_wait_for_the_quarantined_line_of_another
     assert worker.deaths == 3
 
 
+class CrashingPreparation(ExecutionFixture):
+    """A fixture whose worker crashes when it reads the lines of the slice, until `crashes` is 0."""
+
+    def __init__(self, crashes: int) -> None:
+        super().__init__(ok)
+        self.crashes = crashes
+        self.is_locked: list[bool] = []
+        self._get = self.storage.get
+        self.storage.get = self.get_or_die
+
+    async def get_or_die(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key == SHARD and self.crashes:
+            self.crashes -= 1
+            self.is_locked.append(self.context.quarantine_lock.locked())
+            raise ApplicationError("killed", type=Failure.OWNERSHIP_LOST)  # the attempt reports nothing more
+        return await self._get(key, start, length)
+
+    async def until_ended(self, request: SliceRequest) -> ApplicationError | None:
+        """Run one attempt after the other until the slice succeeds or fails. Return its failure."""
+        for _ in range(20):
+            try:
+                await self.run(request)
+                return None
+            except ApplicationError as error:
+                if error.type != Failure.OWNERSHIP_LOST:
+                    return error
+            self.next_worker()
+        raise AssertionError("worker after worker died")
+
+
+async def test_a_slice_whose_lines_crash_each_worker_that_reads_them_fails() -> None:
+    worker = CrashingPreparation(crashes=1000)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    error = await worker.until_ended(request())
+    assert error is not None
+    assert (error.type, error.non_retryable) == (Failure.WORKER_CRASHED, True)
+    assert worker.is_locked == [False] * 2 + [True] * MAX_PREPARATION_CRASHES
+
+
+async def test_a_slice_whose_crashes_stop_in_time_sends_its_lines() -> None:
+    worker = CrashingPreparation(crashes=4)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    assert await worker.until_ended(request()) is None
+    assert len(await worker.settled()) == 10
+    assert not worker.server.heartbeats[-1].is_preparing
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_stopped_slice_does_not_wait_for_a_quarantined_step() -> None:
+    worker = CrashingPreparation(crashes=2)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    for _ in range(2):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+    async with worker.context.quarantine_lock:
+        running = worker.start(request())
+        await asyncio.sleep(10)
+        assert not running.done()
+        stopped = ActivityCancellationDetails(cancel_requested=True)
+        worker.environment.cancel(cancellation_details=stopped)
+        assert not (await asyncio.wait_for(running, 1)).finished
+    assert worker.sent == []
+
+
 async def test_one_worker_death_starts_no_quarantine() -> None:
     worker = CrashingWorker()
     await plan_slice(worker.storage, [line_of(n) for n in range(10)])
@@ -163,6 +239,16 @@ async def test_normal_ends_of_turns_do_not_count_as_deaths() -> None:
             AttemptHistory(6, 4),
         ),  # two died without a beat since
         (4, [RELEASED], AttemptHistory(4, 4)),
+        (
+            6,
+            [{"attempt": 5, "crashed_since": 1, "preparation_crashes": 1, "is_preparing": True}],
+            AttemptHistory(6, 1, 2),
+        ),
+        (
+            6,
+            [{"attempt": 5, "crashed_since": 1, "preparation_crashes": 1, "is_preparing": False}],
+            AttemptHistory(6, 1, 1),
+        ),
         (4, [{"completed": 1}], AttemptHistory(4, 1)),  # of a version that did not tell
     ],
 )
