@@ -8,7 +8,7 @@ fail permanently.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -29,6 +29,7 @@ from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
+from batchwright.worker.attempt_history import failure_count_details, previous_failures
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,6 @@ _RECOVERED_ENDS = {
 }
 
 MAX_UNEXPECTED_FAILURES = 5
-# Heartbeat detail: number of attempts of the step that ended with an unknown exception.
-_FAILURE_COUNT_PREFIX = "unexpected failures: "
 
 
 # --- metrics
@@ -220,21 +219,6 @@ def _recovery(result: object) -> tuple[str, str]:
 
 
 # --- bounded retries of unknown exceptions
-
-
-def previous_failures(details: Sequence[object]) -> int:
-    """Return how many earlier attempts of the activity ended with an unknown exception.
-
-    Args:
-        details: heartbeat details of the previous attempt, which contain this number if it is not 0.
-    """
-    counts = [detail.removeprefix(_FAILURE_COUNT_PREFIX) for detail in details if isinstance(detail, str)]
-    return max((int(count) for count in counts if count.isdecimal()), default=0)
-
-
-def failure_count_details(failures: int) -> tuple[str, ...]:
-    """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0."""
-    return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 
 
 def translate_error(error: Exception, step: str, failures: int) -> ApplicationError:

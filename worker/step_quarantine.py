@@ -29,64 +29,22 @@ from temporalio.worker import (
 from batchwright.activities.errors import failure
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.message import Message
-from batchwright.contracts.temporal_payloads.execution import RELEASED
-from batchwright.worker.interceptors import failure_count_details, previous_failures
+from batchwright.worker.attempt_history import (
+    CRASHES_BEFORE_QUARANTINE,
+    StepCrashes,
+    failure_count_details,
+    previous_failures,
+    step_crashes,
+)
 
 logger = logging.getLogger(__name__)
 
-CRASHES_BEFORE_QUARANTINE = 2  # number of crashes in a row; they may have any cause
 MAX_QUARANTINED_CRASHES = 3
 _ACKNOWLEDGE_TIMEOUT = timedelta(seconds=5)
 _POLL_SECONDS = 0.1
 
 # Sends a heartbeat with these details, and returns when the server has acknowledged it.
 AcknowledgedHeartbeat = Callable[[Sequence[object]], Awaitable[None]]
-
-
-class StepCrashes(Message):
-    """Heartbeat detail of a step: how many attempts crashed, one after the other, right before an attempt.
-
-    Attributes:
-        attempt: number of the attempt that sends the heartbeat.
-        crashes: number of attempts right before it that ended with their worker.
-        quarantined_crashes: how many of these were running in quarantine.
-        is_quarantined: True if the attempt that sends the heartbeat is running in quarantine.
-    """
-
-    attempt: int
-    crashes: int = 0
-    quarantined_crashes: int = 0
-    is_quarantined: bool = False
-
-
-def step_crashes(attempt: int, details: Sequence[object]) -> StepCrashes:
-    """Return how many attempts of a step crashed right before this one, as its last heartbeat shows it.
-
-    After an attempt that ended without a crash, the count begins again. There is one exception: an unknown
-    exception does not reset the count. An input that needs too much memory may end attempts in both ways.
-
-    Args:
-        attempt: number of the attempt that starts now.
-        details: the details of the last heartbeat.
-    """
-    last = next((StepCrashes.model_validate(each) for each in details if isinstance(each, dict)), None)
-    if last is None:  # no attempt before this one has sent a heartbeat
-        return StepCrashes(attempt=attempt, crashes=0 if RELEASED in details else attempt - 1)
-    unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
-    if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
-        return StepCrashes(attempt=attempt)
-    if RELEASED not in details:
-        return StepCrashes(
-            attempt=attempt,
-            crashes=last.crashes + 1 + unreported,
-            quarantined_crashes=last.quarantined_crashes + last.is_quarantined,
-        )
-    if previous_failures(details):
-        return last.model_copy(
-            update={"attempt": attempt, "crashes": last.crashes + unreported, "is_quarantined": False}
-        )
-    return StepCrashes(attempt=attempt, crashes=unreported)
 
 
 async def send_heartbeat(details: Sequence[object]) -> None:

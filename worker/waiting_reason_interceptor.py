@@ -13,6 +13,7 @@ from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
+from batchwright.worker.attempt_history import CRASHES_BEFORE_QUARANTINE, step_crashes
 
 _INPUT_BLOCKED = "its input cannot be prepared now"
 _LINES_BLOCKED = "its lines cannot be sent now"
@@ -22,6 +23,7 @@ _NO_FAILURES = (Failure.CANCEL_ACCEPTED, Failure.TURN_OVER, Failure.OWNERSHIP_LO
 _UNEXPLAINED = "an unexpected error, which is in the worker's log"
 # For tenants. The unavailable dependency and its error are only in the worker's log and at `/readyz`.
 _UNAVAILABLE = "object storage or the database does not answer"
+_CRASHED = "the workers that tried it crashed"
 _WATCH_INTERVAL_SECONDS = 1.0
 _RUNNING_VALID_SECONDS = 5.0  # while the attempt runs, the reason is reported regularly
 _RETRY_VALID_SECONDS = 60.0  # the longest pause between two attempts
@@ -100,6 +102,10 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
             raise
 
     async def _run_batch_step(self, order: BatchOrder, blocked: str, input: ExecuteActivityInput) -> object:
+        info = activity.info()
+        if step_crashes(info.attempt, info.heartbeat_details).crashes >= CRASHES_BEFORE_QUARANTINE:
+            # Not with `waiting`, because this reason stays until an attempt ends.
+            _BatchReason(self._reasons, order).report(f"{blocked}: {_CRASHED}", _RETRY_VALID_SECONDS)
         waiting = _BatchReason(self._reasons, order)
         watching = asyncio.create_task(self._watch(waiting, blocked))
         watching.add_done_callback(log_failure)
@@ -114,7 +120,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
-        if waiting.is_reported or activity.info().attempt > 1:
+        if waiting.is_reported or info.attempt > 1:
             waiting.clear()
         return result
 

@@ -15,14 +15,16 @@ from temporalio.worker import ActivityInboundInterceptor, ActivityOutboundInterc
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.execution import RELEASED
-from batchwright.worker.interceptors import previous_failures
-from batchwright.worker.step_quarantine import (
+from batchwright.worker.attempt_history import (
     CRASHES_BEFORE_QUARANTINE,
+    StepCrashes,
+    previous_failures,
+    step_crashes,
+)
+from batchwright.worker.step_quarantine import (
     MAX_QUARANTINED_CRASHES,
     AcknowledgedHeartbeat,
-    StepCrashes,
     StepQuarantineInbound,
-    step_crashes,
 )
 
 CRASHES = CRASHES_BEFORE_QUARANTINE + MAX_QUARANTINED_CRASHES

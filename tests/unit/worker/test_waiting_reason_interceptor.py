@@ -125,6 +125,22 @@ async def test_a_batch_that_waits_for_a_quota_shows_the_quota(fixture: Intercept
     assert await fixture.reasons() == []
 
 
+@pytest.mark.parametrize(("attempt", "shown"), [(2, []), (3, ["the workers that tried it crashed"])])
+async def test_a_step_whose_workers_crashed_shows_that_while_another_worker_tries(
+    fixture: InterceptorFixture, attempt: int, shown: list[str]
+) -> None:
+    found = list[str]()
+
+    async def looks() -> object:
+        await fixture.signals.drain()
+        found.extend(await fixture.reasons())
+        return None
+
+    await fixture.attempt("ingest", ORDER, looks, number=attempt)
+    assert found == [f"its input cannot be prepared now: {reason}" for reason in shown]
+    assert await fixture.reasons() == []
+
+
 @pytest.mark.parametrize(
     ("step", "given", "error", "reason"),
     [
