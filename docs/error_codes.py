@@ -71,8 +71,10 @@ CODES: dict[LineCode, CodeExplanation] = {
     ),
     LineCode.WORKER_CRASHED: CodeExplanation(
         "Workers crashed each time they executed the line, finally while they executed no other line of "
-        "its slice.",
-        "Read the worker's log and check its memory limit. Then retry only this line.",
+        "its slice. In `errors` of a failed batch: workers crashed each time they read its input, its "
+        "results or its lines, finally while no other work that may crash them was running.",
+        "Read the worker's log and check its memory limit. Then retry only this line, or resume the batch. "
+        "If it fails again, submit its file in smaller parts.",
     ),
     LineCode.JOB_FAILED: CodeExplanation(
         "The backend accepted the request as a job, and the job failed on every attempt, or once with "

@@ -5,9 +5,10 @@ import contextlib
 from collections.abc import Sequence
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ActivityError, FailureError, WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
+    from batchwright.contracts.errors import SYSTEM_ERROR
     from batchwright.contracts.temporal_payloads.batch import (
         SCHEDULED,
         BatchForecast,
@@ -31,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.rules.deadline import Deadline
     from batchwright.workflows.batch_files import BatchFiles
     from batchwright.workflows.early_end import EarlyEnd
-    from batchwright.workflows.failures import abandoned
+    from batchwright.workflows.failures import abandoned, code_for_tenant, sentence_for_tenant
     from batchwright.workflows.model_children import DesiredState, ModelRuns
     from batchwright.workflows.options import (
         STEP_CANCEL_TIMEOUT,
@@ -279,23 +280,25 @@ class BatchWorkflow:
         self._progress[progress.model] = progress
         self._update_details()
 
-    def _on_model_end(self, share: ModelShare, result: ModelRunResult | None, error: str) -> None:
+    def _on_model_end(self, share: ModelShare, outcome: ModelRunResult | FailureError) -> None:
         for fleet_wide in (True, False):
             self._waiting.pop((share.model, fleet_wide), None)
-        if result is None:
-            self._end_early(BatchStatus.FAILED, f"Model {share.model!r}: {error}")
-        elif result.over_cap:
+        if isinstance(outcome, FailureError):
+            sentence = f"Model {share.model!r}: {sentence_for_tenant(outcome)}"
+            self._end_early(BatchStatus.FAILED, sentence, code_for_tenant(outcome))
+        elif outcome.over_cap:
             self._early_end.request_over_cap()
-        elif result.finished:
+        elif outcome.finished:
             self._progress[share.model] = _progress(share, slices_done=share.slices)
-        self._all_finished = self._all_finished and result is not None and result.finished
+        is_finished = isinstance(outcome, ModelRunResult) and outcome.finished
+        self._all_finished = self._all_finished and is_finished
         self._update_details()
 
     # Reporting
 
-    def _end_early(self, status: BatchStatus, error: str | None = None) -> None:
+    def _end_early(self, status: BatchStatus, error: str | None = None, code: str = SYSTEM_ERROR) -> None:
         if not self._status.is_terminal:
-            self._early_end.request(status, error)
+            self._early_end.request(status, error, code)
         self._update_details()
 
     def _enter(self, status: BatchStatus, models: Sequence[str] = ()) -> None:

@@ -32,12 +32,12 @@ class EarlyEnd:
         self.errors: list[ValidationError] = []
         self._is_over_cap = False
 
-    def request(self, status: BatchStatus, error: str | None = None) -> None:
-        """End the batch early, unless it is already ending early. `error` is for the tenant."""
+    def request(self, status: BatchStatus, error: str | None = None, code: str = SYSTEM_ERROR) -> None:
+        """End the batch early, unless it is already ending early. `error` and its code are for the tenant."""
         if self.status is None:
             self.status = status
             if error is not None:
-                self.add_error(error)
+                self.add_error(error, code)
 
     def withdraw_deadline(self) -> None:
         """If the batch ends only because of its deadline, let it complete: all of its lines are settled."""

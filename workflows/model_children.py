@@ -52,9 +52,7 @@ class ModelRuns:
     Args:
         order: the batch.
         desired_state: returns the desired state. It is called after every event of the batch's workflow.
-        on_end: function that is called when a model run ends. After a success, its arguments are the run's
-            result and an empty string. After a failure, they are None and the reason, as a sentence for
-            tenants.
+        on_end: function that is called with the run's result, or its failure, when a model run ends.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class ModelRuns:
         order: BatchOrder,
         *,
         desired_state: Callable[[], DesiredState],
-        on_end: Callable[[ModelShare, ModelRunResult | None, str], None],
+        on_end: Callable[[ModelShare, ModelRunResult | FailureError], None],
     ) -> None:
         self._order = order
         self._desired_state = desired_state
@@ -89,19 +87,19 @@ class ModelRuns:
 
     async def _run(self, share: ModelShare, prefix: str) -> None:
         data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
-        result, error = None, ""
         try:
-            result = await self._run_child(share, prefix)
+            outcome = await self._run_child(share, prefix)
         except (ChildWorkflowError, WorkflowAlreadyStartedError) as failure:
-            error = sentence_for_tenant(failure)
+            outcome = failure
             workflow.logger.error("model run error", extra={"model": share.model, "error": cause_of(failure)})
         self._open.pop(share.model, None)
-        if result is None:
-            workflow.logger.warning("model run failed", extra={**data, "error": error})
+        if isinstance(outcome, FailureError):
+            sentence = sentence_for_tenant(outcome)
+            workflow.logger.warning("model run failed", extra={**data, "error": sentence})
         else:
-            counts = {"completed": result.completed, "failed": result.failed, "finished": result.finished}
+            counts = {"completed": outcome.completed, "failed": outcome.failed, "finished": outcome.finished}
             workflow.logger.info("model run ended", extra={**data, **counts})
-        self._on_end(share, result, error)
+        self._on_end(share, outcome)
 
     async def _run_child(self, share: ModelShare, prefix: str) -> ModelRunResult:
         """Run one model in a child workflow, and return its result.

@@ -14,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.exceptions import TimeoutError as TemporalTimeout
 
 with workflow.unsafe.imports_passed_through():
-    from batchwright.contracts.errors import Failure
+    from batchwright.contracts.errors import Failure, LineCode
     from batchwright.contracts.temporal_payloads.batch import ModelProgress
     from batchwright.contracts.temporal_payloads.execution import (
         ExecutionActivities,
@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
         SliceResult,
     )
     from batchwright.rules.deadline import Deadline
-    from batchwright.workflows.failures import cause_of, sentence_for_tenant
+    from batchwright.workflows.failures import cause_of, code_for_tenant, sentence_for_tenant
     from batchwright.workflows.options import DEADLINE_STOP_MARGIN, MIN_STOP_WAIT, STOP_MARGIN, slice_options
 
 _PROGRESS_EVERY = timedelta(seconds=10)  # progress is reported to the batch at most this often
@@ -240,7 +240,9 @@ class SliceScheduler:
     def _permanent_failure(self, error: ActivityError) -> ApplicationError:
         data = {"model": self._run.model, "error": cause_of(error)}
         workflow.logger.error("slice failed", extra=data)
-        return ApplicationError(sentence_for_tenant(error), type=Failure.MODEL_RUN_FAILED, non_retryable=True)
+        crashed = code_for_tenant(error) == LineCode.WORKER_CRASHED
+        kind = Failure.WORKER_CRASHED if crashed else Failure.MODEL_RUN_FAILED
+        return ApplicationError(sentence_for_tenant(error), type=kind, non_retryable=True)
 
     # Over several histories
 
