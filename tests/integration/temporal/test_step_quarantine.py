@@ -1,0 +1,72 @@
+"""Workers that shut down during a step leave no crash behind, on a real Temporal server."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+import pytest_asyncio
+from temporalio import activity
+from temporalio.client import Client, Interceptor
+
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult
+from batchwright.contracts.terms import BatchStatus
+from batchwright.telemetry.metrics import Metrics
+from batchwright.worker.attempt_history import StepCrashes, step_crashes
+from batchwright.worker.interceptors import ActivityMetricsInterceptor
+from batchwright.worker.step_quarantine import StepQuarantineInterceptor
+from tests.integration.temporal import clusters
+from tests.workflows.fixture import WorkflowFixture
+from tests.workflows.stub_activities import StubIngestion, ingested, share
+
+pytestmark = pytest.mark.integration
+SHUTDOWNS = 2
+
+
+class Counter(ActivityMetricsInterceptor, Interceptor):
+    """Metrics interceptor of a Temporal client. All workers that are created with this client have it."""
+
+
+class Quarantine(StepQuarantineInterceptor, Interceptor):
+    """The same for the quarantine of steps."""
+
+
+class ObservedIngestion(StubIngestion):
+    """Ingestion that records which crashes each of its attempts found."""
+
+    def __init__(self) -> None:
+        super().__init__(ingested(share("m")))
+        self.found: list[StepCrashes] = []
+
+    @activity.defn(name="ingest")
+    async def ingest(self, order: BatchOrder) -> IngestResult:
+        info = activity.info()
+        self.found.append(step_crashes(info.attempt, info.heartbeat_details))
+        return await super().ingest(order)
+
+
+@pytest_asyncio.fixture
+async def fixture() -> AsyncGenerator[WorkflowFixture]:
+    async with clusters.server() as environment:
+        fixture = WorkflowFixture(environment)
+        config = environment.client.config()
+        config["interceptors"] = [Counter(Metrics()), Quarantine(asyncio.Lock())]
+        fixture.client = Client(**config)
+        yield fixture
+
+
+async def test_an_attempt_that_a_shutdown_of_its_worker_cancels_is_no_crash(fixture: WorkflowFixture) -> None:
+    fixture.ingestion = ingestion = ObservedIngestion()
+    ingestion.released.clear()
+    batch = None
+    for _ in range(SHUTDOWNS):
+        async with fixture.workers():
+            batch = batch or await fixture.start()
+            await ingestion.started.wait()
+        ingestion.started.clear()
+    ingestion.released.set()
+    async with fixture.workers():
+        assert batch is not None
+        result = await batch.result()
+    assert result.status == BatchStatus.COMPLETED
+    assert ingestion.found == [StepCrashes(attempt=number) for number in range(1, SHUTDOWNS + 2)]
