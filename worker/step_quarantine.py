@@ -88,7 +88,7 @@ class _CarriedDetails(ActivityOutboundInterceptor):
         self.details: tuple[object, ...] = ()
 
     def heartbeat(self, *details: object) -> None:
-        own = (detail for detail in details if detail not in self.details)
+        own = (each for each in details if not isinstance(each, StepCrashes) and each not in self.details)
         super().heartbeat(*own, *self.details)
 
 
