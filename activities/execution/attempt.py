@@ -203,16 +203,17 @@ class SliceAttempt:
                 await asyncio.sleep(_POLL_SECONDS)
             async with self._quarantined_preparation():
                 turn = await self._prepare(record, router)
+        self._dispatcher = dispatcher = SliceDispatcher(turn)
         try:
-            end = await self._send(turn)
+            reason = await dispatcher.run()
         except Exception:
             await self._writer.flush()  # keep the results that have arrived, even after an error
             raise
-        if end.reason is not StopReason.LEASE_LOST:
+        end = _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
+        if reason is not StopReason.LEASE_LOST:
             await self._writer.flush_with_retry(self._may_still_store)
-            if self._dispatcher is not None:
-                await self._dispatcher.forget_jobs()
-            await self._compact(end.reason, record.entries)
+            await dispatcher.forget_jobs()
+            await self._compact(reason, record.entries)
         return _TurnEnd(StopReason.LEASE_LOST) if self._stop.is_lease_lost else end
 
     @contextlib.asynccontextmanager
@@ -264,11 +265,6 @@ class SliceAttempt:
             held=self._held,
             cost=cost,
         )
-
-    async def _send(self, turn: TurnContext) -> _TurnEnd:
-        self._dispatcher = SliceDispatcher(turn)
-        reason = await self._dispatcher.run()
-        return _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
 
     async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Settle the lines of calls that clients have cancelled, so that these lines are not sent.
