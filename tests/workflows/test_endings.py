@@ -123,22 +123,6 @@ async def test_a_cancel_during_ingestion_ends_without_files(fixture: WorkflowFix
     assert fixture.finalization.requests == []
 
 
-async def test_a_slice_that_crashes_its_workers_fails_the_batch_with_its_files(
-    fixture: WorkflowFixture,
-) -> None:
-    async def gives_up(request: SliceRequest) -> SliceResult:
-        raise ApplicationError("5 workers crashed", type=Failure.WORKER_CRASHED, non_retryable=True)
-
-    fixture.execution.behaviours[1] = gives_up
-    async with fixture.workers():
-        await (await fixture.start()).result()
-    [request] = fixture.finalization.requests
-    [error] = request.errors
-    assert request.status == BatchStatus.FAILED
-    assert error.code == "worker_crashed"
-    assert error.message.startswith("Model 'm': workers crashed each time")
-
-
 async def test_a_batch_cancelled_before_any_worker_runs_ends_without_files(fixture: WorkflowFixture) -> None:
     batch = await fixture.start()
     await batch.signal(BatchWorkflow.cancel)

@@ -1,4 +1,4 @@
-"""Workers that shut down during a step leave no crash behind, on a real Temporal server."""
+"""Crashes of workers on a real Temporal server: a shutdown is none, and a slice given up fails its batch."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,8 +7,11 @@ import pytest
 import pytest_asyncio
 from temporalio import activity
 from temporalio.client import Client, Interceptor
+from temporalio.exceptions import ApplicationError
 
+from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
+from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.metrics import Metrics
@@ -70,3 +73,19 @@ async def test_an_attempt_that_a_shutdown_of_its_worker_cancels_is_no_crash(fixt
         result = await batch.result()
     assert result.status == BatchStatus.COMPLETED
     assert ingestion.found == [StepCrashes(attempt=number) for number in range(1, SHUTDOWNS + 2)]
+
+
+async def test_a_slice_that_crashes_its_workers_fails_the_batch_with_its_files(
+    fixture: WorkflowFixture,
+) -> None:
+    async def gives_up(request: SliceRequest) -> SliceResult:
+        raise ApplicationError("5 workers crashed", type=Failure.WORKER_CRASHED, non_retryable=True)
+
+    fixture.execution.behaviours[1] = gives_up
+    async with fixture.workers():
+        await (await fixture.start()).result()
+    [request] = fixture.finalization.requests
+    [error] = request.errors
+    assert request.status == BatchStatus.FAILED
+    assert error.code == "worker_crashed"
+    assert error.message.startswith("Model 'm': workers crashed each time")
