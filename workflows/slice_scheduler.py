@@ -249,13 +249,13 @@ class SliceScheduler:
     async def _continue_as_new(self) -> None:
         """Continue the workflow as new, with the state of this run, after the scheduled slices have returned.
 
-        If the run is paused, or if a slice has not returned after `_longest_drain`, cancel the slices. If the
-        run has to end, or if no slices are left to schedule, return without continuing as new.
+        If the run is paused, or if a slice has not returned after the time of one turn, cancel the slices. If
+        the run has to end, or if no slices are left to schedule, return without continuing as new.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: not self._scheduled or self._ending or self._paused,
-                timeout=self._longest_drain(),
+                timeout=timedelta(seconds=self._run.policy.slice_seconds),
                 timeout_summary="turn of the last slices of this run",
             )
         if not self._ending:
@@ -275,18 +275,6 @@ class SliceScheduler:
             "stopping": self._stopping,
         }
         workflow.continue_as_new(self._run.model_copy(update=state))
-
-    def _longest_drain(self) -> timedelta:
-        """Return for how long the scheduled slices may take to end by themselves before continue-as-new.
-
-        A cancel aborts the requests that then take longer than the grace period, so they are sent and paid
-        twice. Therefore the slices get half of the time for which this history has been filled. At most 256
-        of them are scheduled, and about 680 fill a history, so they usually end in three eighths of it. The
-        limit is for a slice that is stuck: it delays the other slices by at most this time. The wait adds no
-        events to the history.
-        """
-        half = (workflow.now() - workflow.info().start_time) / 2
-        return max(timedelta(seconds=self._run.policy.slice_seconds), half)
 
     # Reporting
 
