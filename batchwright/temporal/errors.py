@@ -25,11 +25,21 @@ _MEANINGS = (
     ("ConnectionRefused", "the connection was refused"),
 )
 _REFUSED = re.compile(r"code: (Unauthenticated|PermissionDenied)")
+_UNKNOWN_OUTCOMES = (
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.UNKNOWN,
+    RPCStatusCode.INTERNAL,
+)
 _CLOSED = re.compile(r"call error after connection: .*(transport error|operation was canceled)")
 
 
 class TemporalUnavailable(Exception):
     """Temporal does not answer, or refuses the call. The message names the address."""
+
+
+class TemporalOutcomeUnknown(TemporalUnavailable):
+    """Temporal did not answer in time, so it may have accepted the call."""
 
 
 class TemporalNotSetUp(TemporalUnavailable):
@@ -62,7 +72,8 @@ def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
             f"{where} has no namespace {settings.temporal_namespace!r}: run `batchwright setup temporal`, "
             "or set BATCHWRIGHT_TEMPORAL_NAMESPACE."
         )
-    return TemporalUnavailable(f"{where} refused or did not answer: {error.message}")
+    kind = TemporalOutcomeUnknown if error.status in _UNKNOWN_OUTCOMES else TemporalUnavailable
+    return kind(f"{where} refused or did not answer: {error.message}")
 
 
 def is_unknown_namespace(error: RPCError) -> bool:

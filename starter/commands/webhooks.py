@@ -19,6 +19,7 @@ from batchwright.starter.output import (
     local_timestamp,
     print_json,
     property_table,
+    short_timestamp,
     stderr,
     stdout,
     stop,
@@ -313,16 +314,10 @@ def _print_webhook(webhook: WebhookObject, json: bool) -> None:
 
 
 def _deliveries_table(rows: list[DeliveryObject]) -> Table:
+    next_attempt = ["next attempt"] if any(row.next_attempt_at for row in rows) else []  # the table is wide
     table = column_table(
-        "delivery",
-        "event",
-        "batch",
-        "state",
-        "attempts",
-        "last attempt",
-        "status",
-        "ms",
-        "next attempt",
+        *("delivery", "event", "batch", "state", "attempts", "last attempt", "status", "ms"),
+        *next_attempt,
         "reason",
         whole="delivery",
     )
@@ -337,7 +332,7 @@ def _deliveries_table(rows: list[DeliveryObject]) -> Table:
             "" if last is None else local_time(datetime.fromtimestamp(last.at, UTC)),
             "" if last is None or last.status is None else str(last.status),
             "" if last is None else f"{last.latency_seconds * 1000:.0f}",
-            local_timestamp(row.next_attempt_at),
+            *(short_timestamp(row.next_attempt_at) for _ in next_attempt),
             escaped(row.reason or (last.reason if last is not None and last.reason else "")),
         )
     return table

@@ -26,6 +26,7 @@ from batchwright.rules.pause_limit import (
 )
 from batchwright.rules.token_costs import amount_of
 from batchwright.temporal import TemporalUnavailable
+from batchwright.temporal.errors import TemporalOutcomeUnknown
 
 
 class BatchControl:
@@ -165,7 +166,8 @@ class BatchControl:
     ) -> None:
         """Send a signal to the workflow of a batch that was live when its row was read.
 
-        If this fails, release the claim with the number `change`.
+        If the workflow did not get the signal, release the claim with the number `change`. If Temporal does
+        not answer in time, the claim stays, because the workflow may have got the signal.
 
         Raises:
             ApiError: the batch has ended since (409).
@@ -173,6 +175,8 @@ class BatchControl:
         tenant, batch_id = row.order.tenant, row.order.batch_id
         try:
             await signal(batch_id, change)
+        except TemporalOutcomeUnknown:
+            raise
         except (RunMissing, TemporalUnavailable) as error:
             await self._batches.release_pause_or_resume(tenant, batch_id)
             if isinstance(error, RunMissing):

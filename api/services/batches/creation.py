@@ -18,7 +18,7 @@ from batchwright.contracts.api_objects.openai import BatchWebhook
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.errors import DatabaseUnavailable
+from batchwright.database.errors import DatabaseUnavailable, ResultsGone
 from batchwright.database.records import BatchRow
 from batchwright.rules.ids import is_file_id, new_batch_id
 from batchwright.rules.stored_objects.object_locations import parse_object, parse_output_location
@@ -180,11 +180,13 @@ class BatchCreator:
         workflow with another order, the row has that order.
 
         Raises:
-            TemporalUnavailable: the workflow was not started. The batch no longer counts towards the quota.
+            TemporalUnavailable: the workflow was not started, or its order cannot be read. The batch no
+                longer counts towards the quota.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
-            if not await self._deps.temporal.start(order):
+            is_new = await self._deps.temporal.start(order)
+            if not is_new and order.policy.rolling is None:  # all starts of a rolling batch have one order
                 order = await self._deps.temporal.running_order(order.batch_id) or order
         except TemporalUnavailable:
             await QuotaChecks(self._deps, order.tenant).release(order.batch_id)
@@ -227,8 +229,12 @@ class BatchCreator:
         if running is not None:
             return running
         order = order.started_later(self._deps.clock())
-        await self._deps.database.reruns.keep_results(order)
         await checks.admit_batch(order.batch_id)
+        try:
+            await self._deps.database.reruns.keep_results(order)
+        except ResultsGone:
+            await checks.release(order.batch_id)
+            raise
         return order
 
     async def _checked_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:

@@ -88,7 +88,9 @@ class DeadLetterRetries:
             ApiError: the original batch no longer exists, a field is not valid, a quota is exhausted, or too
                 many inputs are being copied (429).
         """
-        async with self._limiter.slot(tenant, batch_id):
+        async with self._limiter.slot(tenant, batch_id) as waited:
+            if waited and not set(ids) <= set(await self._dead_letters.unretried_ids(tenant, batch_id)):
+                return None
             return await self._claim(tenant, batch_id, ids, fields)
 
     async def _claim(

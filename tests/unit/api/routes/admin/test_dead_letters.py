@@ -177,6 +177,26 @@ async def test_retries_at_the_same_time_copy_few_inputs_at_once(
     assert most == 2  # of four, because one tenant gets at most half
 
 
+async def test_a_retry_that_waited_for_another_one_of_its_line_copies_nothing(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ended(api)
+    letter = (await listed(api)).data[0]
+    written, writer = list[str](), api.storage.writer
+
+    @asynccontextmanager
+    async def counted(key: str) -> AsyncGenerator[MemoryWriter]:
+        written.append(key)
+        async with writer(key) as opened:
+            for _ in range(20):  # let the other retry begin
+                await asyncio.sleep(0)
+            yield opened
+
+    monkeypatch.setattr(api.storage, "writer", counted)
+    answers = await asyncio.gather(*(retry(api, letter.id) for _ in range(2)))
+    assert len({read(answer, BatchObject).id for answer in answers}) == len(written) == 1
+
+
 async def test_retry_all_creates_one_batch_for_each_original_batch(api: ApiFixture) -> None:
     batches = [await ended(api, [0, 3]), await ended(api, [1], "red")]
     one = (await listed(api, f"?batch_id={batches[0]}")).data[0]

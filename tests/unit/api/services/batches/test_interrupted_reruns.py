@@ -9,7 +9,7 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, RerunKind
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
-from tests.unit.api.services.batches.rerun_requests import ask, ended, ended_without_files
+from tests.unit.api.services.batches.rerun_requests import ask, created, ended, ended_without_files
 
 
 @pytest.fixture
@@ -94,6 +94,20 @@ async def test_an_interrupted_resumption_keeps_the_results_for_its_new_window(ap
     row = await api.database.batches.get("default", source)
     assert row is not None
     assert row.results_kept_until == api.order(old.batch_id).deadline
+
+
+async def test_an_interrupted_resumption_that_the_quota_refuses_does_not_keep_the_results_longer() -> None:
+    async with open_api(max_live_batches=1) as api:
+        source = await ended_without_files(api)
+        read(await ask(api, source, "resume"), BatchObject)
+        old = interrupt(api, source, RerunKind.RESUME, timedelta(hours=1))
+        await api.database.admissions.release("default", old.batch_id)  # as if it had expired
+        await created(api)
+        row = api.database.rows.batches["default", source]
+        kept = row.model_copy(update={"results_kept_until": old.deadline})
+        api.database.rows.batches["default", source] = kept
+        assert (await ask(api, source, "resume")).status_code == 429
+        assert await api.database.batches.get("default", source) == kept
 
 
 async def test_an_interrupted_resumption_whose_results_are_gone_is_refused(api: ApiFixture) -> None:
