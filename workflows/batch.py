@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.temporal_payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
     from batchwright.contracts.terms import BatchStatus
     from batchwright.rules.deadline import Deadline
+    from batchwright.rules.pause_limit import is_overtaken
     from batchwright.workflows.batch_files import BatchFiles
     from batchwright.workflows.early_end import EarlyEnd
     from batchwright.workflows.failures import abandoned, code_for_tenant, sentence_for_tenant
@@ -63,7 +64,7 @@ class BatchWorkflow:
         self._early_end = EarlyEnd()
         self._cancel_requested = False
         self._paused = False
-        self._pause_change = 0  # greatest number of a pause or resume
+        self._pause_change, self._paused_at = 0, workflow.now()  # number and time of the last pause or resume
         self._progress: dict[str, ModelProgress] = {}
         self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by (model, True if fleet-wide)
         self._forecast: BatchForecast | None = None
@@ -84,9 +85,9 @@ class BatchWorkflow:
     def pause(self, change: int = 0) -> None:
         """Stop sending requests until `resume`. The deadline stays the same.
 
-        Signals of the API may arrive in another order than the API has counted them, so a signal with a lower
-        number `change` than an earlier signal has no effect. A signal without a number, for example from
-        Temporal's Web UI, always has an effect.
+        Signals of the API may arrive in another order than the API has counted them. So a signal has no
+        effect if its number `change` is lower than that of a signal in the minute before it. A signal without
+        a number, for example from Temporal's Web UI, always has an effect.
         """
         self._set_paused(True, change)
 
@@ -258,9 +259,11 @@ class BatchWorkflow:
             self._early_end.withdraw_deadline()
 
     def _set_paused(self, paused: bool, change: int) -> None:
-        if 0 < change < self._pause_change:
+        now = workflow.now()
+        if is_overtaken(change, self._pause_change, now - self._paused_at):
             return
-        self._paused, self._pause_change = paused, max(change, self._pause_change)
+        self._paused, self._paused_at = paused, now
+        self._pause_change = change or self._pause_change
         self._update_details()
 
     def _desired_state(self) -> DesiredState:

@@ -194,17 +194,18 @@ class SliceAttempt:
             self._held.memory = None  # the slice no longer waits for memory
 
     async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> _TurnEnd:
-        if not self._quarantine.is_tracking:
-            turn = await self._prepare(record, router)
-        else:
+        if self._quarantine.is_tracking:
+            self._held.drain()  # meanwhile, the worker takes other slices
             while self._worker.quarantine_lock.locked():
                 if (stopped := self._stop.reason) is not None:
                     return _TurnEnd(stopped)
                 await asyncio.sleep(_POLL_SECONDS)
-            async with self._quarantined_preparation():
-                turn = await self._prepare(record, router)
-        self._dispatcher = dispatcher = SliceDispatcher(turn)
         try:
+            async with (
+                self._quarantined_preparation() if self._quarantine.is_tracking else contextlib.nullcontext()
+            ):
+                turn = await self._prepare(record, router)
+            self._dispatcher = dispatcher = SliceDispatcher(turn)
             reason = await dispatcher.run()
         except Exception:
             await self._writer.flush()  # keep the results that have arrived, even after an error

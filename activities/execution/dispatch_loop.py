@@ -13,8 +13,9 @@ from batchwright.rules.limits.rate_allocation import ALL_MODELS
 
 MAX_BLOCKED_SECONDS = 3.0  # a slice that can send nothing for longer releases its slot
 # Backends with few slots keep one system prompt in each. So a worker needs the prefix groups in the slots and
-# as many that follow. Therefore it holds up to this many slices.
+# as many that follow. Therefore it holds up to this many slices, unless all lines are of the same group.
 _MOST_SLICES_FOR_GROUPS = 16
+_LOCK_PAUSE_SECONDS = 0.2  # between two quarantined lines; others poll the lock every 0.1 s
 _TICK_SECONDS = 0.25
 
 
@@ -213,7 +214,7 @@ class SliceDispatcher:
         if is_held and self._demand.holds_few_of_tenant(self._held):
             due = 0
         elif prefixes.width < math.inf and self._demand.holds_few_of_tenant(
-            self._held, min(2 * prefixes.slots, _MOST_SLICES_FOR_GROUPS)
+            self._held, min(2 * prefixes.slots, _MOST_SLICES_FOR_GROUPS) if prefixes.are_several else 0
         ):
             due = self._queue.preferred
         ready = min(due, self._pacer.remaining())
@@ -251,7 +252,8 @@ class SliceDispatcher:
         flight, and no other slice of this process is sending a quarantined line. If the line may no longer be
         sent, it is settled with an error, and the result is True.
 
-        Return False if no quarantined line can be sent now.
+        Return False if no quarantined line can be sent now, or if the line got no permit for
+        `MAX_BLOCKED_SECONDS`. Other quarantined lines and steps of the process need the lock meanwhile.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
         if (
@@ -264,12 +266,20 @@ class SliceDispatcher:
         line = self._queue.pop_quarantined()
         if line is None or self._sender.reject_if_denied(line):
             return line is not None
+        is_blocked = False
         async with lock:
             await self._mark_sending(line)
+            waits_until = time.monotonic() + MAX_BLOCKED_SECONDS
             with self._sender.sending_alone(line):
                 while (state.waiting_line or state.in_flight) and self._stop.reason is None:
-                    await self._rest(_TICK_SECONDS)
-        return True
+                    if state.waiting_line and time.monotonic() >= waits_until:
+                        self._sender.leave_queue()
+                        self._outcomes.attempts.mark_sending(line, "")  # a crash is not its fault
+                        is_blocked = True
+                    else:
+                        await self._rest(_TICK_SECONDS)
+        await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        return not is_blocked
 
     async def _mark_sending(self, *lines: SliceLine) -> None:
         for line in lines:

@@ -55,7 +55,7 @@ class PrefixGroups:
             self.width, self.slots = math.inf, 0
         else:
             self.width = max(1, (min(stated) if is_affine else sum(stated)) // _GROUPS_AT_ONCE)
-            self.slots = sum(stated) if self.width == 1 else 0
+            self.slots = sum(stated) if sum(stated) < 2 * _GROUPS_AT_ONCE else 0
         del self._free_slots[self.slots :]
 
     def is_full(self, group: int) -> bool:
@@ -72,6 +72,12 @@ class PrefixGroups:
             return math.inf
         most = self.width if group in self._warm else 1
         return max(0, most - self._in_flight.get(group, 0))
+
+    @property
+    def are_several(self) -> bool:
+        """True if lines of at least two groups are in flight, or have their prompts in free slots."""
+        groups = {*self._in_flight, *self._free_slots}
+        return len(groups - {0}) > 1
 
     def in_slot(self, groups: Container[int]) -> int | None:
         """Return one of `groups` whose prompt is in a free slot of a backend; None if there is none.

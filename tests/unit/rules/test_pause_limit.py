@@ -10,6 +10,7 @@ from batchwright.rules.pause_limit import (
     FREE_CHANGES,
     allowed_changes,
     change_interval,
+    is_overtaken,
     seconds_to_next_change,
 )
 
@@ -65,3 +66,14 @@ def test_a_clock_behind_the_creation_allows_the_free_changes() -> None:
 
 def test_a_batch_of_seconds_has_an_interval_of_a_second() -> None:
     assert change_interval(order(timedelta(seconds=5), timedelta(0))) == timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "last", "seconds", "expected"),
+    [(1, 2, 0, True), (2, 1, 0, False), (0, 2, 0, False), (1, 2, 59, True), (1, 2, 60, False)],
+)
+def test_of_changes_in_the_same_minute_the_one_with_the_greater_number_stays(
+    change: int, last: int, seconds: int, expected: bool
+) -> None:
+    """A change without a number always has an effect. A restored database counts from a lower number."""
+    assert is_overtaken(change, last, timedelta(seconds=seconds)) is expected

@@ -22,13 +22,16 @@ from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from tests.activities.execution.fixture import (
     MODEL,
+    TENANT,
     ExecutionFixture,
     content_of,
+    eventually,
     line_of,
     ok,
     plan_slice,
     request,
 )
+from tests.fakes.permit_requests import PermitWaiter
 
 POISON = "7"
 LINES = 40
@@ -137,6 +140,25 @@ async def test_a_stopped_slice_does_not_wait_for_the_quarantined_line_of_another
         worker.environment.cancel(cancellation_details=stopped)
         assert not (await asyncio.wait_for(running, 1)).finished
     assert worker.deaths == 3
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_quarantined_line_without_a_permit_leaves_the_lock_to_other_quarantined_work() -> None:
+    worker = CrashingWorker(model_in_flight=1)
+    await plan_slice(worker.storage, [line_of(int(POISON))])
+    for _ in range(3):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+    worker.poison = ""
+    other = PermitWaiter(worker.context.permits, MODEL, TENANT, batch="another")
+    lock, running = worker.context.quarantine_lock, worker.start(request())
+    for _ in range(2):
+        await eventually(lock.locked)
+        await asyncio.wait_for(lock.acquire(), 10)
+        lock.release()
+    other.permit.release()
+    assert (await running).finished
+    assert all(record.success for record in (await worker.settled()).values())
 
 
 class CrashingPreparation(ExecutionFixture):

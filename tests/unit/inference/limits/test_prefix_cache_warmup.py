@@ -115,3 +115,29 @@ def test_a_prompt_stays_in_its_slot_until_a_line_of_another_group_takes_the_slot
     assert [groups.in_slot([group]) for group in (2, 3, 4)] == [2, None, None]
     groups.set_width([None], is_affine=False)
     assert groups.in_slot([2, 3]) is None
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "is_affine", "expected"),
+    [([4], False, 4), ([8, 7], True, 15), ([8, 8], True, 0), ([64], False, 0), ([4, None], False, 0)],
+)
+def test_slots_are_known_only_if_all_backends_have_few(
+    in_flight: list[int | None], is_affine: bool, expected: int
+) -> None:
+    groups = PrefixGroups()
+    groups.set_width(in_flight, is_affine=is_affine)
+    assert groups.slots == expected
+
+
+def test_several_groups_are_seen_in_flight_and_in_free_slots() -> None:
+    groups = PrefixGroups()
+    groups.set_width([2], is_affine=False)
+    for sent in (0, 1, 1):
+        groups.start(sent)
+    assert not groups.are_several
+    groups.start(2)
+    assert groups.are_several
+    for ended in (1, 1, 2):
+        groups.succeed(ended)
+        groups.end(ended)
+    assert not groups.are_several
