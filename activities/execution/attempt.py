@@ -185,8 +185,7 @@ class SliceAttempt:
         try:
             while not memory.granted:
                 await asyncio.sleep(_POLL_SECONDS)
-                reason = self._stop.reason
-                if reason is not None:
+                if (reason := self._stop.reason) is not None:
                     return _TurnEnd(reason)
             return await self._read_and_send(record, router)
         finally:

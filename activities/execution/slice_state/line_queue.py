@@ -93,7 +93,7 @@ class SliceLine(Struct, eq=False):
 
 
 class PromptCost(IntEnum):
-    """What a line costs the prefix caches of the backends, from the lowest cost to the highest.
+    """Cost of a line for the prefix caches of the backends, from the lowest to the highest.
 
     Attributes:
         NONE: a free slot of a backend has the line's system prompt. If the worker does not know what
