@@ -1,7 +1,8 @@
 """Module that the workers of a test import as a hook. It kills workers that ingest an input with DEADLY.
 
 The environment variable TEST_DEATHS names a file that gets one byte for each killed worker. The variable
-TEST_MAX_DEATHS is the number of deaths after which the input no longer kills.
+TEST_MAX_DEATHS is the number of deaths after which the input no longer kills. Without these variables, as in
+the process of the test, the module changes nothing.
 """
 
 import os
@@ -34,4 +35,5 @@ async def change_nothing(call: HookCall) -> object:
     return None
 
 
-Scanner.feed = _feed_or_die
+if DEATHS in os.environ:
+    Scanner.feed = _feed_or_die
