@@ -53,7 +53,8 @@ WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'final
 RETURNING pause_changes
 
 -- name: release_pause_or_resume
-UPDATE batches SET failed_pause_changes = failed_pause_changes + 1 WHERE tenant = $1 AND id = $2
+UPDATE batches SET failed_pause_changes = failed_pause_changes + 1
+WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: record_output_copy
 -- Of the final states, `written` replaces `failed`: an attempt that was given up may still succeed.

@@ -78,7 +78,10 @@ class BatchesTable(Protocol):
         ...
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
-        """Release the claim of a pause or resume that has failed. Its number is not used again."""
+        """Release the claim of a pause or resume that has failed. Its number is not used again.
+
+        If the batch has ended, do nothing.
+        """
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:

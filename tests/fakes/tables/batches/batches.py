@@ -75,7 +75,10 @@ class MemoryBatches(BatchesTable):
         return counts[place]
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
-        self._rows.enter().failed_pause_changes[tenant, batch_id] += 1
+        rows = self._rows.enter()
+        row = rows.batches.get((tenant, batch_id))
+        if row is not None and row.status in LIVE_STATES:
+            rows.failed_pause_changes[tenant, batch_id] += 1
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         row = self._rows.enter().batches.get((tenant, batch_id))
