@@ -125,13 +125,8 @@ async def test_a_quarantined_line_is_sent_with_no_other_request_in_flight() -> N
     assert is_locked[3:] == [True] * (MAX_LINE_CRASHES - 1)
 
 
-@pytest.mark.usefixtures("skipped_waits")
-async def test_a_stopped_slice_does_not_wait_for_the_quarantined_line_of_another() -> None:
-    worker = CrashingWorker()
-    await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
-    for _ in range(3):
-        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
-        worker.next_worker()
+async def check_stop_while_locked(worker: ExecutionFixture) -> None:
+    """Check that an attempt which waits for the process's quarantine lock ends when it is cancelled."""
     async with worker.context.quarantine_lock:
         running = worker.start(request())
         await asyncio.sleep(10)
@@ -139,6 +134,16 @@ async def test_a_stopped_slice_does_not_wait_for_the_quarantined_line_of_another
         stopped = ActivityCancellationDetails(cancel_requested=True)
         worker.environment.cancel(cancellation_details=stopped)
         assert not (await asyncio.wait_for(running, 1)).finished
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_stopped_slice_does_not_wait_for_the_quarantined_line_of_another() -> None:
+    worker = CrashingWorker()
+    await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
+    for _ in range(3):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+    await check_stop_while_locked(worker)
     assert worker.deaths == 3
 
 
@@ -215,13 +220,7 @@ async def test_a_stopped_slice_does_not_wait_for_a_quarantined_step() -> None:
     for _ in range(2):
         assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
         worker.next_worker()
-    async with worker.context.quarantine_lock:
-        running = worker.start(request())
-        await asyncio.sleep(10)
-        assert not running.done()
-        stopped = ActivityCancellationDetails(cancel_requested=True)
-        worker.environment.cancel(cancellation_details=stopped)
-        assert not (await asyncio.wait_for(running, 1)).finished
+    await check_stop_while_locked(worker)
     assert worker.sent == []
 
 
