@@ -1,6 +1,6 @@
-"""Runs background tasks of a process, and restarts each task that ends.
+"""Runs the background tasks of a process, and restarts each task that ends.
 
-Health checks report a task that keeps failing. For a task that runs once and is never awaited, use
+A health check reports each task that keeps failing. For a task that runs only once and is never awaited, use
 `log_failure` as its done callback.
 """
 
@@ -17,9 +17,9 @@ _Work = Callable[[], Coroutine[None, None, None]]
 
 
 class BackgroundTaskFailing(Exception):
-    """A background task has ended and was restarted, and has not yet run long enough to count as recovered.
+    """A background task has ended, and since its restart it has not run long enough to count as recovered.
 
-    The message lists the names and the errors of all such tasks.
+    The message lists the name and the last error of each such task.
     """
 
 
@@ -30,13 +30,12 @@ def _no_report(name: str, error: str) -> None:
 class BackgroundTasks:
     """Runs the endless tasks of one process, and restarts each task that ends.
 
-    When a task has ended for the first time, it is restarted after `first_pause` seconds. If it ends again,
-    each pause is twice as long as the pause before, up to a minute. When the task has run for
-    `steady_seconds`, it has recovered, and its next pause is `first_pause` again. Until a task has recovered,
-    `check` raises an error.
+    After its first end, a task is restarted after `first_pause` seconds. If it ends again, each pause is
+    twice as long as the pause before, up to a minute. A task has recovered when it has run for
+    `steady_seconds`. Its next pause is then `first_pause` again.
 
     Args:
-        report: called with the name of the task and the error, each time a task ended.
+        report: called with the name of the task and the error, each time a task has ended.
         started: called with the name of each task that `start` adds.
     """
 

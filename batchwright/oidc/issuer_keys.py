@@ -63,15 +63,15 @@ class IssuerKeys:
         return self._keys if age < KEYS_SECONDS else ()
 
     async def find(self, kid: str | None, algorithm: str) -> IssuerKey | None:
-        """Return the key that a token names, or None if the issuer has no such key.
+        """Return the key that a token names, or None if the issuer has no such key. Fetch the keys if needed.
 
         Args:
-            kid: id of the key; None if the token names no key. With None, the issuer's key for the algorithm
-                is returned if there is only one.
+            kid: id of the key in the token's header; None if the header has no id. If the issuer has exactly
+                one key for the algorithm, that key is then returned.
             algorithm: name of the token's algorithm.
 
         Raises:
-            IssuerUnavailable: the key is not known, and the latest attempt to fetch keys failed.
+            IssuerUnavailable: no known key fits, and the latest attempt to fetch keys failed.
         """
         if key := _select(self.current(), kid, algorithm):
             return key

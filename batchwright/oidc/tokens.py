@@ -137,8 +137,9 @@ class TokenVerifier:
 
         Raises:
             InvalidToken: the token is not valid, or not for this API.
-            UnusableClaim: a claim with the tenant or the user is missing or invalid.
-            IssuerUnavailable: the issuer's keys, or the token's key, cannot be fetched.
+            UnusableClaim: the claim for the tenant or the user is missing or invalid.
+            IssuerUnavailable: the key that signed the token is not known, and the issuer's keys cannot be
+                fetched.
         """
         signed, header = _parse(token)
         key = await self._keys.find(header.kid, header.alg)

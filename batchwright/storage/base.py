@@ -1,16 +1,17 @@
-"""Protocol of the storage. It keeps whole objects, each under a key. An object never changes.
+"""Protocol of the storage. It keeps whole objects, each under a key. Batchwright never changes an object.
 
 The exceptions are:
 
 StorageError           an operation failed
   ObjectMissing        there is no object with this key; a retry does not help
-  ObjectRefused        S3 refuses to return or write an object outside of Batchwright's own storage; a retry
-                       helps only after its permissions were changed
+  ObjectRefused        S3 denies access to an object outside of Batchwright's own storage; a retry helps only
+                       after an operator has changed the permissions
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
     ObjectChanged      another program has replaced the object while it was read
 
-Keys are relative paths of plain characters (`is_key`). The same keys are valid in all kinds of storage.
+A key is a relative path. Its parts consist of letters, digits, `.`, `_` and `-`. The same keys are valid in
+every kind of storage.
 """
 
 import re
@@ -30,7 +31,7 @@ class ObjectMissing(StorageError):
 
 
 class ObjectRefused(StorageError):
-    """S3 refuses to return or to write one object, but not others. The message says what to check."""
+    """S3 denies access to this object, but not to all objects. The message says what to check."""
 
 
 class StorageUnavailable(StorageError):
@@ -66,13 +67,15 @@ class Storage(Protocol):
     def writer(self, key: str) -> AbstractAsyncContextManager[ObjectWriter]:
         """Context manager for writing a new object piece by piece. Yields the writer.
 
-        When the block ends, the object is complete and survives a crash. If the block raises an exception, no
-        object is written.
+        When the block ends, the object is complete, and is safe even if the machine crashes. If the block
+        raises an exception, no object is written.
         """
         ...
 
     async def put(self, key: str, data: bytes) -> None:
-        """Write a new object with the content `data`. When the call returns, the object survives a crash."""
+        """Write a new object with the content `data`. When the call returns, the object is safe even if the
+        machine crashes.
+        """
         ...
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
@@ -122,7 +125,7 @@ class Storage(Protocol):
         ...
 
     async def check(self) -> None:
-        """Write, read and delete an object, once. Raise StorageUnavailable if any of this fails."""
+        """Write, read and delete a test object. Raise StorageUnavailable if any of this fails."""
         ...
 
     async def sweep(self, older_than: timedelta) -> int:

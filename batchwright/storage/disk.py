@@ -66,8 +66,8 @@ def write_all(fd: int, data: bytes | bytearray | memoryview) -> None:
 def publish(scratch: Path, target: Path, root: Path) -> None:
     """Move the complete file `scratch` to its final path `target`. Missing folders below `root` are created.
 
-    After a crash of the machine, the file is still at its final path. Its data is complete only if the caller
-    called fsync before.
+    The move itself survives a crash of the machine. The data in the file survives only if the caller called
+    fsync before.
     """
     for last in [False] * _MAX_RENAMES + [True]:
         try:
@@ -101,8 +101,8 @@ def _sync_folder(folder: Path) -> None:
 def delete_file(path: Path, root: Path) -> int:
     """Delete a file, and then its parent folders below `root` if they are empty.
 
-    Return 1 if the file existed, and 0 if not. Empty folders are deleted in both cases. If `publish` needs a
-    deleted folder at the same time, `publish` creates the folder again.
+    Return 1 if the file existed, and 0 if not. Empty folders are deleted even if the file did not exist. This
+    is safe, because `publish` creates missing folders again.
     """
     removed = 1
     try:
@@ -179,7 +179,7 @@ def _names(folder: Path, name_prefix: str) -> list[str]:
     """Return the names in a folder that start with `name_prefix`, sorted. Return [] if there is no such
     folder.
 
-    The names of subfolders end with a slash, so that they sort like the keys below them.
+    The names of subfolders end with a slash. So `a.txt` comes before `a/`, in the same order as the keys.
     """
     try:
         with os.scandir(folder) as entries:

@@ -20,7 +20,8 @@ async def open_storage(
 ) -> AsyncGenerator[Storage, None]:
     """Context manager that opens the configured directory or bucket, and closes it at the end of the block.
 
-    In a directory, it first deletes unfinished files of crashed writers that are older than a day.
+    If the storage is a directory, files older than a day that crashed writers left unfinished are deleted
+    first.
 
     Args:
         metrics: metrics in which the operations are counted.

@@ -1,4 +1,4 @@
-"""Files of the local storage while they are written or read, and calls of blocking functions in threads."""
+"""Reads and writes single files of the local storage, and runs blocking calls in threads."""
 
 import asyncio
 import os
@@ -83,8 +83,8 @@ class UnpublishedFile:
 class FileWriter:
     """Buffered writer for the file of a new object.
 
-    In a large file, earlier data is flushed to the disk while the caller writes more. Call `finish` after the
-    last write. Always call `abandon` before the file is discarded.
+    A large file is flushed to the disk from time to time, while the caller continues to write. Call `finish`
+    after the last write. Always call `abandon` before the file is discarded.
     """
 
     def __init__(self, file: UnpublishedFile) -> None:

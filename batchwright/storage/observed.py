@@ -39,9 +39,9 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures the time that the storage itself needs for an operation.
+    """Measures how long the storage works on an operation, without the time that its caller takes in between.
 
-    In a `paused` block, the caller of the storage does other work, and the stopwatch stands still.
+    The time starts at once. It is not counted inside a `paused` block.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for work of the storage inside a `paused` block. The work's time is counted."""
+        """Context manager that counts the time of its block, although the stopwatch is paused."""
         since = time.perf_counter()
         try:
             yield
@@ -158,9 +158,7 @@ def for_component(storage: Storage, component: StorageComponent) -> Storage:
 
 
 class ObservedStorage(Storage):
-    """Storage that records metrics and trace spans of each operation. The storage `inner` performs the
-    operation.
-    """
+    """Storage that passes each operation to the storage `inner`, and records metrics and a trace span."""
 
     def __init__(self, inner: Storage, instrumentation: StorageInstrumentation) -> None:
         self._inner, self._instrumentation = inner, instrumentation

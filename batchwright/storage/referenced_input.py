@@ -86,13 +86,14 @@ class InputObjects:
 
 
 class ReferencedInput:
-    """An object with the input of a batch, which is read once. One piece of the object is in memory at a
+    """An object in S3 with the input of a batch. It is read once, and only one piece of it is in memory at a
     time.
 
     Args:
         url: URL of the object. The caller has checked the form of the URL, and that the tenant may read the
             object.
-        stored: usage and quota of the tenant's storage, to which the input would be copied.
+        stored: how many bytes the tenant has stored, and its quota. The input counts towards this quota,
+            because it will be copied to Batchwright's storage.
 
     Attributes:
         bytes: number of bytes that were read so far, after decompression.
@@ -153,10 +154,10 @@ class ReferencedInput:
         """Check the size of an input while it is read.
 
         Args:
-            size: number of bytes that are known so far. The whole input may be larger.
+            size: number of bytes known so far. The whole input may be larger.
 
         Raises:
-            InputRefused: `size` is greater than the limit of a batch, or would exceed the tenant's quota.
+            InputRefused: `size` bytes are more than a batch may have, or would exceed the tenant's quota.
         """
         limit = self._objects.settings.max_batch_file_bytes
         if size > limit:

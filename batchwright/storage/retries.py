@@ -34,8 +34,7 @@ class OperationRetries:
     The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: seconds from the beginning of the first attempt. After this time, no further attempt
-            starts.
+        patience_seconds: time from the beginning of the first attempt in which retries may start.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """
@@ -57,9 +56,8 @@ class OperationRetries:
     async def run(self, operation: StorageOperation, attempt: Callable[[], Awaitable[T]]) -> T:
         """Call `attempt` until it succeeds, and return its result.
 
-        After a transient error, `attempt` is called again after a wait. If this call would begin more than
-        `patience_seconds` after the first one, the error is raised instead. Any other error is raised at
-        once.
+        After a transient error, wait and call `attempt` again. When `patience_seconds` have passed since the
+        first call, raise the error instead. Raise any other error at once.
 
         Args:
             operation: kind of the storage operation, for metrics and logs.

@@ -1,4 +1,6 @@
-"""Schedules of tenants in Temporal: each starts a workflow that creates a batch and waits for its end."""
+"""Schedules of tenants in Temporal. At each due time, Temporal starts a workflow that creates a batch, and
+waits until this batch has ended.
+"""
 
 import re
 from datetime import datetime, timedelta
@@ -137,10 +139,10 @@ class TemporalBatchSchedules(BatchSchedules):
     async def _update(self, spec: ScheduleSpec) -> None:
         """Replace the times and the overlap policy of a schedule, and nothing else.
 
-        The SDK's own update is not used, because it would undo a pause between its two calls. Temporal
-        ignores an update, without an error, if the schedule has changed since it was read. Therefore each
-        update also sets a unique note, and the schedule is read again afterwards. If it does not have this
-        note, the update is repeated.
+        The SDK's own update reads the schedule and writes it back, so it would undo a pause that happens in
+        between. Here, Temporal ignores an update, without an error, if the schedule has changed since it was
+        read. To notice this, each update also writes a unique note. If the schedule does not have this note
+        afterwards, the update is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"
@@ -221,10 +223,11 @@ def _search_attributes(tenant: str) -> TypedSearchAttributes:
 
 
 def _unless_time_zone(error: RPCError) -> Exception:
-    """Return TimeZoneUnknown if Temporal rejects the time zone of a schedule. Return other errors unchanged.
+    """Return TimeZoneUnknown if `error` means that Temporal rejects a schedule's time zone. Return other
+    errors unchanged.
 
-    The error's message is checked, too, because other errors, such as a missing search attribute, have the
-    same status.
+    The status of the error is not enough: other errors, such as a missing search attribute, have the same
+    status. Therefore the message is checked, too.
     """
     is_rejected = error.status is RPCStatusCode.INVALID_ARGUMENT
     return TimeZoneUnknown(error.message) if is_rejected and _ZONE.search(error.message) else error

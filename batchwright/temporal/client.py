@@ -30,7 +30,7 @@ DATA_CONVERTER = replace(pydantic_data_converter, failure_converter_class=ShortF
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """Create a runtime of Temporal's SDK that serves metrics of the SDK.
+    """Create a runtime of Temporal's SDK that serves the SDK's metrics over HTTP.
 
     Return the runtime, and the address `host:port` of the metrics. Call this once in a process, before the
     first client is created.
@@ -71,8 +71,8 @@ async def open_connection(
 ) -> tuple[Client, TemporalConnection]:
     """Return a Temporal client and its connection, which can follow changes of the credential files.
 
-    The changes have an effect only while `TemporalConnection.run` runs, which reads the files every few
-    seconds. The caller must run it.
+    The caller must run `TemporalConnection.run`. It reads the credential files every few seconds, and applies
+    changes to the client.
 
     Args:
         runtime: the SDK's runtime; None for the default runtime.

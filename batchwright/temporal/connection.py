@@ -1,4 +1,6 @@
-"""Connection of a Temporal client that follows changes of the credentials, with the same client object."""
+"""Connection of a Temporal client. When credential files change, the connection is replaced, but the client
+object stays the same.
+"""
 
 import asyncio
 import logging
@@ -23,8 +25,8 @@ _REFRESH_SECONDS = 2.0
 class TemporalConnection:
     """Connection to Temporal that follows changes of the credential files.
 
-    If a certificate has changed, the connection is replaced. If only the API key has changed, the same
-    connection uses the new key.
+    If a certificate has changed, a new connection is opened. If only the API key has changed, the connection
+    stays open and uses the new key.
     """
 
     def __init__(
@@ -67,9 +69,10 @@ class TemporalConnection:
             await asyncio.sleep(_REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the credential files again. If they have changed, replace the connection or its API key.
+        """Read the credential files again. Use new certificates in a new connection, and a new API key at
+        once.
 
-        If reading or replacing fails, the old connection stays in use, and the next call tries again.
+        If this fails, log the error. The old credentials stay in use, and the next call tries again.
         """
         try:
             found = await asyncio.to_thread(credentials.read, self._settings)

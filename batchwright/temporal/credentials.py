@@ -20,9 +20,9 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Credentials:
-    """TLS settings and API key for a connection to Temporal, each None if the connection does not use it.
+    """TLS settings and API key for a connection to Temporal. Each is None if the connection does not use it.
 
-    Compare two of these objects to see if the credentials have changed.
+    To find out if credentials have changed, compare two of these objects.
     """
 
     tls: TLSConfig | None = None
@@ -37,7 +37,7 @@ class Credentials:
 
 
 def read(settings: Settings) -> Credentials:
-    """Return the credentials from the settings and the files that they name. The call blocks while it reads.
+    """Read the credentials from the settings, and from the files that the settings name. This call blocks.
 
     Raises:
         SettingsError: a file cannot be read or is invalid. The message names the setting and the file.

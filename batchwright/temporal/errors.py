@@ -50,7 +50,7 @@ class TemporalNotSetUp(TemporalUnavailable):
 
 
 def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, with which the SDK failed to connect to Temporal."""
+    """Convert the error of a failed connection attempt to an exception for users, and return it."""
     text = str(error)
     if _REFUSED.search(text):
         return TemporalUnavailable(
@@ -63,7 +63,7 @@ def from_connect_error(settings: Settings, error: RuntimeError) -> TemporalUnava
 
 
 def from_rpc_error(settings: Settings, error: RPCError) -> TemporalUnavailable:
-    """Return the exception to raise instead of `error`, with which a call to Temporal failed."""
+    """Convert the error of a failed call to Temporal to an exception for users, and return it."""
     where = f"Temporal at {settings.temporal_address}"
     if error.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED):
         return TemporalUnavailable(f"{where} refuses access: {_check(settings)}.")

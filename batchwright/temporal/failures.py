@@ -1,7 +1,7 @@
-"""Convert exceptions into failures that Temporal shows in full at a pending activity.
+"""Convert exceptions to short failures, so that Temporal shows them in full at a pending activity.
 
-Temporal's server replaces a failure of more than 4 KiB at a pending activity by "Failure exceeds size
-limit.". An encrypted message is then lost. So messages and tracebacks are shortened first. The log of the
+If a failure has more than 4 KiB, Temporal's server shows only "Failure exceeds size limit." at the pending
+activity, and an encrypted message is lost. Therefore messages and tracebacks are shortened. The log of the
 process has the whole traceback.
 """
 
@@ -13,9 +13,9 @@ _TRACEBACK_CHARACTERS = 400  # of its end, which names the line that raised the 
 
 
 class ShortFailureConverter(DefaultFailureConverter):
-    """Converter of failures with short messages and tracebacks.
+    """Converter of failures that shortens messages and tracebacks, to keep each failure below 4 KiB.
 
-    The failure of an activity has at most two causes.
+    For the same reason, only the first two causes of an activity's exception are kept.
     """
 
     def to_failure(
@@ -30,9 +30,9 @@ class ShortFailureConverter(DefaultFailureConverter):
 
 
 class ShortEncodedFailureConverter(ShortFailureConverter):
-    """Converter of short failures for a payload codec that encrypts.
+    """Converter of short failures, for use with a payload codec that encrypts.
 
-    Messages and tracebacks become encoded attributes, which the codec encrypts.
+    It moves the message and the traceback to the encoded attributes, because the codec encrypts only these.
     """
 
     def to_failure(

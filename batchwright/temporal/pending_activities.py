@@ -72,9 +72,9 @@ async def _slice_numbers(
 ) -> dict[str, int]:
     """Return the numbers of the slices (parts of a model's lines) that these activities send, by activity id.
 
-    The numbers are read from the last 10,000 events of the workflow's history, where activities that have not
-    ended usually are. An activity is left out if it is not among these events, or if this process does not
-    have the key to decrypt its payload.
+    The numbers are read from the last 10,000 events of the workflow's history. Activities that have not ended
+    are usually among them. An activity is left out if it is not among these events, or if this process has no
+    key to decrypt its payload.
     """
     left, numbers, token = set(activity_ids), dict[str, int](), b""
     for _ in range(_MAX_PAGES if left else 0):

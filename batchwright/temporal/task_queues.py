@@ -64,10 +64,11 @@ async def describe_queue(client: Client, queue: str) -> QueueReport:
 
 
 async def server_time(client: Client) -> datetime | None:
-    """Return the time of Temporal's server, at most half a second old; None if the time cannot be read.
+    """Return the time of Temporal's server, at most half a second old. Return None if the time cannot be
+    read.
 
-    The time is read from Temporal's record of a poll of an unused queue. This takes at most 5 s. Raises
-    RPCError if a call fails.
+    Temporal has no call for this. So this function polls a new task queue like a worker, for at most 5 s, and
+    returns the time that Temporal recorded for the poll. Raises RPCError if a call fails.
     """
     queue = f"batchwright-clock-{token_hex(8)}"
     request = PollActivityTaskQueueRequest(

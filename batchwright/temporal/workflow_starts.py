@@ -49,8 +49,8 @@ async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> 
     """Start the workflow of a webhook delivery, unless it was started before.
 
     Args:
-        replays: number of times that a client has requested to send the delivery again. Each time has a
-            workflow of its own.
+        replays: number of times that a client has requested to send the delivery again. For each number, a
+            new workflow is started.
 
     Raises:
         RPCError: Temporal did not answer. The call can be repeated.

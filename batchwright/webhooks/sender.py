@@ -132,7 +132,7 @@ class WebhookSender:
 
 
 class _Resolver(AbstractResolver):
-    """Lets aiohttp look up hosts with `lookup`. Closing the resolver does not close `lookup`."""
+    """Adapter that lets aiohttp look up hosts with `lookup`. Closing this object does not close `lookup`."""
 
     def __init__(self, lookup: DnsLookup) -> None:
         self._lookup = lookup

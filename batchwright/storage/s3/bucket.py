@@ -58,7 +58,7 @@ class S3Bucket:
             attempt: sends the request. A repeated call must do no harm.
 
         Raises:
-            ObjectMissing: there is no such object. An operation that stores an object never raises it.
+            ObjectMissing: there is no such object. Not raised by operations that store an object.
             StorageFull: no space is left.
             StorageUnavailable: S3 refuses the request, or is still unreachable after the last retry.
         """

@@ -97,7 +97,7 @@ def error_code(error: BaseException) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if a retry of the operation that failed with `error` may succeed."""
+    """Return True if `error` is temporary, so that a retry of the failed operation may succeed."""
     if isinstance(error, ClientError):
         status = _status_of(error)
         if status in (_FULL_STATUS, _NOT_IMPLEMENTED) or error_code(error) in _FULL:
@@ -114,8 +114,8 @@ def is_transient(error: BaseException) -> bool:
 def refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to return the requested object, in words that say what to check.
 
-    Return an empty string if the error is transient, or if it concerns more than this one object. For
-    example, wrong credentials give the same error for every object.
+    Return an empty string if the object is not the cause: the error is transient, or it would be the same for
+    every object, for example because the credentials are wrong.
 
     Args:
         error: the error of a request for an object.
@@ -138,8 +138,8 @@ def refusal_of(error: BaseException | None) -> str:
 def write_refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to write an object, in words that say what to check.
 
-    Return an empty string if the error is transient, or if it concerns more than this one object. For
-    example, wrong credentials give the same error for every object.
+    Return an empty string if the bucket is not the cause: the error is transient, or it would be the same for
+    every bucket, for example because the credentials are wrong.
 
     Args:
         error: the error of a request that writes an object.
@@ -157,15 +157,15 @@ def write_refusal_of(error: BaseException | None) -> str:
 def to_storage_error(
     error: Exception, doing: str, key: str, place: str, *, is_write: bool = False
 ) -> StorageError:
-    """Translate an error of S3 into the storage error that should be raised instead of it.
+    """Translate an error of S3 to a StorageError, and return it.
 
     Args:
         error: one of S3_ERRORS.
         doing: the failed action, such as `read`, for the message.
         key: key of the object; empty if the action is about the whole storage.
         place: URL of the storage, for the message.
-        is_write: True if the action writes the object. The result is then never ObjectMissing, because S3
-            does not answer a write with 404. Such a 404 comes from a proxy.
+        is_write: True if the action writes the object. A 404 then becomes StorageUnavailable, not
+            ObjectMissing: S3 does not answer a write with 404, so the answer comes from a proxy.
     """
     code = error_code(error)
     if code in ("NoSuchKey", "404") and not is_write:

@@ -49,4 +49,4 @@ async def read_object(
 
 
 def _ignore_retry(operation: StorageOperation) -> None:
-    """Do nothing at a retry. Metrics count only the retries of Batchwright's own storage."""
+    """Do nothing, because the metrics count only retries in Batchwright's own storage."""

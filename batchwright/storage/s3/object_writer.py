@@ -77,4 +77,4 @@ class _Writer:
 
 
 def _ignore_retry(operation: StorageOperation) -> None:
-    """Do nothing. Metrics count only the operations of Batchwright's own storage."""
+    """Do nothing, because the metrics count only operations in Batchwright's own storage."""

@@ -169,8 +169,8 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """List one key, to check the bucket. S3's error messages for this request are the most helpful
-        ones.
+        """List one key of the bucket. If the bucket does not work, this request gets S3's most helpful error
+        message.
         """
         client = bucket.client
         await bucket.call(
@@ -194,7 +194,7 @@ async def open_s3(
 ) -> AsyncGenerator[S3Storage]:
     """Context manager that opens the storage in the bucket `place`.
 
-    `on_retry` is called each time an operation is retried. Errors are the same as for `open_bucket`.
+    `on_retry` is called each time an operation is retried. Raises the same errors as `open_bucket`.
     """
     async with open_bucket(settings, place, on_retry) as bucket:
         yield S3Storage(bucket)
@@ -219,9 +219,9 @@ async def open_bucket(
 
 @asynccontextmanager
 async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Client"]:
-    """Context manager that opens a client for all buckets of the server in the settings.
+    """Context manager that opens a client for all buckets of the S3 server in the settings.
 
-    The errors are the same as for `open_bucket`. Their messages name the bucket `place`.
+    Raises the same errors as `open_bucket`. The name of the bucket `place` is used only in their messages.
     """
     async with AsyncExitStack() as opened:
         try:
@@ -237,9 +237,9 @@ async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Cl
 def bucket_of(
     client: "S3Client", settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> S3Bucket:
-    """Return an object that accesses the bucket `place` through `client`, which the caller has opened.
+    """Return the bucket `place`, which is accessed through `client`. The caller has opened the client.
 
-    `on_retry` is called with each operation that is tried again.
+    `on_retry` is called each time an operation is retried.
     """
     retries = OperationRetries(_PATIENCE_SECONDS, is_transient, on_retry)
     encryption = S3Encryption(_ENCRYPTION_METHODS[settings.s3_sse], settings.s3_sse_kms_key_id)

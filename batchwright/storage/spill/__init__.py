@@ -1,1 +1,1 @@
-"""Rows, columns and bytes that grow with a batch: in memory while they are small, else on the local disk."""
+"""Data that may become too large for memory. Small data is in memory, large data on the local disk."""

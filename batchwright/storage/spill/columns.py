@@ -1,4 +1,4 @@
-"""Columns of numbers, in memory or, if they are too large together, in a file on the local disk."""
+"""Columns of numbers: in memory, or in files on the local disk if there are too many numbers for memory."""
 
 import mmap
 import threading
@@ -19,8 +19,8 @@ _NumberType = Literal["B", "i", "I", "Q"]  # as in the module `array`
 
 
 class Columns:
-    """Columns of numbers that were created together. The length of a column is fixed, and all numbers are 0
-    at first.
+    """Columns of numbers that were created together. The length of a column is fixed. At first, all numbers
+    are 0.
 
     Attributes:
         views: the columns. The numbers can be read and replaced. As long as one view exists, the memory or
@@ -32,9 +32,9 @@ class Columns:
         self._mapping, self.views, self.is_file = mapping, views, is_file
 
     def release_pages(self) -> None:
-        """Let the system remove pages of the file from memory. Nothing is lost.
+        """Allow the system to remove the file's pages from memory. No data is lost.
 
-        Without this call, all pages of the file that the process has read or changed count as its memory.
+        Without this call, every page that the process has read or changed counts as memory of the process.
         """
         if self.is_file:
             self._mapping.madvise(mmap.MADV_DONTNEED)
@@ -84,15 +84,15 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for sequences of bytes, in which a caller collects numbers for columns.
+        """Create a space for growing sequences of bytes. Use it for numbers whose count is not known yet.
 
-        The sequences are in memory up to 8 MiB together, and then in files. The caller must close the space,
-        to delete these files.
+        The sequences together take 8 MiB of memory; further bytes are in files. The caller must close the
+        space, to delete these files.
         """
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
     def file_bytes_with(self, size: int) -> int:
-        """Return how many bytes the files would have together after columns of `size` bytes are created."""
+        """Return the total size that the files would have if columns of `size` bytes were created now."""
         with self._lock:
             in_files = sum(map(len, self._in_files))
             return in_files if self._fits_in_memory(size) else in_files + size
@@ -101,9 +101,9 @@ class ColumnSpace:
         return size <= _SMALL_BYTES or sum(map(len, self._in_memory)) + size <= _MEMORY_BYTES
 
     def _map_memory(self, size: int) -> mmap.mmap | None:
-        """Map memory for new columns. Return None if the limit of memory would be exceeded.
+        """Return memory for new columns of `size` bytes, or None if the limit of memory would be exceeded.
 
-        Small columns get memory even if the limit is exceeded.
+        Columns of up to 1 MiB get memory even if the limit is exceeded.
         """
         with self._lock:
             if not self._fits_in_memory(size):

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class SpoolStopped(Exception):
-    """Raised in a thread that uses the local disk, to stop the thread after its caller was cancelled."""
+    """Raised by `check_stopped` in a thread, to stop the thread because its caller was cancelled."""
 
 
 class SpillSpace:
@@ -50,14 +50,11 @@ class SpillSpace:
             file.file.close()
 
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function that uses this space in a thread, and return its result.
+        """Run the function `work`, which uses this space, in a thread. Return its result.
 
-        If the call is cancelled, these steps follow:
-
-        1. In this thread and in the threads of all other calls, the next `check_stopped` raises SpoolStopped.
-        2. The cancelled call waits until its own thread has stopped, so that the caller can close the files.
-        3. The other calls raise CancelledError, too. So the caller sees only the first cancel, and not the
-           errors that follow from it.
+        If one call is cancelled, all threads of this space must stop: `check_stopped` raises SpoolStopped in
+        them. The cancelled call waits until its thread has stopped, so that the caller can then close the
+        files. The other calls also raise CancelledError, as if they were cancelled themselves.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
@@ -76,8 +73,8 @@ class SpillSpace:
             del thread  # its exception holds this frame, and so the data of all callers
 
     def check_stopped(self) -> None:
-        """Raise SpoolStopped if a call of `off_loop` was cancelled. Functions in threads call this to stop in
-        time.
+        """Raise SpoolStopped if a call of `off_loop` was cancelled. Functions in threads must call this
+        regularly.
         """
         if self._stopped:
             raise SpoolStopped

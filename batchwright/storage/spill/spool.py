@@ -14,8 +14,8 @@ class Spool(ScratchFile):
     Attributes:
         new_bytes: creates a growing sequence of bytes, which is deleted when the spool is closed.
         off_loop: runs a function in a thread and returns the function's result (`SpillSpace.off_loop`).
-        check_stopped: must be called regularly by functions that `off_loop` runs. It raises SpoolStopped if
-            the call of `off_loop` was cancelled (`SpillSpace.check_stopped`).
+        check_stopped: raises SpoolStopped if a call of `off_loop` was cancelled. Functions that `off_loop`
+            runs must call it regularly.
     """
 
     def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:
