@@ -52,7 +52,9 @@ class PreparedStatement(Protocol):
 
 class PreparingSession(Session, Protocol):
     async def prepare(self, query: str) -> PreparedStatement:
-        """Prepare a statement. It is closed when nothing references it any longer."""
+        """Prepare a statement. The server closes the statement when nothing references the returned object
+        any longer.
+        """
         ...
 
 

@@ -5,10 +5,10 @@ DatabaseError
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
   SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
   MigrationFailed       PostgreSQL rejected a migration and rolled it back; earlier migrations stay applied
-  UnknownCursor         a page of a list was requested after the id `after`, but no object has this id
+  UnknownCursor         the page of a list was to begin after an id, but no object has this id
   UnknownBatch          the batch to change does not exist
   FileInUse             the file is the input of a batch that has not ended or has not written its files
-  ResultsInUse          another batch resumes the batch to delete, and still reads the stored results
+  ResultsInUse          the batch cannot be deleted, because a batch that resumes it still reads its results
   ResultsGone           the results of the batch to resume are no longer kept
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
@@ -39,7 +39,7 @@ class DatabaseUnavailable(DatabaseError):
 class OutcomeUnknown(DatabaseUnavailable):
     """The response to a statement was lost. The database may or may not have executed the statement.
 
-    A caller that stored an object for the new rows must not delete it, because the rows may exist.
+    Therefore the new rows may exist. The caller must not delete objects in storage that belong to them.
     """
 
 

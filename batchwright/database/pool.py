@@ -21,7 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces characters in text arguments if PostgreSQL cannot store them."""
+    """Database session that replaces those characters in text arguments that PostgreSQL cannot store, such as
+    NUL.
+    """
 
     def __init__(self, session: PreparingSession) -> None:
         self._session = session
@@ -98,9 +100,10 @@ class ConnectionPool:
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return a retrier, which repeats a call while the call raises one of `failures`.
+        """Return an object that repeats a call while it raises one of `failures`, at most for `seconds`.
 
-        After `seconds`, the retrier raises the exception of the last call.
+        After this time, the exception of the last call is raised. For the use of the object, see tenacity's
+        `AsyncRetrying`.
         """
         return AsyncRetrying(
             retry=retry_if_exception_type(failures),

@@ -191,8 +191,8 @@ class ServedModel(Message):
 class WorkerHeartbeat(Message):
     """Latest report of a worker process about itself.
 
-    The keys of `stats` are names of metrics, of queues that the worker polls, and of slices (parts of a
-    model's lines) that the worker sends.
+    `stats` has numbers by name: a metric, a queue that the worker polls, or a slice (part of a model's lines)
+    that the worker sends.
     """
 
     id: str  # host:pid
@@ -242,9 +242,9 @@ class TenantRow(Message):
 class BudgetGroupRow(Message):
     """A budget group, whose members share daily budgets.
 
-    If the group is an organization, `members` are names of tenants, and `tenant` is empty. If it is a team or
-    a user, `members` are ids of API keys of `tenant`. `tokens_per_day` and `cost_per_day`, in the currency of
-    the prices, are None if the group has no such budget.
+    The members of an organization are names of tenants, and its `tenant` is empty. The members of a team or a
+    user are ids of API keys of `tenant`. `cost_per_day` is in the currency of the prices. If the group has no
+    budget of tokens or cost, `tokens_per_day` or `cost_per_day` is None.
     """
 
     kind: GroupKind

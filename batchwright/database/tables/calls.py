@@ -27,15 +27,14 @@ class CallKey(NamedTuple):
 
 
 class StoredCall(NamedTuple):
-    """Result of storing a call (a single request): the batch that will answer it.
+    """Result of storing a call (a single request of a client), and the batch that the caller must start.
 
-    `batch_id` is the batch to which the call was added. `order` is the start argument of the batch that
-    collects calls of the group now. There are three cases:
+    `batch_id` is the batch in which the call is stored. There are three cases:
 
-    - `order` describes the same batch: the caller must start this batch.
-    - `order` describes another batch: the call was stored before, and its own batch was perhaps never
-      started. The caller must start the batch of `order`, and then call `CallsTable.move` to move the call to
-      this batch.
+    - `order` is the start argument of this batch: the caller must start it.
+    - `order` is the start argument of another batch: the call was stored before, in a batch that was perhaps
+      never started. The caller must start the batch of `order`, and then move the call to it with
+      `CallsTable.move`.
     - `order` is None: the batch of the call has started and accepts no further calls.
     """
 
@@ -50,10 +49,10 @@ class CallLine(NamedTuple):
 
 
 class CallsTable(Protocol):
-    """Table of calls (single requests of clients), each a line of a rolling batch.
+    """Table of calls (single requests of clients). Each call becomes a line of a rolling batch.
 
     A rolling batch collects the calls of one group: they have the same caller, model, endpoint and window.
-    When a call ends, its `request` is emptied. A call that has ended does not change.
+    When a call ends, its `request` is emptied. After that, the call does not change.
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
@@ -85,14 +84,12 @@ class CallsTable(Protocol):
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call, because the caller could not start a batch for it. Return False.
+        """Delete a call, because the caller could not start a batch for it. Return True if the call still
+        gets an answer.
 
-        The call is not deleted in these cases:
-
-        - A batch has already taken the call as a line, or the call has ended. The client gets an answer, so
-          return True.
-        - Another request has stored the same call again in the meantime. The call stays for that request.
-          Return False.
+        The result is True if a batch has already taken the call as a line, or if the call has ended. The call
+        is then not deleted. It is also not deleted if another request has stored the same call again, because
+        that request may still start a batch for it.
         """
         ...
 

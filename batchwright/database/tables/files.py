@@ -24,7 +24,7 @@ class FilesTable(Protocol):
     """
 
     async def insert(self, row: FileRow) -> None:
-        """Insert a row. If the tenant already has a file with this id, replace its row."""
+        """Insert the row of a file. If the tenant already has a file with this id, replace its row."""
         ...
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
@@ -86,7 +86,7 @@ class PostgresFiles(FilesTable):
             await self.insert_by(session, row)
 
     async def insert_by(self, session: Session, row: FileRow) -> None:
-        """Insert a row in the caller's transaction."""
+        """Insert the row of a file in the transaction of `session`."""
         await session.execute(
             self._sql.insert,
             row.tenant,

@@ -40,8 +40,9 @@ class IdempotencyTable(Protocol):
             claim: the key, the fingerprint of the request, and the object that the request creates.
             since: a key that was created at this time or earlier has expired and is replaced.
             row: file or upload that the request creates; None if the request creates something else.
-            admission: what the request counts towards a quota; None if the quota has no limit. A request
-                whose key is already stored counts nothing, so concurrent requests with one key count once.
+            admission: the amount by which the request uses up a quota; None if the quota has no limit. If the
+                key is already stored, nothing is counted. So concurrent requests with the same key count only
+                once.
 
         Raises:
             QuotaExhausted: the tenant would exceed the limit of `admission`. The key is not stored.

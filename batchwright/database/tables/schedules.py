@@ -20,8 +20,8 @@ KEPT_RUNS = 100  # runs kept for each schedule
 class ScheduleRow(ScheduleSpec):
     """A schedule, as stored in the database. Only Temporal knows if it is paused and when it is due next.
 
-    Each change increases `version`. `pending` is the row after a change that Temporal may not have got yet;
-    None if there is no such change.
+    `version` increases with each change. `pending` is the changed schedule while it is not certain that
+    Temporal has received the change; None at all other times.
     """
 
     description: str = ""

@@ -20,7 +20,7 @@ class UploadsTable(Protocol):
     """Uploads: files that clients send in parts. Clients can change only uploads that are `pending`."""
 
     async def insert(self, row: UploadRow) -> None:
-        """Insert a row. If the tenant has an upload with this id already, nothing changes."""
+        """Insert the row of an upload. If the tenant already has an upload with this id, nothing changes."""
         ...
 
     async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
@@ -35,8 +35,8 @@ class UploadsTable(Protocol):
             most_bytes: limit of the total size of the upload's parts, in bytes.
             most_parts: limit of the number of parts.
             storage_limit: the tenant's quota of stored bytes; 0 for no limit. The announced size of the
-                upload is counted already. The quota can therefore refuse a part only if all parts together
-                are larger than the announced size.
+                upload already counts towards it. A part counts in addition only if all parts together exceed
+                the announced size.
 
         Raises:
             UnknownUpload: the tenant has no such upload.
@@ -53,9 +53,12 @@ class UploadsTable(Protocol):
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
         """Complete a `pending` upload: change its status, insert `file`, and delete the rows of its parts.
 
-        Return the row of the upload, changed or not. If the status is not `pending`, nothing changes.
-        `completion` is a digest of the list of parts that form the file. Raises UnknownUpload if the upload
-        has no row.
+        Return the current row of the upload. If its status was not `pending`, nothing was changed. Raises
+        UnknownUpload if the upload has no row.
+
+        Args:
+            file: row of the file that the parts form.
+            completion: digest of the list of these parts.
         """
         ...
 
@@ -112,7 +115,7 @@ class PostgresUploads(UploadsTable):
             await self.insert_by(session, row)
 
     async def insert_by(self, session: Session, row: UploadRow) -> None:
-        """Insert a row in the caller's transaction."""
+        """Insert the row of an upload in the transaction of `session`."""
         await session.execute(
             self._sql.insert,
             row.tenant,

@@ -37,9 +37,9 @@ class BatchList(Protocol):
             after: id of a batch. The page has the batches that are older than this batch. None for the first
                 page.
             filters: conditions that the batches meet.
-            before: id of a batch, to page towards newer batches. The page has the batches that come directly
-                before this batch in the list, and the second item is True if there are even newer batches.
-                The filters must contain a model, an endpoint or metadata.
+            before: id of a batch, to page towards newer batches. The page has the batches directly before
+                this batch in the list. The second item is True if there are even newer batches. Of `filters`,
+                only model, endpoint and metadata are applied, and at least one of them must be set.
         """
         ...
 
@@ -140,9 +140,9 @@ class PostgresBatchList(BatchList):
     async def _records_newer_than(
         self, batch_id: str, tenant: str, count: int, tags: list[bytes]
     ) -> list[Row]:
-        """Return the next `count` batches that were created after a batch and have all `tags`, oldest first.
+        """Return the rows of the next `count` batches that are newer than the batch `batch_id`, oldest first.
 
-        Lists have the newest batch first, so these batches come right before the batch there.
+        Only batches that have all `tags` are returned (see `BatchFilters.tags`).
         """
         async with self._connections.session() as session:
             position = await position_of(session, self._sql.position, tenant, batch_id)

@@ -31,9 +31,9 @@ from batchwright.rules.results.token_usage import total_usage
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
-    """Return a copy of `models` whose numbers of completed and failed lines come from `reported`.
+    """Return a copy of `models` in which `reported` replaces the numbers of completed and failed lines.
 
-    Models that are not in `reported` stay unchanged. Models that are only in `reported` are added at the end.
+    A model that is not in `reported` stays unchanged. A model that is only in `reported` is added at the end.
     """
     by_name = {count.model: count for count in reported}
     counts: list[ModelCounts] = []
@@ -47,11 +47,12 @@ def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> li
 def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
     """Return the final counts of a batch by model.
 
+    If `planned` is None, the result is `models`. Otherwise, a model that is not in `planned` got no requests:
+    its lines had a result when the input was read, or they count as failed.
+
     Args:
         models: counts in the row of the batch.
-        planned: final counts of the models whose lines were sent to backends. Lines of all other models got
-            their results when the input was read. Lines of these other models that are not completed
-            therefore count as failed. If `planned` is None, `models` is returned.
+        planned: final counts of the models whose lines were sent to backends; None if unknown.
     """
     if planned is None:
         return models

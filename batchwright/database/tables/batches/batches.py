@@ -32,8 +32,9 @@ from batchwright.rules.json_text import storable_json
 class BatchesTable(Protocol):
     """Table of the batches of all tenants. A batch is live until it has ended.
 
-    Some methods require a certain status, and change nothing if the row has another status. Repeating a call
-    is therefore safe. If a row is changed several times, the recorded times never decrease.
+    A method that changes the status requires a certain earlier status. If the row has another status, the
+    method changes nothing. A call can therefore be repeated safely. The times of a row never go back, even if
+    the clocks of workers differ.
     """
 
     async def upsert(self, order: BatchOrder) -> BatchRow:
@@ -71,25 +72,26 @@ class BatchesTable(Protocol):
         ...
 
     async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
-        """Claim one of the `most` pauses and resumes that a batch may have, and return its number.
+        """Count one more pause or resume of a batch, and return its number: 1 for the first, then 2 and so
+        on.
 
-        Later pauses and resumes have greater numbers. Return None if none is left, or if the batch has ended.
+        A batch may have at most `most` pauses and resumes. If this number is reached, or if the batch has
+        ended, change nothing and return None.
         """
         ...
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
-        """Release the claim of a pause or resume that has failed. Its number is not used again.
+        """Record that a pause or resume has failed, so that it does not count towards the limit of the batch.
 
-        If the batch has ended, do nothing.
+        Its number is not used again. If the batch has ended, do nothing.
         """
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
-        If there is no such batch, or if the recorded state is `written`, nothing changes. If the recorded
-        state is `failed`, only `written` replaces it, because an attempt may still succeed after it was given
-        up.
+        If there is no such batch, nothing changes. The recorded state `written` stays. The state `failed` can
+        only become `written`, because a copy may still succeed after the workflow has stopped waiting for it.
         """
         ...
 

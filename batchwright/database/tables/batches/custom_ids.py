@@ -126,15 +126,14 @@ async def search_in_steps(
 ) -> tuple[list[str], str | None]:
     """Search a list of batches in steps. Return the ids of at most `limit` found batches, and a cursor.
 
-    The cursor is the id of the batch after which the next search must continue. It is None if all batches of
-    the list were examined.
+    The next search continues after the cursor, which is the id of a batch. The cursor is None if all batches
+    were examined.
 
     Args:
-        examine: examines the next EXAMINED_AT_ONCE batches of the list. Its argument is the last record that
-            the previous call returned; None to begin with the first batch. It returns one record for each
-            found batch, in which `is_found` is True. If it examined EXAMINED_AT_ONCE batches, it also returns
-            a record for the last of them. `place` in a record is the batch's position among the batches that
-            this call examined, from 1.
+        examine: examines the next EXAMINED_AT_ONCE batches of the list, and returns records. Its argument is
+            the last record of the previous call; None for the first call. There is one record for each found
+            batch, with `is_found` True, and one for the last batch of a full step. `place` is the number of
+            the batch in the step, from 1.
         clock: returns a time in seconds. It limits the duration of the whole search.
     """
     found, last, end = list[str](), None, clock() + _MAX_SECONDS

@@ -61,7 +61,8 @@ class DeadLettersTable(Protocol):
     ) -> list[tuple[str, str]]:
         """Return (tenant, batch id) of the batches whose dead letters can be retried, sorted by batch id.
 
-        A dead letter can be retried if no batch was created to retry it, or if that batch was never started.
+        A dead letter can be retried if no batch was created to retry it, or if the batch that was created
+        never started.
 
         Args:
             tenant: return only batches of this tenant; None for all tenants.
@@ -76,7 +77,9 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of the unstarted batches that are to retry lines of this batch."""
+        """Return the start arguments of the batches that were created to retry lines of this batch and never
+        started.
+        """
         ...
 
     async def claim(
@@ -90,8 +93,8 @@ class DeadLettersTable(Protocol):
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
             order: start argument of the new batch.
             file: row of the input file of the new batch.
-            admissions: what the new batch and its file count towards quotas. If False is returned, nothing
-                is counted.
+            admissions: the amounts by which the new batch and its file use up the tenant's quotas. If False
+                is returned, nothing is counted.
 
         Raises QuotaExhausted if the tenant would exceed the limit of one of `admissions`. Nothing is changed
         then.
@@ -135,7 +138,7 @@ class PostgresDeadLetters(DeadLettersTable):
     async def insert_by(
         self, session: Session, tenant: str, batch_id: str, dead_letters: Sequence[DeadLetter]
     ) -> None:
-        """Insert the dead letters of a batch in the caller's transaction."""
+        """Insert the dead letters of a batch in the transaction of `session`."""
         for start in range(0, len(dead_letters), _INSERT_CHUNK):
             some = _DEAD_LETTERS.dump_json(list(dead_letters[start : start + _INSERT_CHUNK])).decode()
             await session.execute(self._sql.insert, tenant, batch_id, storable_json(some))

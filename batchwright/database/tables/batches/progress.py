@@ -37,9 +37,9 @@ class SliceKey(NamedTuple):
 class BatchSpending(NamedTuple):
     """Cap on the cost of a batch, and the cost of the batch so far.
 
-    `amount` is the cost without the slices (parts of the batch) that the caller of `ProgressTable.spending`
-    excluded. `cap` and `amount` are integer amounts, as in `rules/token_costs.py`. `is_ending` is True if the
-    batch is ending because it has reached its cap.
+    Both are in 10^-12 of the currency's unit (`rules/token_costs.py`). `amount` is the cost without the
+    slices (parts of the batch) that the caller of `ProgressTable.spending` has excluded. `is_ending` is True
+    if the batch is ending because it has reached its cap.
     """
 
     cap: int
@@ -71,13 +71,13 @@ class ProgressTable(Protocol):
         ...
 
     async def spending(self, batches: Mapping[BatchKey, Sequence[SliceKey]]) -> dict[BatchKey, BatchSpending]:
-        """Return the cap on the cost and the cost so far of batches. Batches without a cap are left out.
+        """Return the cap on the cost, and the cost so far, of each batch that has a cap.
 
         The cost is computed from the tokens that workers have reported for the slices (parts) of a batch.
 
         Args:
-            batches: the batches, each with slices to exclude from the cost. The caller counts the cost of
-                these slices itself.
+            batches: the batches, each with slices that are left out of its cost, because the caller counts
+                the cost of these slices itself.
         """
         ...
 
@@ -88,16 +88,16 @@ class ProgressTable(Protocol):
         progress, or if its cap was removed or is now greater than `amount`.
 
         Args:
-            amount: cost of the batch so far.
+            amount: cost of the batch so far, in 10^-12 of the currency's unit.
         """
         ...
 
     async def sample(self, at: datetime) -> None:
         """Record the progress of all batches in progress: add a sample with the time `at` to each of them.
 
-        Two samples of a batch are at least ten seconds apart, and at least a fortieth of the batch's age. If
-        the latest sample of a batch is not that old yet, the batch gets no sample. So a batch of a day gets
-        about 260 samples, even if several workers call this method.
+        A batch gets no sample if its latest sample is less than ten seconds old, or younger than a fortieth
+        of the batch's age. So several workers can call this method, and a batch that runs for a day has only
+        about 260 samples.
         """
         ...
 

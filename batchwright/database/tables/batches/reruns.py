@@ -50,8 +50,9 @@ class RerunsTable(Protocol):
         ...
 
     async def keep_results(self, order: BatchOrder) -> None:
-        """Keep the results that a resumption takes over until the deadline of `order`. For a batch that is no
-        resumption, do nothing.
+        """If `order` is a resumption, keep the results of the ended batch that it resumes until its deadline.
+
+        For any other batch, do nothing.
 
         Raises:
             ResultsGone: the results of the ended batch are no longer kept.

@@ -40,10 +40,10 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason, in place of the reason of the same source, batch and model. Return True.
+        """Store a waiting reason, and return True. It replaces the reason of the same source, batch and
+        model.
 
-        If the same reason is already stored and still valid, only extend it to the new `until`, and return
-        False.
+        If exactly this reason is already stored and still valid, only update its `until`, and return False.
         """
         ...
 
@@ -55,8 +55,9 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def report_pause(self, waiting: WaitingRow, change: int) -> None:
-        """Store that a batch is paused, as `report` does, unless a later pause or resume is already stored or
-        the batch has ended.
+        """Store the reason that a batch is paused.
+
+        If the batch has ended, or if a later pause or resume was stored before, change nothing.
 
         Args:
             change: number of the pause, from `BatchesTable.claim_pause_or_resume`.
@@ -64,7 +65,9 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def clear_pause(self, tenant: str, batch_id: str, change: int) -> None:
-        """Delete the reason that a batch is paused, unless a later pause or resume is already stored.
+        """Delete the reason that a batch is paused, because the batch was resumed.
+
+        If a later pause or resume was stored before, change nothing.
 
         Args:
             change: number of the resume, from `BatchesTable.claim_pause_or_resume`.

@@ -1,4 +1,4 @@
-"""Table of holds. A hold is an operator's stop of a tenant or a model, whose lines are then not sent."""
+"""Table of holds. If an operator holds a tenant or a model, its lines are not sent."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +12,9 @@ from batchwright.database.sql import queries
 
 class HoldsTable(Protocol):
     async def all(self) -> list[Hold]:
-        """Return all tenants and models whose lines an operator has stopped, sorted by kind and name."""
+        """Return the tenants and models that operators hold, sorted by kind and name. Their lines are not
+        sent.
+        """
         ...
 
     async def put(self, kind: HoldKind, name: str, at: datetime) -> None:

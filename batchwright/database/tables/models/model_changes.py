@@ -24,8 +24,8 @@ Check = Callable[[list[ModelChange]], None]
 class ModelChangesTable(Protocol):
     """Changes of the model registry at run time, at most one for each model. They apply to all tenants.
 
-    Each write method first calls `check` with all changes as they would be after the write. If `check` raises
-    an exception, nothing is written. Concurrent writes are applied one after the other.
+    Each write method first passes the changes of all models, including the new one, to `check`. If `check`
+    raises an exception, nothing is written. Concurrent writes are applied one after the other.
     """
 
     async def all(self) -> list[ModelChange]: ...
@@ -38,9 +38,9 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Store `config` as the complete registry entry of a model, in place of one that was stored before.
+        """Store `config` as the complete registry entry of a model. It replaces the model's earlier change.
 
-        If `config` is None, store that the model is removed. Return what is stored about all models.
+        If `config` is None, store that the model is removed. Return the changes of all models.
 
         Args:
             check: receives all resulting changes; raises an exception to reject them.

@@ -105,15 +105,15 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """Range of the entries that the audit log has now, and the entry below which all actions have ended.
+    """Positions of the oldest and the newest entry of the audit log, and how far all actions have ended.
 
     The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
 
     Attributes:
-        latest: position of the newest entry, even if it was deleted since; 0 if the log never had an entry.
+        latest: position of the newest entry, even if this entry was deleted; 0 if there never was an entry.
         oldest: position of the oldest entry that still exists; None if no entry exists.
-        ended_below: id of the first entry whose action may still be running. The actions of all entries with
-            smaller ids have ended. If no action is running, this text is greater than the ids of all entries.
+        ended_below: all actions with a smaller entry id have ended. It is the id of the oldest action that
+            may still be running, or the next new id if no action is running.
     """
 
     latest: int
@@ -121,9 +121,9 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return how many of the entries after `position` retention has deleted.
+        """Return the number of entries after `position` that retention has deleted.
 
-        A reader that has read the log up to `position` can no longer read these entries.
+        A reader that has read the log up to `position` has missed these entries.
         """
         oldest = self.latest + 1 if self.oldest is None else self.oldest
         return max(0, oldest - position - 1)
@@ -145,11 +145,12 @@ class AuditLogTable(Protocol):
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        """Return the oldest and latest position in the log, and the id below which all actions have ended.
+        """Return the positions of the oldest and newest entries, and the id below which all actions have
+        ended.
 
-        An action without an outcome counts as running if it began after `running_since`. A repair by the
-        consistency check takes longer: it counts as running if it began after the time one day before
-        `running_since`.
+        Args:
+            running_since: an action without an outcome counts as running if it began after this time. Repairs
+                by the consistency check take longer, so they count as running for one day more.
         """
         ...
 

@@ -14,8 +14,9 @@ from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 class LiveBatch:
     """Counts and times of a batch that has not ended.
 
-    `status` is the status that users see. It is `cancelling` after a cancel request. If the batch is to start
-    later, `entered_at` is this future time.
+    `status` is the status that users see, such as `cancelling` after a cancel request. `entered_at` is the
+    time when the batch entered this status. It is in the future if a client has set a later start of the
+    batch.
     """
 
     tenant: str
@@ -72,15 +73,13 @@ class LiveBatches(Protocol):
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return the number of batches that may send lines to a model now, by model and then by tenant.
+        """Return all models that batches in progress still need, in the order in which to poll their queues.
 
-        The keys are all models to which a batch in progress must still send lines. `lines_due` says when a
-        batch may send lines. If no batch may send lines to a model now, the value of this model is an empty
-        dict.
+        The value of a model is the number of batches by tenant. Only batches that may send lines now are
+        counted (`lines_due` lists the conditions). So the value may be an empty dict.
 
-        The models are in the order in which workers should poll their queues. The order is fair to tenants:
-        the first model of every tenant comes before the second model of any tenant. Within a tenant, models
-        of older batches come first. Models with an empty dict come last.
+        The order is fair to tenants: the first model of every tenant comes before the second model of any
+        tenant. Within a tenant, models of older batches come first. Models with an empty dict come last.
         """
         ...
 

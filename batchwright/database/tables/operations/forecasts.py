@@ -69,22 +69,21 @@ class ForecastsTable(Protocol):
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
         """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
 
-        The forecast of a batch is not stored if another one for this batch was made less than ten seconds
-        before `at`, or at most a minute after `at`. So usually only one of several workers stores forecasts.
-        If that worker ends, the forecasts of another worker are stored. A stored forecast that is more than a
-        minute later than `at` is replaced, because it was made by a worker whose clock was ahead.
+        Several workers make forecasts, but usually only one of them stores them. A stored forecast is
+        replaced in two cases:
+
+        - It is at least ten seconds older than `at`.
+        - It is more than a minute later than `at`, because the clock of another worker was ahead.
         """
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
         """Store the speeds of models, measured at the time `at`.
 
-        The speed of a model is not stored if another one for this model was measured less than ten seconds
-        before `at`, or at most a minute after `at`. Speeds of models that are not in `speeds` are deleted in
-        two cases:
-
-        - They are too old to be used.
-        - They were measured more than a minute after `at`, by a worker whose clock was ahead.
+        A stored speed is replaced if it is at least ten seconds older than `at`. It is also replaced if it is
+        more than a minute later than `at`, because the clock of another worker was ahead. Speeds of models
+        that are not in `speeds` are deleted if they are older than SPEED_AGE, or more than a minute later
+        than `at`.
         """
         ...
 
@@ -93,10 +92,10 @@ class ForecastsTable(Protocol):
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
-        """Store a forecast that was made before the batch began, and return it.
+        """Store the forecast that was made before the batch began, and return it.
 
-        If such a forecast is stored already, keep and return the stored one. If the status of the batch is
-        not `validating`, change nothing and return None.
+        If a forecast is already stored, keep it and return it. If the status of the batch is not
+        `validating`, change nothing and return None.
         """
         ...
 

@@ -29,7 +29,7 @@ class OperatorBatchFilters:
     Args:
         statuses: the batch has one of these statuses, as users see them, including `cancelling`.
         model: the batch has lines for this model. The models of a batch are known after its input was read.
-        forecast: the forecast says this about the completion window, for example that the batch will be late.
+        forecast: the batch has this forecast for its completion window, for example that it will be late.
         forecast_since: forecasts that were made at this time or earlier are ignored.
     """
 

@@ -22,10 +22,10 @@ class EndedItem(NamedTuple):
 
 
 class StorageMark(NamedTuple):
-    """The mark of the storage: an object that names the database to which the storage belongs.
+    """The mark of a storage: an object in it that names the database to which the storage belongs.
 
-    `id` is the id of this database. `marked_at` is the time at which the mark was written; None if it was not
-    written yet.
+    `id` is the id of this database. `marked_at` is the time when the mark was written; None if there is no
+    mark yet.
     """
 
     id: str

@@ -74,7 +74,7 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
-        """Store the rates of the interactive calls of one API process, in place of those it reported before.
+        """Store the rates of the interactive calls of one API process. They replace its earlier rates.
 
         A rate is the number of requests and of tokens per minute. `rates` has at most one item for each
         tenant and each model.

@@ -95,9 +95,11 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction in which the caller can admit `admissions`, all of one tenant, with `admit_by`.
+        """Open a transaction for a caller that will admit `admissions` with `admit_by`. All are of one
+        tenant.
 
-        If there is none, open a transaction that does not exclude other callers.
+        Other callers that decide about quotas of this tenant must wait. If all `admissions` are None, open a
+        normal transaction.
         """
         tenant = next((each.tenant for each in admissions if each is not None), None)
         return self._connections.transaction() if tenant is None else self.transaction(tenant)
@@ -107,7 +109,7 @@ class PostgresAdmissions(AdmissionsTable):
             await self.admit_by(session, admission)
 
     async def admit_by(self, session: Session, admission: Admission) -> None:
-        """Do the same as `admit`, in a transaction that was opened with `transaction`."""
+        """Do the same as `admit`, in the transaction of `session`, which `transaction` has opened."""
         tenant, id, quota, amount, limit = admission
         await session.execute(self._sql.forget_admissions, tenant)
         sql = self._sql.admit_batch if quota is Quota.LIVE_BATCHES else self._sql.admit_bytes
@@ -118,5 +120,5 @@ class PostgresAdmissions(AdmissionsTable):
         await self._connections.execute(self._sql.release, tenant, id)
 
     async def release_by(self, session: Session, tenant: str, id: str) -> None:
-        """End an admission in the caller's transaction."""
+        """End an admission in the transaction of `session`."""
         await session.execute(self._sql.release, tenant, id)

@@ -105,7 +105,7 @@ class KeyCap(NamedTuple):
 class QuotaUsage(NamedTuple):
     """How much of each quota a tenant uses now. There is one field for each member of `Quota`.
 
-    `cost_per_day` is an integer amount, as in `rules/token_costs.py`.
+    `cost_per_day` is in 10^-12 of the currency's unit (`rules/token_costs.py`).
     """
 
     live_batches: int
@@ -121,8 +121,8 @@ class QuotaUsage(NamedTuple):
 class DailyUsage(NamedTuple):
     """Tokens and cost of the lines of one tenant and one API key on one day.
 
-    `key_id` is empty for batches that were created without an API key. `cost` is an integer amount, as in
-    `rules/token_costs.py`.
+    `key_id` is empty for batches that were created without an API key. `cost` is in 10^-12 of the currency's
+    unit (`rules/token_costs.py`).
     """
 
     tenant: str

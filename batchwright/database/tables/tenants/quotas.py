@@ -97,22 +97,24 @@ class QuotasTable(Protocol):
         *,
         waits: bool = False,
     ) -> QuotaExcess | None:
-        """Reserve the lines and tokens in `requested` for a batch in validation, and return None.
+        """Reserve lines and tokens of a tenant's quotas for a batch in validation, and return None.
 
-        If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota. The
-        lines without a result in the tenant's other live batches also count. If the status of the batch is
-        not `validating`, do nothing and return None.
+        If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota. Lines
+        without a result in the tenant's other live batches count, too. If the status of the batch is not
+        `validating`, do nothing and return None.
 
         Args:
-            waits: True to put the batch into the tenant's queue if it gets no reservation. Later batches of
-                the tenant then wait behind this batch, unless they have a reservation. If this batch had a
-                reservation before, that reservation is deleted. A batch is not put into the queue if it would
-                exceed a limit even without other batches.
+            requested: number of lines and tokens to reserve.
+            waits: True to put the batch into the tenant's queue if it gets no reservation. It then loses an
+                earlier reservation. Newer batches without a reservation wait until this batch has one. A
+                batch that would exceed a limit even without other batches is not put into the queue.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return the numbers of lines and tokens for which a batch waits; None if it waits for no quota."""
+        """Return the numbers of lines and tokens that a waiting batch has requested; None if it waits for no
+        quota.
+        """
         ...
 
     async def key_budgets(self) -> dict[tuple[str, str], DailyAmounts]:
@@ -149,9 +151,9 @@ class QuotasTable(Protocol):
     async def count_request(self, tenant: str) -> RequestCount:
         """Count a new API request of the tenant. Return the number of its requests in the current minute.
 
-        Requests to all API processes count. A minute begins with the first request after the previous minute.
-        At the beginning of a minute, counts of other tenants' previous minutes are deleted. So the table has
-        rows only of tenants that have sent requests lately, even if callers invent names of tenants.
+        Requests to all API processes count. When a minute has ended, the tenant's next request begins a new
+        one. At the beginning of a minute, ended minutes of other tenants are deleted. So the table stays
+        small, even if callers invent names of tenants.
         """
         ...
 
@@ -299,10 +301,10 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota because of which a batch cannot reserve `requested` now; None if it can.
+        """Return the quota that a batch would exceed with `requested` lines and tokens; None if it may
+        reserve them.
 
-        A batch cannot reserve if the tenant would exceed the quota. If `waits` is True, the batch also cannot
-        reserve while earlier batches of the tenant wait for a quota.
+        If `waits` is True, a quota is also returned while earlier batches of the tenant wait for a quota.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

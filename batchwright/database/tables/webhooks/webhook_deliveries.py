@@ -103,8 +103,8 @@ class WebhookDeliveriesTable(Protocol):
     async def record_start(self, delivery: UnstartedDelivery) -> None:
         """Record that the workflow of the delivery was started.
 
-        If `replay` was called after the caller read `delivery`, nothing changes. A workflow for the replay
-        must then still be started.
+        If a client has requested a replay after the caller read `delivery`, nothing changes, because the
+        workflow for the replay must still be started.
         """
         ...
 
