@@ -171,9 +171,7 @@ class ModelChange(Message):
 
 
 class Hold(NamedTuple):
-    """Stop of a tenant or a model by an operator. From `held_at`, the lines of the tenant or model are not
-    sent.
-    """
+    """An operator's stop of a tenant or a model. From `held_at`, its lines are not sent."""
 
     kind: HoldKind
     name: str
@@ -242,9 +240,9 @@ class TenantRow(Message):
 class BudgetGroupRow(Message):
     """A budget group, whose members share daily budgets.
 
-    The members of an organization are names of tenants, and its `tenant` is empty. The members of a team or a
-    user are ids of API keys of `tenant`. `cost_per_day` is in the currency of the prices. If the group has no
-    budget of tokens or cost, `tokens_per_day` or `cost_per_day` is None.
+    The `members` of an organization are names of tenants, and its `tenant` is empty. The `members` of a team
+    or a user are ids of API keys of `tenant`. `tokens_per_day` and `cost_per_day` are None if there is no
+    such budget. The cost is in the currency of the prices.
     """
 
     kind: GroupKind

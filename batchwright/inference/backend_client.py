@@ -93,7 +93,8 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the API key again.
 
-        A client that was unusable becomes usable again, unless it still has no API key that can be read.
+        A client that could not be used becomes usable again. It stays unusable only if no API key can be
+        read.
         """
         self._transport = transport
         self._initial_problem = ""
@@ -279,10 +280,11 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Give the outcome the verdict BUSY if the backend refused the request because of direct callers.
+        """Return the outcome with the verdict BUSY if the backend answered 503 because other clients use its
+        slots.
 
-        Direct callers send requests to the backend without this product. With
-        BATCHWRIGHT_ADAPTIVE_LIMITS=false, the verdict stays UNAVAILABLE.
+        This applies only to backends that also serve clients directly, without this product. With
+        BATCHWRIGHT_ADAPTIVE_LIMITS=false, the outcome stays unchanged.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome
@@ -306,9 +308,9 @@ class InferenceClient:
         )
 
     async def slots(self, url: str) -> int | None:
-        """Return how many requests the backend at `url` processes at once; None if it does not report this.
+        """Return the number of slots of a llama.cpp server: how many requests it processes at once.
 
-        llama.cpp reports it, as its number of slots.
+        Other backends do not report such a number. The result is then None.
         """
         return await read_slots(
             self._transport, url, self._headers.shared.headers, most_bytes=self._max_bytes

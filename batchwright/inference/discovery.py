@@ -1,4 +1,4 @@
-"""Request what a backend reports about itself: its models, and the number of its slots at llama.cpp."""
+"""Request information from a backend about itself: its models, and its number of slots (only llama.cpp)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -112,9 +112,9 @@ async def list_models(
 async def read_slots(
     transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int
 ) -> int | None:
-    """Return how many requests the backend at `url` processes at once; None if it does not report a number.
+    """Return how many requests a llama.cpp server at `url` processes at once; None for other backends.
 
-    Only llama.cpp reports it, at the path `/props`.
+    The number is read from the path `/props`.
 
     Args:
         url: the backend's URL, without `/v1`.

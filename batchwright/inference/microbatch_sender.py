@@ -121,7 +121,8 @@ class MicrobatchSender:
         continues for the other lines. `InferenceClient.send` explains the other parameters.
 
         Args:
-            may_repeat: called before the line is sent again because a shared request has failed.
+            may_repeat: called when a shared request has failed. If it returns False, this line is not sent
+                again.
 
         Raises:
             NotSent: a shared request failed, and `may_repeat` returned False.

@@ -128,16 +128,18 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return how many seconds after an unanswered trial the next trial may start.
+        """Return how many seconds after the start of an unanswered trial the next trial may start.
 
-        This pause applies if the failure that opened the circuit, or that prolonged the pause, came quickly.
-        A backend that refuses a request does so quickly. If a trial gets no quick answer, the backend is
-        therefore probably processing it. So each such trial makes the pause shorter.
+        This applies to a backend that has refused its last failed request quickly. It would refuse a trial
+        quickly, too. So an unanswered trial is probably being processed, and the pause after it becomes
+        shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
-        """Record that a request has ended, for example by a cancel, and says nothing about the backend."""
+        """Record that a request has ended without showing if the backend works, for example because it was
+        cancelled.
+        """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         if self._trial is attempt:
@@ -166,11 +168,9 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record a response with status 401 or 403. Return True if the request is at fault, not the API key.
 
-        The request is at fault if the backend has accepted the API key since the previous refusal. This is so
-        if, since then, it has responded normally to one of these requests:
-
-        - A probe (a small test request).
-        - A request that was sent after the previous refusal.
+        The API key is not at fault if the backend has accepted it since the previous refusal. Then it has
+        responded normally to a probe (a small test request), or to a request that was sent after the previous
+        refusal.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -223,15 +223,12 @@ class CircuitBreaker:
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request because other clients use its slots.
 
-        If the circuit is closed and the backend processes other requests of this process, the circuit stays
-        closed. In all other cases, the refusal counts as a failure. If the circuit is then open, the pauses
-        between trials stay short, because a slot may become free at any time.
+        If the circuit is closed and the backend seems to process other requests of this process, the circuit
+        stays closed. In all other cases, the refusal counts as a failure. If the circuit is then open, the
+        pauses between trials stay short, because a slot may become free at any time.
 
-        Requests in flight do not prove that the backend processes them, because some may never get a
-        response. One of two conditions must also be met:
-
-        - One of these requests was sent recently.
-        - The backend has responded recently.
+        The backend seems to process other requests if some are in flight, and if it has responded recently or
+        one of them was sent recently.
 
         Args:
             attempt: the request that was refused.
@@ -275,19 +272,22 @@ class CircuitBreaker:
         return self._last_success_at is not None and self._last_success_at >= since
 
     def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Return True if only a probe can show if the backend or the line is at fault for a failure.
+        """Return True if a probe (a small test request) must show what has failed: the backend or the line.
 
-        A probe is a small test request. If the circuit is closed, this method also counts the line as failed.
-        The line is counted before the probe, because other lines may fail during the probe, and this count
+        - The backend has responded normally since `since`: False, because the line is at fault.
+        - The circuit is open: True if the request was a trial.
+        - The circuit is closed: count the line as failed. True if at least `failures_to_open` lines have
+          failed.
+
+        The line is counted before the probe, because other lines may fail during the probe, and the count
         decides about them, too.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
             request_id: id of the line.
-            since: when the line was last sent. If the backend has responded normally to any line since then,
-                the result is False, because the line is at fault.
+            since: when the line was last sent.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
-                counted as failed.
+                counted.
         """
         if self.succeeded_since(since):
             return False

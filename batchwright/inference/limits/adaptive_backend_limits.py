@@ -172,9 +172,10 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot, so that the next request goes there.
+        """Raise the limits of full backends that may have a free slot again, so that one more request can be
+        sent.
 
-        A limit is raised only if the backend has refused requests because of other clients. Call this
+        Only backends that have refused requests because of other clients can have such slots. Call this
         regularly while requests wait.
         """
         for url in urls:

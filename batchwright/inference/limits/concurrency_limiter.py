@@ -136,8 +136,7 @@ class ConcurrencyLimiter:
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
             has_room: returns False while there is no memory for another request. Then no permit is granted.
-                If slices that have got a permit checked this, a slice that frees memory would always use this
-                memory itself.
+                So memory that one slice frees is available to all slices.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -189,13 +188,15 @@ class ConcurrencyLimiter:
     def others_wait(self, name: str, tenant: str) -> bool:
         """Return True if a slice of another tenant waits for a permit to send to the model.
 
-        A slice whose tenant is at a cap or a rate does not count: it would not get the next permit.
+        A tenant that has reached a cap or a rate does not count, because it would not get the next permit.
         """
         model = self._waiting.get(name)
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if the tenant's lines for the model wait for a cap or a rate, not for a free permit."""
+        """Return True if the tenant's lines for the model wait because of a cap or a rate, not for a free
+        permit.
+        """
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
@@ -292,10 +293,10 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def _grant(self, now: float) -> None:
-        """Grant permits to waiting permit requests, until the limits on requests in flight are reached.
+        """Grant permits to waiting slices, until a limit on requests in flight is reached or memory is short.
 
-        The callback `on_granted` can call `enqueue` or `release` while this loop runs. The loop then
-        continues with the new state, and no second loop is started.
+        The callback `on_granted` may call `enqueue` or `release` while this loop runs. These calls start no
+        second loop, because this loop sees their changes.
         """
         self._is_granting = True
         try:
@@ -376,7 +377,7 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the queue of a tenant that no longer waits for the model, from `capped` or `waiting`."""
+        """Remove the queue of a tenant from `capped`, or from `waiting` if it is not in `capped`."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
@@ -389,10 +390,10 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """Move a tenant from `capped` to `waiting` if a limit no longer stops its lines.
+        """Move a tenant from `capped` to `waiting` if no limit stops its lines any longer.
 
-        The tenant then counts as a tenant that has just begun to wait. So the time when a limit stopped its
-        lines gives it no advantage over other tenants.
+        The tenant then counts as if it had just begun to wait. So its time in `capped` gives it no advantage
+        over other tenants.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

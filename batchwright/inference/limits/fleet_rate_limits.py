@@ -108,8 +108,8 @@ class FleetRates(EffectiveRates):
         """Return every rate limit as (model, task queue, pacing).
 
         The pacing says how many requests one turn (attempt of a slice) may send, and how many turns may start
-        per second. Models without a rate of their own share one rate and one task queue. They have one entry
-        together, with the model name `ALL_MODELS`.
+        per second. All models without a rate of their own share one rate and one task queue. They are one
+        item of the list, with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -119,9 +119,8 @@ class FleetRates(EffectiveRates):
     async def other_queue(self, model: str, queue: str) -> str:
         """Return the task queue to which the model's slices must move from `queue`; empty if they can stay.
 
-        If the known rates require a move, the rates are read again from the table. Otherwise two workers that
-        know different rates would move a slice back and forth. If the rates cannot be read, the result is
-        empty.
+        Before a move, the rates are read again from the table. Otherwise two workers that know different
+        rates could move a slice back and forth. If the rates cannot be read, the slices stay.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""

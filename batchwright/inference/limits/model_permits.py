@@ -21,7 +21,7 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        granted_at: number of the model's last grant. The grants of all models are numbered in one sequence.
+        granted_at: number of the model's last grant, counted over the grants of all models.
         most: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
@@ -55,10 +55,10 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant in `capped` if the tenant may send again.
+        """Return the weight of a tenant in `capped` if the tenant may send again; None if it may not.
 
-        If the tenant, or the API key of each of its waiting requests, is still at a limit, store this limit
-        in `capped_by` and return None.
+        It may not send while it has reached a limit, or while the API keys of all its waiting requests have
+        reached their cap. Store this limit in `capped_by`.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -69,9 +69,9 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Call this only if the model has no request in flight. Such a model could wait forever,
-        because requests of other models that never get a response may keep its backends full. The result is
-        True if both conditions are met:
+        Otherwise the model could wait forever: requests of other models that never get a response may keep
+        its backends full. Call this only if the model has no request in flight. The result is True if both
+        conditions are met:
 
         - The backends have been full for ten seconds.
         - At least one backend has no fleet-wide limit, or this process has not used up its part of the limit.

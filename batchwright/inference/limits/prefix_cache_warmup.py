@@ -28,8 +28,8 @@ class PrefixGroups:
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
-        slots: number of requests that small backends process at once, in sum. They may keep only the prompts
-            of so many groups. 0 for all other backends.
+        slots: number of requests that the backends process at once, if it is small (below 16). Such backends
+            may keep only one prompt per request. 0 if the number is greater or not known.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,12 +42,10 @@ class PrefixGroups:
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set `width` and `slots` from the number of requests that each backend processes at once.
 
-        If this number is not configured for a backend, the backend may queue requests itself. Lines of the
-        same group should then follow each other in the queue of the backend, so `width` becomes infinity.
-
         Args:
-            in_flight: for each backend, the number that an operator has configured; None if no number is
-                configured.
+            in_flight: this number for each backend, as an operator has configured it; None if it is not
+                configured. Such a backend may queue requests itself. There, lines of the same group should
+                follow each other, so `width` becomes infinity.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -82,8 +80,8 @@ class PrefixGroups:
     def in_slot(self, groups: Container[int]) -> int | None:
         """Return one of `groups` whose prompt is in a free slot of a backend; None if there is none.
 
-        The next line of such a group costs the least: its prompt is not computed again, and it takes no slot
-        from another group.
+        The next line of this group costs the least: the backend does not compute the prompt again, and no
+        other group loses its slot.
         """
         return next((each for each in self._free_slots if each in groups), None)
 

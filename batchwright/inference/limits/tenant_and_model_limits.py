@@ -242,7 +242,9 @@ class TenantAndModelLimits:
         return most is not None and self.of_keys[key_id] >= most
 
     def reason(self, limit: Limit, model: str, tenant: str) -> str:
-        """Return the reason why lines wait, as the end of a sentence that begins with the model.
+        """Return why lines wait, such as "limited by the tenant's rate of 600 requests per minute".
+
+        The text continues a sentence that begins with the model.
 
         Args:
             limit: the cap or rate that makes the lines wait. Holds are not allowed: other code reports them.
@@ -293,18 +295,18 @@ class TenantAndModelLimits:
         _take(charge, -1, -charge.tokens, -charge.model_tokens)
 
     def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
-        """Replace the estimated tokens of a charge by `used`, and improve later estimates.
+        """Replace the estimated tokens of a charge by the number of tokens that the request has used.
 
-        An estimate is one token per four bytes of the line, plus an average for the model and the tenant. The
-        average is the number of tokens by which earlier requests exceeded one token per four bytes. If `used`
-        is 0, the average does not change.
+        This also improves later estimates. An estimate is one token per four bytes of the line, plus an
+        average for the model and the tenant: how many tokens earlier requests have used beyond one per four
+        bytes.
 
         Args:
             charge: the result of the method `charge`.
-            used: number of tokens that the request has used, or a better estimate of this number.
-            most_of_model: None if the backend reported `used`. A number if `used` is an estimate: the
-                greatest number of tokens to take from the rate of the model. The average then does not
-                change.
+            used: number of tokens that the request has used, or a better estimate. If it is 0, the average
+                stays.
+            most_of_model: None if the backend reported `used`. If `used` is an estimate: the greatest number
+                of tokens to take from the rate of the model. The average then stays.
         """
         of_model = used if most_of_model is None else min(used, most_of_model)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)

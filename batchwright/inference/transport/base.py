@@ -151,8 +151,8 @@ class Transport(Protocol):
     ) -> AsyncGenerator[StreamedResponse]:
         """Context manager that sends a request once and yields its response, before the body has arrived.
 
-        At the end of the `with` block, an incomplete response is cancelled. The block may end in a task other
-        than the one that began it. A transport that cannot stream yields a response with a single piece.
+        At the end of the `with` block, an incomplete response is cancelled. The block may begin in one
+        asyncio task and end in another. A transport that cannot stream yields a response with a single piece.
 
         Args:
             most_bytes: maximum size of the body, for a transport that cannot stream.

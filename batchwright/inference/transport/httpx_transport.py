@@ -142,12 +142,15 @@ async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes
 async def _next_chunk(chunks: AsyncIterator[bytes], idle: float, number: int) -> bytes | None:
     """Return the next chunk of the response; None at its end.
 
-    Other tasks may run before each chunk whose `number` (from 1) is a multiple of `_CHUNKS_PER_TURN`. This is
-    needed because httpx does not wait between chunks that it received together, such as thousands of one
-    byte.
+    If httpx has received thousands of chunks together, it returns them without a pause. Therefore other tasks
+    may run before every `_CHUNKS_PER_TURN`-th chunk.
+
+    Args:
+        idle: maximum number of seconds until the chunk arrives; 0 for no limit.
+        number: number of the chunk, from 1.
 
     Raises:
-        TimeoutError: no chunk arrived for `idle` seconds. With 0, there is no limit.
+        TimeoutError: no chunk arrived within `idle` seconds.
     """
     if number % _CHUNKS_PER_TURN == 0:
         await asyncio.sleep(0)

@@ -26,8 +26,8 @@ class TlsContext:
         """Create a new TLS context if a file has changed. Return True if a new context was created.
 
         Raises:
-            InvalidTlsFiles: a changed file cannot be used. The context stays. Later calls return False until
-                a file changes again.
+            InvalidTlsFiles: a changed file cannot be used. The old context stays in use. Later calls return
+                False until a file changes again.
         """
         stamps = self._file_stamps()
         if stamps == self._stamps:

@@ -50,9 +50,10 @@ class RerunsTable(Protocol):
         ...
 
     async def keep_results(self, order: BatchOrder) -> None:
-        """If `order` is a resumption, keep the results of the ended batch that it resumes until its deadline.
+        """If `order` resumes an ended batch, keep the results of the ended batch until the deadline of
+        `order`.
 
-        For any other batch, do nothing.
+        If `order` is any other batch, do nothing.
 
         Raises:
             ResultsGone: the results of the ended batch are no longer kept.

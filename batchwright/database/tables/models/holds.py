@@ -1,4 +1,4 @@
-"""Table of holds. If an operator holds a tenant or a model, its lines are not sent."""
+"""Table of holds. With a hold, an operator stops the sending of all lines of a tenant or a model."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +12,7 @@ from batchwright.database.sql import queries
 
 class HoldsTable(Protocol):
     async def all(self) -> list[Hold]:
-        """Return the tenants and models that operators hold, sorted by kind and name. Their lines are not
-        sent.
-        """
+        """Return the tenants and models whose lines an operator has stopped, sorted by kind and name."""
         ...
 
     async def put(self, kind: HoldKind, name: str, at: datetime) -> None:
