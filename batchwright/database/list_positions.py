@@ -1,4 +1,6 @@
-"""Positions in lists of objects, which are sorted by creation time and id. A page begins after a position."""
+"""Positions in lists that are sorted by creation time and id. A page of such a list begins after a
+position.
+"""
 
 from datetime import UTC, datetime
 
@@ -10,9 +12,10 @@ LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the position of the row with the id `after` in a list: its creation time and its id.
+    """Return the position of the object with the id `after` in a list: its creation time and its id.
 
-    `sql` selects the creation time by tenant and id. Raises UnknownCursor if there is no such row.
+    `sql` is a query that returns the creation time of an object by tenant and id. Raises UnknownCursor if
+    there is no such object.
     """
     row = await session.fetchrow(sql, tenant, after) if after.isprintable() else None
     if row is None:

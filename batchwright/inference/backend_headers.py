@@ -65,9 +65,9 @@ class BackendHeaders:
         return [header for header in extra if header[0] not in own]
 
     def reload_key(self) -> str:
-        """Read the API key again, and return "". If the key cannot be read, keep the old key.
+        """Read the API key again. If this fails, keep the old key.
 
-        If the key cannot be read and there is no old key, return the reason.
+        Return an empty string if there is a key, old or new. Otherwise, return why the key cannot be read.
         """
         backend = self._backend
         if backend is None or not (backend.api_key_name or backend.api_key_file or backend.api_key_env):
@@ -107,9 +107,9 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_b
     """Return the headers that the registry sets for the backend, with names in lower case.
 
     Args:
-        of_batches: True for requests of batches. The result then includes the backend's `batch_headers` and,
-            if the backend has `send_dispatch_header`, the header that the setting `dispatch_header` names.
-            False for interactive calls, which get none of these headers.
+        of_batches: True to include the headers that mark requests of batches: the backend's `batch_headers`,
+            and the header in the setting `dispatch_header` if the backend has `send_dispatch_header`. False
+            for interactive calls.
     """
     if backend is None:
         return []

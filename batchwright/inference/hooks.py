@@ -88,10 +88,10 @@ class PreCallHooks:
         return call
 
     async def _run_bounded(self, hook: Hook, call: HookCall) -> "HookCall | _Refusal | BaseException":
-        """Run one hook. Return the request to send, a refusal, or the exception with which the hook failed.
+        """Run one hook. Return the request to send, a refusal, or the exception that the hook raised.
 
-        If the hook takes longer than its time limit, return a `_TimedOut` at once. The hook runs in a task of
-        its own, which is cancelled then. The line does not wait for the end of this task.
+        If the hook exceeds its time limit, return a `_TimedOut` at once. The hook runs in a task of its own,
+        which is then cancelled. The line does not wait until this task has ended.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)

@@ -297,9 +297,9 @@ class MicrobatchSender:
 
 
 def _drop_unsendable(members: Sequence[_Member]) -> list[_Member]:
-    """Return the lines that are still awaited and may be sent again.
+    """Return the lines that may be sent again. The caller of each other line gets NotSent.
 
-    The callers that await the other lines get NotSent.
+    A line whose caller no longer waits for it is left out, too.
     """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]

@@ -102,7 +102,9 @@ class ModelRouter:
 
     @property
     def all_own_circuits_open(self) -> bool:
-        """True if the circuit breakers of all the model's own backends are open: they get only trials."""
+        """True if the circuit breakers of all the model's own backends are open, so that these get only
+        trials.
+        """
         for upstream in self.upstreams:  # faster than `all` over a generator
             if not upstream.circuit.is_open:
                 return False

@@ -65,7 +65,9 @@ class InputObjects:
     async def read(
         self, location: ObjectLocation, check_size: Callable[[int], None]
     ) -> AsyncGenerator[bytes]:
-        """Yield the bytes of an object in pieces, as `read_object` does."""
+        """Yield the bytes of the object at `location` in pieces. `read_object` explains the parameters and
+        errors.
+        """
         # Imported only if needed, and in a thread: it takes a second and 40 MB.
         await asyncio.to_thread(import_module, "batchwright.storage.s3.object_reader")
         from batchwright.storage.s3.object_reader import read_object

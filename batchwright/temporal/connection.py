@@ -63,7 +63,7 @@ class TemporalConnection:
         return cls(settings, service, found, runtime)
 
     async def run(self) -> None:
-        """Call `refresh` every few seconds until cancelled."""
+        """Follow changes of the credential files: call `refresh` every few seconds until cancelled."""
         while True:
             await self.refresh()
             await asyncio.sleep(_REFRESH_SECONDS)

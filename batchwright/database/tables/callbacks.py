@@ -22,7 +22,9 @@ class ReceivedCallback(NamedTuple):
 
 
 class ReceivedCallbacks(NamedTuple):
-    """Callbacks of one query. `has_more` is True if others have arrived but did not fit into this query."""
+    """Callbacks that a query has returned. `has_more` is True if the query has left out more callbacks,
+    because they were too large together.
+    """
 
     callbacks: list[ReceivedCallback]
     has_more: bool

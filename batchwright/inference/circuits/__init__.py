@@ -1,1 +1,3 @@
-"""Circuit breakers of models at backends: what they let through, what they learn, and their metrics."""
+"""Circuit breakers, one for each model at each backend: their states, the reports they get, and their
+metrics.
+"""

@@ -18,7 +18,7 @@ def report_success(dispatch: Dispatch) -> None:
 def report_probe_success(dispatch: Dispatch) -> None:
     """Report a normal response to a probe (a small test request) to the backend's circuit breaker.
 
-    The circuit may close. `dispatch` is the request because of which the probe was sent.
+    The circuit may close. `dispatch` is the failed request that made the probe necessary.
     """
     _log_if_closed(dispatch, dispatch.upstream.circuit.record_probe_success)
 

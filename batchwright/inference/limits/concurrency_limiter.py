@@ -201,7 +201,9 @@ class ConcurrencyLimiter:
         return model is not None and tenant in model.capped
 
     def is_at_rate(self, name: str) -> bool:
-        """Return True if the model's rate, or a stop by an operator, forbids all its lines now."""
+        """Return True if no line may be sent to the model now, because of the model's rate or an operator's
+        stop.
+        """
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:

@@ -73,7 +73,9 @@ class PrefixGroups:
 
     @property
     def are_several(self) -> bool:
-        """True if lines of at least two groups are in flight, or have their prompts in free slots."""
+        """True if lines of at least two groups are in flight, or if free slots hold the prompts of two
+        groups.
+        """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1
 

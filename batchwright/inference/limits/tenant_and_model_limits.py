@@ -22,7 +22,7 @@ _MAX_AVERAGES = 10_000
 class Limit(StrEnum):
     """Kinds of limits that make lines wait, apart from the limit on all requests in flight.
 
-    A hold is a stop of a tenant or a model by an operator. The values are metric labels.
+    A hold means that an operator has stopped a tenant or a model. The values are metric labels.
     """
 
     TENANT_HOLD = "tenant_hold"

@@ -114,8 +114,8 @@ async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncI
     """Yield the pieces of a response's body.
 
     Raises:
-        TimeoutError: the body was not complete at the time `until` of the event loop, or no piece arrived for
-            `idle` seconds.
+        TimeoutError: the body was not complete when the event loop's clock reached `until`, or no piece
+            arrived for `idle` seconds.
     """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     chunks = aiter(response.stream)

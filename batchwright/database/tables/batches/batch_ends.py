@@ -48,7 +48,8 @@ class BatchEnds(Protocol):
         In two cases the row is not changed:
 
         - The batch has already ended.
-        - `outcome` has the status `completed`, but a client requested a cancel in the last ten minutes.
+        - `outcome` has the status `completed`, but a client requested a cancel in the last ten minutes. The
+          batch then has to end as `cancelled`.
 
         Raises UnknownBatch if the batch has no row.
         """

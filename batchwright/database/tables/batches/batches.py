@@ -135,7 +135,8 @@ class BatchesTable(Protocol):
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Remove the record of `add_attempt`, because the objects under the key `prefix` were deleted.
+        """Remove the record that `add_attempt` has stored, because the objects under the key `prefix` were
+        deleted.
 
         These objects no longer count towards the tenant's quota of stored bytes.
         """

@@ -66,8 +66,7 @@ class QuotasTable(Protocol):
         ...
 
     async def key_caps(self, max_age: timedelta) -> list[KeyCap]:
-        """Return the greatest number of requests in flight of each API key that has such a cap, sorted by key
-        id.
+        """Return the API keys that have a cap on requests in flight, each with its cap, sorted by key id.
 
         Revoked keys are left out. Each item also has the ids of the live workers that send lines for the key.
         A worker is live if its latest heartbeat is at most `max_age` old.

@@ -1,4 +1,4 @@
-"""Table of sessions: people who have signed in to the pages with an API key."""
+"""Table of sessions. A session begins when a person signs in to the web pages with an API key."""
 
 from dataclasses import dataclass
 from datetime import datetime
