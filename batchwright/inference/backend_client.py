@@ -73,8 +73,8 @@ class InferenceClient:
             problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
                 request fails with this text.
             of_batches: False if the process sends only interactive calls. Its probes (small test requests)
-                then have the same headers as interactive calls, so that a backend that prefers these calls
-                also prefers the probes.
+                then have the same headers as interactive calls. So a backend that prefers interactive calls
+                answers the probes first, too.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self.serves_direct_first = backend is not None and backend.send_dispatch_header

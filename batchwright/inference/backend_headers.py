@@ -1,4 +1,4 @@
-"""Headers of the requests to backends: fixed ones, those of the registry and of callers, and the API key."""
+"""Headers of the requests to one backend: from this module, the registry and the caller, and the API key."""
 
 from collections.abc import Sequence
 

@@ -312,7 +312,9 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams. If all own circuit breakers are open, add those of fallbacks."""
+        """Return the model's own upstreams. If all their circuit breakers are open, add the upstreams of
+        fallback models.
+        """
         if not self.all_own_circuits_open:
             return self.upstreams
         return [*self.upstreams, *(upstream for router in self.fallbacks for upstream in router.upstreams)]

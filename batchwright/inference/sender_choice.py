@@ -1,4 +1,6 @@
-"""Choose the sender of a model's lines: a backend's client, or one that joins lines into shared requests."""
+"""Choose the sender of a model's lines: the client of a backend, or a sender that joins lines into shared
+requests.
+"""
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial

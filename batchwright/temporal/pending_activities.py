@@ -34,7 +34,7 @@ class PendingActivity(NamedTuple):
         since: when the present state began.
         attempt: number of the present attempt, or of the next one if the activity waits.
         heartbeat_at: when the last heartbeat came; None if there was no heartbeat.
-        next_attempt_at: when the next attempt may begin; None unless the state is WAITING.
+        next_attempt_at: when the next attempt may begin, if the state is WAITING; None in all other states.
         last_failure: error message of the last attempt that failed; empty if no attempt failed, or if the
             message is not known.
     """

@@ -21,7 +21,7 @@ _RPC_TIMEOUT = timedelta(seconds=10)
 
 
 async def start_batch(client: Client, order: BatchOrder) -> bool:
-    """Start the workflow of the batch that `order` describes, unless it was started before.
+    """Start the workflow of the batch that `order` describes. If it was started before, do nothing.
 
     Return True if this call has started it. Raises RPCError if a call to Temporal fails.
     """
@@ -46,7 +46,7 @@ async def start_batch(client: Client, order: BatchOrder) -> bool:
 
 
 async def start_delivery(client: Client, order: DeliveryOrder, replays: int) -> None:
-    """Start the workflow of a webhook delivery, unless it was started before.
+    """Start the workflow of a webhook delivery. If it was started before, do nothing.
 
     Args:
         replays: number of times that a client has requested to send the delivery again. For each number, a

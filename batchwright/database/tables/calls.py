@@ -146,15 +146,17 @@ class CallsTable(Protocol):
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many calls `remove_old` would delete if it had no limit."""
+        """Return how many calls `remove_old` would delete without a limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` calls that ended at the time `before` or earlier.
+        """Delete old calls, and return how many were deleted.
 
-        Also delete at most `limit` calls that were created by that time and whose batch was never started.
-        Return how many calls were deleted. A call's webhook endpoint is deleted together with the call,
-        unless a delivery to the endpoint is pending.
+        - At most `limit` calls that ended at the time `before` or earlier.
+        - At most `limit` calls that were created by that time, and whose batch was never started.
+
+        A call's webhook endpoint is deleted together with the call. It stays if a delivery to the endpoint is
+        pending.
         """
         ...
 

@@ -88,8 +88,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         While the circuit is open, a line may be sent only as a trial. This method then also records that the
-        tenant waits. If this tenant sent the last trial without success, and other tenants wait, this tenant
-        has to wait longer, so that another tenant can send the next trial.
+        tenant waits. If the last trial was this tenant's and did not succeed, the tenant waits longer while
+        other tenants wait. So another tenant can send the next trial.
         """
         if not self._pause:
             return 0.0
@@ -342,9 +342,9 @@ class CircuitBreaker:
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. The method then
-        returns False for some seconds if a line of another tenant waits or was just sent, because this line
-        shows if the backend works.
+        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. A line of
+        another tenant can show this. If such a line waits or was just sent, the method returns False for some
+        seconds.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

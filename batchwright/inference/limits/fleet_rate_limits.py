@@ -142,7 +142,7 @@ class FleetRates(EffectiveRates):
     async def try_refresh(self) -> bool:
         """Refresh the rates. Return False if this failed; the earlier rates then stay in effect.
 
-        The error is logged, unless the previous call failed with the same error.
+        An error is logged once. It is not logged again if the next call fails with the same error.
         """
         try:
             await self.refresh()

@@ -17,7 +17,7 @@ class BatchDeletions(Protocol):
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
-        """Delete the rows of the batch's output and error files, unless `keep_files` is True.
+        """Delete the rows of the batch's output and error files. If `keep_files` is True, keep these rows.
 
         Without these rows, clients no longer find the files. Also record that the results of the batch are no
         longer kept, so that no other batch can begin to resume this batch. The caller can then delete the

@@ -52,9 +52,9 @@ class BatchList(Protocol):
 
         - Other batches of the tenant run and are not being cancelled: return the key of the newest of them.
           As a result, all batches of the tenant that run at the same time have the same key.
-        - No other batch runs, but an earlier batch was cancelled or has expired: return a new key. Temporal
-          has counted the unsent lines of the earlier batch as use of the old key, so a batch with the old key
-          would have to wait for other tenants.
+        - No other batch runs, but an earlier batch was cancelled or has expired: return a new key. With the
+          old key, the batch would have to wait for other tenants, because Temporal counts the unsent lines of
+          the earlier batch as use of this key.
         - In all other cases, return "". The tenant's name is then the key.
         """
         ...

@@ -1,8 +1,7 @@
 """Convert records of the table of batches to BatchRow, and combine the counts of a batch by model.
 
-While a batch is live, its row counts only the lines that got their result during ingestion. Workers report
-the counts of all other lines to another table. When the row of a live batch is read, the counts from the
-other table are added.
+The row of a live batch counts only the lines that got their result when the input was read. For all other
+lines, workers report counts to another table. So the row of a live batch is returned with the sum of both.
 """
 
 from datetime import datetime

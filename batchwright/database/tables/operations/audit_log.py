@@ -62,9 +62,10 @@ class AuditEntry(Message):
 class AuditResult(Message):
     """The outcome of an action that the audit log records.
 
-    `after` is the state of the target after the action, without secrets; None if the target does not exist.
-    `code` is an error code or an HTTP status if the action was refused, the name of the exception if it
-    failed, and empty if it succeeded.
+    Attributes:
+        after: state of the target after the action, without secrets; None if the target does not exist.
+        code: an error code or HTTP status if the action was refused; the name of the exception if the action
+            failed in another way; empty if it succeeded.
     """
 
     outcome: AuditOutcome
@@ -132,8 +133,8 @@ class AuditLogExtent(NamedTuple):
 class AuditLogTable(Protocol):
     """The audit log. Entries cannot be changed, and only retention can delete them.
 
-    The order of ids is the order in which entries become visible. A reader that sees an entry can see all
-    entries with smaller ids, unless they were deleted.
+    The order of ids is the order in which entries become visible. So if a reader sees an entry, no entry with
+    a smaller id appears later.
     """
 
     async def begin(self, entry: AuditEntry) -> str:
@@ -141,7 +142,9 @@ class AuditLogTable(Protocol):
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        """Record `result` as the outcome of the action `id`, unless an outcome is recorded already."""
+        """Record `result` as the outcome of the action `id`. If an outcome is recorded already, change
+        nothing.
+        """
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:

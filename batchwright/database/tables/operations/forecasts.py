@@ -19,8 +19,8 @@ class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: the number with a final result, and the number without one.
 
     `settled` counts only results from workers, without lines that got their result when the input was read.
-    `weight` is the present weight of the tenant. `limited` is True if the tenant has a rate limit or a cap on
-    requests in flight, or if the batch's API key has such a cap.
+    `weight` is the present weight of the tenant. `limited` is True if the tenant has a rate limit, or if the
+    tenant or the batch's API key has a cap on requests in flight.
     """
 
     tenant: str

@@ -35,8 +35,8 @@ class WorkersTable(Protocol):
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: numbers by name. A name is the name of a metric, of a queue that the worker polls, or of a
-                slice (part of a model's lines) that the worker sends.
+            stats: numbers by name: of a metric, of a queue that the worker polls, or of a slice (part of a
+                model's lines) that it sends.
             registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.

@@ -1,7 +1,7 @@
 """Table of admissions: work that counts towards a tenant's quotas before its row exists.
 
-All decisions about the quotas of a tenant are made one after the other, so that concurrent requests cannot
-exceed a quota together.
+Decisions about the quotas of a tenant are made one after the other. Otherwise several requests at the same
+time could exceed a quota together.
 """
 
 import asyncio

@@ -122,8 +122,8 @@ class WebhookDeliveriesTable(Protocol):
     ) -> bool:
         """Record an attempt of a delivery. Return True if this attempt disables the endpoint.
 
-        If the delivery is about a job (a call of the route `/queue`) and has now ended, the stored body of
-        the delivery is deleted, because the body contains the result of the job.
+        If this attempt ends a delivery about a job (a call of the route `/queue`), also delete the stored
+        body of the delivery. It contains the result of the job.
 
         Args:
             is_last: True if no other attempt follows. If this attempt failed, the whole delivery has failed.
@@ -177,7 +177,7 @@ class WebhookDeliveriesTable(Protocol):
     async def one(self, tenant: str, endpoint_id: str, id: str) -> ListedDelivery | None: ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many deliveries and endpoints `remove_old` would delete if it had no limit."""
+        """Return how many deliveries and endpoints `remove_old` would delete without a limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
