@@ -88,8 +88,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         While the circuit is open, a line may be sent only as a trial. This method then also records that the
-        tenant waits. If the last trial was this tenant's and did not succeed, the tenant waits longer while
-        other tenants wait. So another tenant can send the next trial.
+        tenant waits. If this tenant sent the last trial and it did not succeed, the tenant has to wait
+        longer. So another waiting tenant can send the next trial.
         """
         if not self._pause:
             return 0.0
@@ -130,9 +130,9 @@ class CircuitBreaker:
     def _between_trials(self) -> float:
         """Return how many seconds after the start of an unanswered trial the next trial may start.
 
-        This applies to a backend that has refused its last failed request quickly. It would refuse a trial
-        quickly, too. So an unanswered trial is probably being processed, and the pause after it becomes
-        shorter.
+        This applies if the last failure came quickly: the backend seems to refuse requests at once. If a
+        trial gets no answer at once, the backend is therefore probably processing it. So each such trial
+        makes the pause shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -168,9 +168,9 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record a response with status 401 or 403. Return True if the request is at fault, not the API key.
 
-        The API key is not at fault if the backend has accepted it since the previous refusal. Then it has
-        responded normally to a probe (a small test request), or to a request that was sent after the previous
-        refusal.
+        The API key is not at fault if the backend has accepted it since the previous refusal. This is shown
+        by a normal response to a probe (a small test request), or to a request that was sent after the
+        previous refusal.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()

@@ -28,7 +28,7 @@ class PermitRequest:
         weight: weight of the tenant relative to other tenants; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        cost: returns what the next line costs the backends' prefix caches (see `QueuedRequest`).
+        cost: returns how much work the next line causes in the backends' prefix caches (see `QueuedRequest`).
     """
 
     model: str

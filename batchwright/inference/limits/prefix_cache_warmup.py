@@ -44,8 +44,8 @@ class PrefixGroups:
 
         Args:
             in_flight: this number for each backend, as an operator has configured it; None if it is not
-                configured. Such a backend may queue requests itself. There, lines of the same group should
-                follow each other, so `width` becomes infinity.
+                configured. A backend without a number may queue requests itself. In its queue, lines of the
+                same group should follow each other, so `width` becomes infinity.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
