@@ -206,14 +206,16 @@ class TenantAndModelLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the cap, hold or rate of the tenant that forbids a request now; None if none forbids it."""
+        """Return the cap, hold or rate of the tenant that forbids a request now; None if a request is
+        allowed.
+        """
         most = self.tenant_settings.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
             return Limit.TENANT_IN_FLIGHT
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the hold or rate of the tenant that forbids a request now; None if none forbids it.
+        """Return the hold or rate of the tenant that forbids a request now; None if a request is allowed.
 
         The tenant's cap on requests in flight is not checked.
         """
@@ -223,14 +225,14 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the hold or rate of the model that forbids a request now; None if none forbids it."""
+        """Return the hold or rate of the model that forbids a request now; None if a request is allowed."""
         if model in self.tenant_settings.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if no rate and no hold of the model and the tenant forbids one more request now.
+        """Return True if the rates and holds of the model and the tenant allow one more request now.
 
         Caps on requests in flight are not checked.
         """
