@@ -56,7 +56,7 @@ class Outcome(Struct, frozen=True):
 
     @property
     def is_unsent(self) -> bool:
-        """True if no request was sent: a hook rejected it or failed, or there was no way to the backend."""
+        """True if no request was sent: a hook rejected it or failed, or the backend could not be reached."""
         is_of_hook = self.verdict.category is Category.POLICY
         return not self.status and (is_of_hook or self.verdict.budget in BACKEND_AT_FAULT)
 

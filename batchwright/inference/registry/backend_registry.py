@@ -328,9 +328,8 @@ class BackendRegistry:
     async def _list_models(self, backend: Backend) -> list[str] | None:
         """Request the model list of a backend. Return the names of its models; None if that fails.
 
-        Also record in `backend` if the backend was reachable, and how long its response took. After the first
-        success that follows a failure, each open circuit breaker of the backend lets one trial request
-        through.
+        Also record in `backend` if the backend was reachable, and how long its response took. When it
+        responds again after a failure, each of its open circuit breakers lets one trial request through.
         """
         began = time.monotonic()
         try:

@@ -38,9 +38,9 @@ class RuntimeChange(Protocol):
     If `config` and `patch` are both None, the change removes the model.
 
     Attributes:
-        config: all settings of the model, which replace its earlier settings; None if the change does not set
-            all of them.
-        patch: only the settings that change; None if the change sets all of them or none.
+        config: all settings of the model, which replace its earlier settings; None if the change is a patch
+            or removes the model.
+        patch: only the settings that change; None if the change replaces or removes the whole model.
     """
 
     @property
