@@ -182,9 +182,9 @@ def _add_middleware(
 
 
 def _key_parameters(settings: Settings) -> list[DependsOn]:
-    """Return dependencies that describe the API key in `/openapi.json`; empty if no key is required.
+    """Return FastAPI dependencies that describe the API key in `/openapi.json`; empty if no key is required.
 
-    These dependencies do not check the key. `AuthenticationMiddleware` does.
+    They do not check the key: `AuthenticationMiddleware` does.
     """
     if settings.auth != "api_key":
         return []

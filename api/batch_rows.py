@@ -16,11 +16,14 @@ class BatchRows:
         self._running = deps.running_batches
 
     async def find(self, tenant: str, batch_id: str) -> BatchRow | None:
-        """Return the row of a batch; None if the tenant has no such batch, or if `tenant` is empty.
+        """Return the database row of a batch. If the row is missing but the batch's workflow runs, insert the
+        row.
+
+        Return None if the tenant has no such batch, or if `tenant` is empty.
 
         Raises:
             ApiError: the tenant has asked for too many unknown batches (429).
-            TemporalUnavailable: the batch may run without a row, but Temporal does not respond.
+            TemporalUnavailable: the batch has no row, and Temporal does not respond, so the batch may exist.
         """
         if not tenant or not is_batch_id(batch_id):
             return None
@@ -31,7 +34,7 @@ class BatchRows:
         return None if order is None else await self._batches.upsert(order)
 
     async def owner(self, batch_id: str) -> str | None:
-        """Return the tenant of a batch, for operators; None if there is no such batch."""
+        """Return the name of the tenant that a batch belongs to; None if there is no such batch."""
         if not is_batch_id(batch_id):
             return None
         tenant = await self._operator_batches.owner(batch_id)

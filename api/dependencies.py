@@ -61,8 +61,11 @@ class ModelRouters(Protocol):
         ...
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Forget the routers of models that no backend lists, to free memory. `awaited` has the models that
-        requests still use; their routers are kept.
+        """Free memory: drop the routers of models that no backend lists, except those that requests still
+        use.
+
+        Args:
+            awaited: names of the models that requests still use.
         """
         ...
 
@@ -91,17 +94,23 @@ class ApiDependencies:
 
     @cached_property
     def held_bytes(self) -> HeldBytes:
-        """The limit of bytes in memory. All routes share it, so that their sum stays below the limit."""
+        """The object that limits the bytes in memory. All routes share it, so that the limit applies to their
+        sum.
+        """
         return HeldBytes(max(self.settings.max_line_bytes, self.settings.max_response_bytes))
 
     @cached_property
     def running_batches(self) -> RunningBatches:
-        """The finder of batches without a row. All routes share it, so that they count together."""
+        """The object that finds batches without a row. All routes share it, so that its limit per tenant
+        applies to their requests together.
+        """
         return RunningBatches(self.temporal, self.settings, self.clock)
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:
-        """The checker of webhook URLs. All routes share it, so that refused URLs are counted together."""
+        """The object that checks webhook URLs. All routes share it, so that its limit of refused URLs applies
+        to their requests together.
+        """
         return UrlChecker(self.settings.webhook_networks)
 
     @cached_property

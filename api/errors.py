@@ -161,9 +161,9 @@ def expanded_file_too_large(limit: int) -> ApiError:
 
 
 def input_refused(error: ValidationError) -> ApiError:
-    """Return the error for a stored object that cannot be the input of a batch.
+    """Return the error for an object in storage that cannot be the input of a batch.
 
-    The error has the code with which a batch of this input would fail.
+    A batch with this input would fail with the same error code.
     """
     statuses: dict[str, int] = {
         ValidationCode.INPUT_NOT_FOUND: 404,

@@ -75,17 +75,19 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def publish_registry(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the fingerprint of the model registry as a metric, and give each of its models its own label.
+    """Publish the model registry in the metrics of this process.
 
-    Processes with the same registry have the same fingerprint, so the metric shows which processes differ.
+    The metric `registry_info` shows the registry's fingerprint. Processes with the same registry have the
+    same fingerprint, so the metric shows which processes differ. The metrics also get the names of the
+    registered models, so that each of these models has its own label value.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
     metrics.models.set_listed(registry.registered_models)
 
 
 def _update_circuits(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Set the metrics of the circuit breakers. This process has circuit breakers only for interactive
-    calls.
+    """Update the metrics of the circuit breakers in this process. It has circuit breakers only for
+    interactive calls.
     """
     update_backend_circuits(registry.routers, metrics)
     update_model_circuits(registry.routers, metrics)

@@ -10,15 +10,15 @@ _LAST_SECONDS = 1.0  # end of the drain time, kept free to send the ends of resp
 
 
 class StopSignal:
-    """Signal that is set once and calls the registered functions. It announces that the process stops."""
+    """Signal that the process stops. It is set once, and then calls all registered functions."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the signal is set. A function that is registered after that is
-        never called.
+        """Register a function that is called when the signal is set. If the signal is already set, the
+        function is never called.
         """
         self._callbacks.append(callback)
 
@@ -32,8 +32,7 @@ class ApiShutdown(StopSignal):
     """Signal that is set when the process begins to stop.
 
     Attributes:
-        drained: second signal, which is set shortly before the process cuts the connections that are still
-            open.
+        drained: second signal. It is set shortly before the process cuts the connections that are still open.
     """
 
     def __init__(self) -> None:

@@ -52,8 +52,9 @@ _COMMON_STATUSES = (400, 408, 413, 431, 500, 503)
 
 
 def error_responses(*statuses: int) -> ResponseSpecs:
-    """Return descriptions of the error responses with `statuses`, and of those that every route can
-    return.
+    """Return descriptions of error responses for `/openapi.json`.
+
+    The result has the responses with `statuses`, and those that every route can return, such as 400 and 503.
     """
     return {status: _error(status) for status in sorted({*_COMMON_STATUSES, *statuses})}
 
@@ -161,8 +162,8 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
     """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
 
-    Nested objects are copied, too. The keys to leave out of a nested object depend on the name of this
-    object, and are in `_UNUSED`. For example, `422` is left out of `responses`.
+    Nested objects are copied in the same way. Their keys to leave out are in `_UNUSED`, by the name of the
+    nested object. For example, `422` is left out of the object `responses`.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

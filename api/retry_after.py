@@ -20,8 +20,9 @@ class RetryAfterSpread:
     """Chooses the Retry-After values of rejected requests so that each tenant sends about one retry per
     second.
 
-    The retries come in the order of the rejected requests. If so many requests wait that a value would exceed
-    `MAX_RETRY_SECONDS`, the value is random: between half of this maximum and the maximum.
+    A rejected request shall be retried about a second after the request that was rejected before it. If its
+    value would exceed `MAX_RETRY_SECONDS`, the client gets a random value between half of this maximum and
+    the maximum.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""Finds batches that run in Temporal but have no row in the database yet. Unknown ids cost little."""
+"""Finds batches that run in Temporal but have no database row yet, and limits searches for unknown ids."""
 
 import time
 from collections.abc import Callable
@@ -23,11 +23,12 @@ class _Found(NamedTuple):
 
 
 class RunningBatches:
-    """Finds the orders of running batches in Temporal.
+    """Finds the order of a running batch in Temporal. The order is the message that started the batch's
+    workflow.
 
-    Temporal is not asked about an id that is too old to be a running batch. What it answers about another id
-    is remembered for some seconds. A tenant that asks for many different unknown ids gets a 429: it must
-    never get a 404 for a batch that may run.
+    Searches for unknown ids must cost little. So an id that is too old for a running batch is not searched,
+    and the result of each search is cached for some seconds. If a tenant asks for many different unknown ids,
+    it gets a 429. It does not get a 404, because one of these batches may run.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class RunningBatches:
         self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS, monotonic)
 
     async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:
-        """Return the order of a running batch of the tenant; None if no such batch can run.
+        """Return the order (start message) of a running batch of the tenant; None if no such batch can run.
 
         Raises:
             ApiError: the tenant has asked for too many unknown batches (429).

@@ -48,22 +48,29 @@ class TemporalGateway(Protocol):
     async def start(self, order: BatchOrder) -> bool:
         """Start the workflow of the batch, and return True.
 
-        If the workflow was already started, perhaps with another order, nothing happens, and the result is
-        False.
+        If the workflow was already started, do nothing and return False. It may have been started with
+        another order.
         """
         ...
 
     async def cancel(self, batch_id: str) -> None: ...
 
     async def pause(self, batch_id: str, change: int) -> None:
-        """Pause the batch, unless its workflow has already got a pause or resume with a greater number.
+        """Pause the batch. The workflow ignores this if it has already got a pause or resume with a greater
+        number.
 
-        `change` is the number of this pause, from `BatchesTable.claim_pause_or_resume`.
+        Args:
+            change: number of this pause, from `BatchesTable.claim_pause_or_resume`.
         """
         ...
 
     async def resume(self, batch_id: str, change: int) -> None:
-        """Resume the batch. `change` has the same meaning as in `pause`."""
+        """Resume the batch. The workflow ignores this if it has already got a pause or resume with a greater
+        number.
+
+        Args:
+            change: number of this resume, from `BatchesTable.claim_pause_or_resume`.
+        """
         ...
 
     async def abandon(self, batch_id: str) -> None: ...
@@ -76,7 +83,7 @@ class TemporalGateway(Protocol):
         ...
 
     async def running_order(self, batch_id: str) -> BatchOrder | None:
-        """Return the start argument of a batch's running workflow.
+        """Return the order of a batch: the message with which its running workflow was started.
 
         Return None if the batch has no workflow, or if its workflow has ended.
         """

@@ -21,13 +21,14 @@ _MISSING_SCOPE = "missing_scope"  # code of the error if a caller lacks the scop
 
 
 class DenialRecorder:
-    """Records in the audit log that a caller was denied an action.
+    """Records in the audit log that a caller was denied an action, such as the removal of a model.
 
-    An action is an operation that a route declares for the audit log. Authentication denies a request before
-    FastAPI finds the route. So this class itself finds the route of the request, and the action of the route.
+    Authentication denies a request before FastAPI finds the route of the request. So `record` finds the route
+    itself. A request is recorded only if its route declares an action for the audit log.
 
-    If the action is on the caller's own tenant, a missing scope is not recorded. The denial of an action on
-    another tenant, or of an action of operators, is recorded.
+    A denied action of operators is always recorded. A denied action of tenants is recorded if the caller
+    names another tenant. It is not recorded if the caller only lacks the scope, because keys without the
+    scope `write` are normal.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:
@@ -36,8 +37,9 @@ class DenialRecorder:
         self._actions = [(route, declared) for route in routes if (declared := action_of(route))]
 
     async def record(self, scope: Scope, code: str) -> None:
-        """Record a denied request if its route declares an action. If the database is unavailable, only log a
-        warning.
+        """Record a denied request if its route declares an action for the audit log.
+
+        If the database is unavailable, only log a warning.
 
         Args:
             scope: the request's ASGI scope.

@@ -48,9 +48,10 @@ class DeadLetterTarget:
 
 
 class DeadLettersTarget:
-    """All dead letters (lines that used up their attempts), or those of one tenant or one batch.
+    """Dead letters (lines that used up their attempts) as a target in the audit log: all, or those of one
+    tenant or one batch.
 
-    This target has no state to record.
+    Their state is not recorded.
     """
 
     type = AuditTargetType.DEAD_LETTER
@@ -126,8 +127,10 @@ class KeyTarget:
 
 
 class NewKeyTarget(KeyTarget):
-    """An API key that the request creates. `find` chooses the key's id before the key exists, so that the
-    audit log can name it.
+    """A new API key, as a target in the audit log. The request to record creates this key.
+
+    The audit log needs the key's id before the key exists. So `find` chooses the id, and the route creates
+    the key with it.
     """
 
     async def find(self, request: Request) -> AuditTarget:
@@ -137,12 +140,14 @@ class NewKeyTarget(KeyTarget):
 
     @staticmethod
     def id_of(request: Request) -> str:
-        """Return the id that was chosen for the key that the request creates."""
+        """Return the id that `find` has chosen for the new key."""
         return str(request.state.new_key_id)
 
 
 class RateTarget:
-    """The rate limit of one model. If the target's id is empty: the rate limit over all models."""
+    """A rate limit, as a target in the audit log. The target's id is the name of the model. It is empty for
+    the limit over all models.
+    """
 
     type = AuditTargetType.RATE
 
@@ -160,8 +165,10 @@ class RateTarget:
 
 
 class HoldTarget:
-    """A hold: an operator's order to send no lines of a tenant or a model. Its id is `tenant/NAME` or
-    `model/NAME`.
+    """A hold, as a target in the audit log. A hold is an operator's order to send no lines of a tenant or a
+    model.
+
+    The target's id is `tenant/NAME` or `model/NAME`.
     """
 
     type = AuditTargetType.HOLD
@@ -183,8 +190,10 @@ class HoldTarget:
 
 
 class ModelTarget:
-    """The changes of a model that operators made at run time. A model without such changes has no state
-    here.
+    """A model, as a target in the audit log. Its state contains only the changes that operators have made at
+    run time.
+
+    A model without such changes has no state.
     """
 
     type = AuditTargetType.MODEL
@@ -209,7 +218,9 @@ class ModelTarget:
 
 
 async def _parameters(request: Request) -> Mapping[str, object]:
-    """Return the parameters of a request: for DELETE the query, for other methods the body."""
+    """Return the parameters of a request. They are in the query of a DELETE request, and in the body of any
+    other request.
+    """
     return request.query_params if request.method == "DELETE" else await read_json_object(request)
 
 

@@ -54,33 +54,41 @@ class AuditLog:
         self.one_time = AttemptLimiter(ONE_TIME_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies that record each request to a route of operators, even if the request is
-        refused.
+        """Return the FastAPI dependencies for a route of operators. They record each request in the audit
+        log.
+
+        A request that the API refuses is recorded, too.
         """
         return [Depends(OperatorAction(self, action, target(self._deps)), scope="function")]
 
     def of_tenant(
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
-        """Return the FastAPI dependencies that record the requests of a route in the audit log.
+        """Return the FastAPI dependencies for a route that changes or ends an object of a tenant, such as a
+        batch.
 
-        With such a route, tenants change or end an existing object, the target. A request is recorded if its
-        target exists.
+        They record each request in the audit log, but only if the object exists.
 
-        An action that can be repeated, such as a pause, could fill the log. So a tenant gets 429 after 60
-        such requests per minute. An action that ends its target, such as a deletion, cannot be repeated for
-        the same target. After such actions, a tenant gets 429 only after 600 per minute.
+        Two limits prevent that a tenant fills the log. Further requests get a 429:
+
+        - 60 requests per minute whose action can be repeated, such as a pause. Refused requests count, too.
+        - 600 requests per minute that end an object, such as a deletion. Each object can be ended only once,
+          so this limit can be higher.
 
         Args:
-            ends: only for an action that ends its target. The function gets the target's state, and returns
-                False if the target has already ended. The request is then not recorded.
+            target: finds and reads the object.
+            ends: None if the action can be repeated. For an action that ends the object, a function that gets
+                the object's state, and returns False if the object has already ended. The request is then not
+                recorded.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the dependencies that record each request to a route of tenants that creates an object.
+        """Return the FastAPI dependencies for a route with which tenants create an object, such as a
+        schedule.
 
-        A tenant gets 429 after 600 requests per minute.
+        They record each request in the audit log. If a tenant sends more than 600 requests in a minute,
+        further requests get a 429.
 
         Args:
             target: kind of the new object. Its method `find` chooses the id of the object.
@@ -95,7 +103,8 @@ class AuditLog:
 
         Args:
             declared: the action that the route declares.
-            before: state of the target before the action; None if the target does not exist.
+            target: the object that the action changes.
+            before: state of this object before the action; None if the object does not exist.
 
         Raises:
             DatabaseUnavailable: the action could not be recorded. The `with` block does not run.
@@ -109,7 +118,7 @@ class AuditLog:
             yield
 
     async def record_denial(self, scope: Scope, declared: "OperatorAction", code: str) -> None:
-        """Record that a known caller was denied an action. Each tenant gets at most 60 such entries per
+        """Record that a known caller was denied an action. For each tenant, record at most 60 denials per
         minute.
 
         Args:
@@ -151,14 +160,14 @@ class AuditLog:
         )
 
     def _redacted(self, state: State | None) -> JsonValue:
-        """Return the state of a target, in which header values and text that looks like a secret are
-        redacted.
+        """Return the state of an object without secrets: header values, and text that looks like a secret,
+        are redacted.
         """
         return cast("JsonValue", self._redactor.value(_without_headers(state)))
 
 
 class OperatorAction:
-    """FastAPI dependency for a route of operators. It records each request in the audit log."""
+    """FastAPI dependency that records each request to a route of operators in the audit log."""
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind) -> None:
         self._log = log
@@ -171,9 +180,10 @@ class OperatorAction:
 
 
 class TenantAction(OperatorAction):
-    """FastAPI dependency for a route with which tenants change or end an existing object, the target. It
-    records a request in the audit log if the target exists. A request to end a target that has already ended
-    is not recorded.
+    """FastAPI dependency that records requests of tenants that change or end an existing object.
+
+    A request is not recorded if the object does not exist, or if the request would end an object that has
+    already ended.
     """
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind, ends: Applies | None) -> None:
@@ -200,8 +210,12 @@ class TenantAction(OperatorAction):
 
         The request is counted before it is executed, so that concurrent requests count, too.
 
+        Args:
+            limit: number of requests per minute, for the error message.
+            which: words for the error message that say which requests count; empty if all count.
+
         Raises:
-            ApiError: the tenant has sent more than `limit` such requests in a minute (429).
+            ApiError: the tenant has sent more than `limit` requests in a minute (429).
         """
         if seconds := limiter.wait_seconds(tenant):
             message = (
@@ -213,9 +227,7 @@ class TenantAction(OperatorAction):
 
 
 class CreationAction(TenantAction):
-    """FastAPI dependency for a route with which tenants create an object. The object is the target of the
-    action. Each request is recorded in the audit log.
-    """
+    """FastAPI dependency that records requests of tenants that create an object. Each request is recorded."""
 
     async def __call__(self, request: Request) -> AsyncGenerator[None]:
         target = await self.target.find(request)
@@ -225,19 +237,23 @@ class CreationAction(TenantAction):
 
 
 def exists(state: State) -> bool:
-    """Return True, because a target that has a state exists. Pass this function as `ends` for actions that
-    end a target in any state, such as a deletion.
+    """Return True for the state of any object. Pass this function as `ends` if an object in any state can be
+    ended.
+
+    For example, a webhook can be deleted even if it is disabled.
     """
     return True
 
 
 def is_live(batch: State) -> bool:
-    """Return True if the batch has not ended, so that a cancel still has an effect."""
+    """Return True if the batch has not ended. Pass this function as `ends` for the cancellation of a
+    batch.
+    """
     return batch["status"] in LIVE_STATES
 
 
 def has_not_ended(call: State) -> bool:
-    """Return True if the call has not ended, so that a cancel ends it."""
+    """Return True if the call has not ended. Pass this function as `ends` for the cancellation of a call."""
     return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 
 

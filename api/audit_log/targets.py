@@ -88,7 +88,7 @@ class UploadTarget:
 
 
 class BatchTarget:
-    """Finds and reads a batch of the caller's tenant, as a target in the audit log."""
+    """A batch of the caller's tenant, as a target in the audit log."""
 
     type = AuditTargetType.BATCH
 
@@ -106,7 +106,7 @@ class BatchTarget:
 
 
 class MessageBatchTarget(BatchTarget):
-    """A message batch (Anthropic's kind of batch) of the caller's tenant.
+    """A message batch (Anthropic's kind of batch) of the caller's tenant, as a target in the audit log.
 
     The audit log shows its id in the form `batch_...`, like the ids of other batches.
     """
@@ -117,7 +117,9 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget:
-    """A single call of the caller's tenant: a response of `/v1/responses`."""
+    """A single call of the caller's tenant, as a target in the audit log. Clients see the call as a response
+    of `/v1/responses`.
+    """
 
     type = AuditTargetType.CALL
 
@@ -182,8 +184,10 @@ class ScheduleTarget:
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A schedule that the request creates. `find` chooses its id, and the route reads the id with
-    `new_id`.
+    """A new schedule, as a target in the audit log. The request to record creates this schedule.
+
+    The audit log needs the schedule's id before the schedule exists. So `find` chooses the id, and the route
+    gets the id from `new_id`.
     """
 
     async def find(self, request: Request) -> AuditTarget:

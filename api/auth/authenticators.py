@@ -85,8 +85,8 @@ class ApiKeyAuthenticator:
     """Accepts a request if its API key or token is valid, and if the scopes of the key or token allow the
     route.
 
-    Tokens are accepted only if an issuer of tokens is configured. The pages at `/ui` send no key. Their
-    session, which the ASGI scope contains, takes the place of a key.
+    Tokens are accepted only if an issuer of tokens is configured. Requests of the pages at `/ui` contain no
+    key. The ASGI scope of such a request contains the visitor's session, which belongs to an API key.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -143,8 +143,8 @@ class ApiKeyAuthenticator:
         """Return the database row of a valid API key.
 
         Args:
-            key: the key that the client sent, or a text that does not look like a key. None if the client
-                sent no key, or several different keys.
+            key: the key that the client sent. Text that does not have the form of a key, or None, is
+                rejected.
             address: address of the client. The number of wrong keys per address is limited.
 
         Raises:
@@ -263,7 +263,10 @@ class TrustedHeaderAuthenticator:
 
 
 class _EnabledTenants:
-    """Checks that tenants are enabled. Caches each enabled tenant for `CACHE_SECONDS`."""
+    """Checks that tenants are enabled. Caches each enabled tenant for `CACHE_SECONDS`.
+
+    If `must_exist` is True, a tenant without a database row is denied, too.
+    """
 
     def __init__(self, tenants: TenantsTable, monotonic: Callable[[], float], *, must_exist: bool) -> None:
         self._tenants = tenants
@@ -272,10 +275,10 @@ class _EnabledTenants:
         self._enabled: OrderedDict[str, float] = OrderedDict()  # by tenant: when it was last found enabled
 
     async def check(self, tenant: str) -> None:
-        """Check that the tenant is enabled. If `must_exist` was set, also check that it has a database row.
+        """Check that the tenant is enabled.
 
         Raises:
-            AccessDenied: the tenant is disabled, or has no row although it must exist.
+            AccessDenied: the tenant is disabled. Or `must_exist` is True and the tenant has no database row.
         """
         now = self._monotonic()
         if now - self._enabled.get(tenant, -CACHE_SECONDS) < CACHE_SECONDS:
@@ -305,10 +308,11 @@ def has_key_header(headers: Headers) -> bool:
 
 
 def _credential_from_headers(headers: Headers) -> ApiKey | str | None:
-    """Return the API key in the headers, or the bearer token (any other text after `Bearer`) if they contain
-    no key.
+    """Return the caller's API key or bearer token from the headers.
 
-    Return None if the headers contain different keys or tokens, or only texts that are neither.
+    - If the headers contain exactly one API key, return it as an `ApiKey`. Any other bearer token is ignored.
+    - If they contain no API key but exactly one bearer token, return the token as text.
+    - Otherwise, return None: there are several different keys or tokens, or the headers contain none.
 
     Raises:
         AccessDenied: the request has no header for a key or token.

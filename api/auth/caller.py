@@ -106,7 +106,7 @@ def _last_value(values: list[str]) -> str:
 
 
 def tenant_header_parameter(settings: Settings) -> DependsOn:
-    """Return a dependency that only describes the tenant header in `/openapi.json`. It does not check the
+    """Return a FastAPI dependency that describes the tenant header in `/openapi.json`. It does not check the
     header.
     """
     about = (

@@ -65,7 +65,7 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache contains the key with the same secret, even if the entry is older than
+        """Return True if the cache contains this key with the same secret. The entry may be older than
         `CACHE_SECONDS`.
         """
         cached = self._cached.get(key.prefix)

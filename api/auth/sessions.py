@@ -49,11 +49,13 @@ class Sessions:
         return found.key if found is not None and found.is_usable(now) else None
 
     def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
-        """Return a function that returns the session's API key, or None after the session has ended.
+        """Return a function that checks a session during a long visit. The function returns the session's API
+        key, or None after the session has ended.
 
-        The function reads the key from the database at most every `RECENT_SECONDS`.
+        To save queries, the function reads the database at most every `RECENT_SECONDS`.
 
         Args:
+            token: the session's token.
             key: the session's key, which the caller has just read.
         """
         known, until = key, time.monotonic() + RECENT_SECONDS

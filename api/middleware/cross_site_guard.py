@@ -22,9 +22,9 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 
 
 class CrossSiteGuardMiddleware:
-    """Rejects requests that web pages of other sites make a browser send. Used if callers need no API key.
+    """Rejects requests that a web page of another site makes a browser send. Used if callers need no API key.
 
-    The headers Host and Origin show which site the page belongs to.
+    The headers Host and Origin show to which site the page belongs.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], hosts: Collection[str]) -> None:

@@ -13,7 +13,7 @@ def is_head(request: Request) -> bool:
 
 
 class HeadMethodMiddleware:
-    """Shows routes a HEAD request as a GET request, and drops the body of the response.
+    """Turns a HEAD request into a GET request for the routes, and sends their response without its body.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

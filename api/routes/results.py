@@ -59,11 +59,11 @@ class ResultRoutes:
             enum_schema("input", "settled"),
         ] = "input",
     ) -> Response:
-        """Retrieve results in input order, up to the first line without a result.
+        """Retrieve results of a batch, also while the batch is running.
 
-        The batch may still be running. The response is then the beginning of what its output file or error
-        file will contain. With the order `settled`, the response contains all available results, in the order
-        in which they were found.
+        By default, results are in the order of the input and end before the first line without a result. They
+        are then the beginning of the later output or error file. With the order `settled`, the response
+        contains all available results, in the order in which they were found.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:

@@ -22,7 +22,7 @@ from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
 
 
 class _Totals(NamedTuple):
-    """Data of all workers together.
+    """Numbers for the whole fleet: the sum over all workers.
 
     Attributes:
         traffic: requests that the workers have sent, by backend and model.

@@ -108,14 +108,14 @@ class UploadRoutes:
         return json_response(upload_object(row, "pending", None))
 
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
-        """Create the upload `row` and store its idempotency key. Return the upload.
+        """Create the upload `row` with its idempotency key, and return the row.
 
-        If an earlier request with the same key has created an upload, return that upload in its initial
-        state.
+        If an earlier request with the same key has created an upload, return the row that the upload had
+        then.
 
         Args:
-            fingerprint: digest of the request. If the key is already stored, its stored digest must be the
-                same.
+            fingerprint: digest of the request. It is stored with the key, and shows whether the key is used
+                again for another request.
 
         Raises:
             ApiError: the key was used with another request (409), or the storage quota is exhausted.
@@ -198,13 +198,15 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the row of an upload that ended while its assembly failed with `error`.
+        """Return the current row of an upload whose assembly failed with `error`, if the upload has ended
+        meanwhile.
 
-        Another request may have completed or cancelled the upload, or retention may have ended it.
+        Another request may have completed or cancelled the upload, or retention may have expired it. The
+        failure then has no effect.
 
         Raises:
-            ApiError: the upload has not ended. The raised error is `error` itself, or an error with status
-                500 if `error` is an ObjectMissing.
+            ApiError: the upload has not ended. If `error` is an ApiError, it is raised unchanged. If it is an
+                ObjectMissing, an error with status 500 is raised.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":
@@ -215,8 +217,8 @@ class UploadRoutes:
         raise ApiError(500, "A part of the upload is lost.", code="content_missing")
 
     async def _discard_parts(self, row: UploadRow) -> None:
-        """Delete the stored objects of all parts. If the storage is unavailable, retention deletes them
-        later.
+        """Delete the stored objects of all parts of an upload. If the storage is unavailable, retention
+        deletes them later.
         """
         try:
             await self._deps.storage.delete_prefix(object_keys.parts_root(row.tenant, row.id))

@@ -134,7 +134,7 @@ class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
     Attributes:
-        template: everything that also the batches of a schedule are created from.
+        template: the batch's parameters that a schedule can store, too, such as the input and the window.
         webhook: endpoint that gets the events of this batch; None for no endpoint.
         start_at: time at which the batch starts; None to start it when it is created.
     """
@@ -144,7 +144,7 @@ class BatchCreate(NamedTuple):
     start_at: datetime | None = None
 
     def by(self, caller: Caller) -> "BatchCreate":
-        """Return the same request, sent by `caller`."""
+        """Return a copy of this request that contains the identity of its sender, `caller`."""
         return self._replace(template=self.template.model_copy(update={"caller": caller}))
 
 
@@ -249,7 +249,7 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
     """Validate a completion window. Return it as the client wrote it, and as a duration.
 
-    In the profile `relaxed`, None stands for the default window.
+    If `value` is None, return the default window. The profile `strict` has no default window.
 
     Raises:
         ApiError: the window is not allowed, or is missing in the profile `strict`.
@@ -265,7 +265,8 @@ def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
 
 
 def _extension(value: object) -> Mapping[str, object]:
-    """Return the fields of `x_batchwright`, whose values are not validated yet; none if the client sent none.
+    """Return the fields of `x_batchwright`; empty if the client sent no such object. Their values are not
+    checked yet.
 
     Raises:
         ApiError: the value is not an object, or has an unknown field.

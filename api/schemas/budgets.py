@@ -34,7 +34,7 @@ def checked_name(name: str, param: str) -> str:
 
 
 def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
-    """Return the field `tokens_per_day`; None (no budget) if the field is null, missing or 0.
+    """Return the field `tokens_per_day`. Return None (no budget) if the field is null, missing or 0.
 
     Raises:
         ApiError: the value is not an integer in the allowed range.
@@ -50,9 +50,9 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
 
 
 def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
-    """Return the field `cost_per_day` as decimal text; None if the field is null or missing.
+    """Return the field `cost_per_day` as decimal text, in which `0` means no budget.
 
-    The text `0` means that there is no budget.
+    Return None if the field is null or missing.
 
     Raises:
         ApiError: the value is not a number in the allowed range.

@@ -130,8 +130,9 @@ def file_expiry(purpose: Purpose, life: timedelta | None, now: datetime) -> date
     """Return the time at which a new file expires; None if it never expires.
 
     Args:
-        life: lifetime that the client requested. None selects the default: files with the purpose `batch`
-            have a default lifetime, and other files never expire.
+        life: lifetime that the client requested. If it is None, a file with the purpose `batch` gets a
+            default lifetime, and any other file never expires.
+        now: time at which the file is created.
     """
     if life is None and purpose == "batch":
         life = INPUT_FILE_LIFETIME

@@ -49,7 +49,7 @@ def validated_config(model: str, build: Callable[[], ModelConfig]) -> ModelConfi
 
 
 def reject_secret_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> None:
-    """Check that a model's new configuration sends no secret of this machine to a new address.
+    """Check that a model's new configuration sends no secret of this machine to an unknown address.
 
     A secret is a key from a file or from an environment variable.
 
@@ -99,13 +99,16 @@ def _shortened(value: object) -> str:
 
 
 def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -> ModelSettings:
-    """Convert the body of PUT /admin/model-configs to a change of settings, nested as in a ModelConfig.
+    """Convert the body of PUT /admin/model-configs to a change of settings.
 
-    A setting that is missing or null in the body is null in the result, which removes an earlier override.
+    The result is nested like a `ModelConfig`. A setting that is missing or null in the body is null in the
+    result. This removes an earlier override of the setting.
+
+    The body can only say that a model runs jobs (`async`), but not which kind of jobs. So the kind is taken
+    from `base`. If `base` runs no jobs, the kind is `poll`.
 
     Args:
-        fields: the body. If it has the type `async`, the result has the kind of jobs that `base` has. If
-            `base` has no jobs, the kind is `poll`.
+        fields: the body.
         base: the model's configuration without changes made at run time; None if there is none.
 
     Raises:

@@ -27,9 +27,11 @@ def operator_batch_page(data: Sequence[OperatorBatch], *, more: bool) -> Operato
 def found_operator_page(data: Sequence[OperatorBatch], stopped_at: str | None) -> OperatorBatchPage:
     """Return one page of the batches that a search has found, for operators.
 
+    A search stops after some seconds. So the last batch that it has examined may not be on the page.
+
     Args:
-        stopped_at: id of the batch at which the search stopped; None if no pages follow. This id becomes
-            `last_id` of the page, even if the page does not contain this batch.
+        stopped_at: id of the last batch that the search has examined; None if no pages follow. The page shows
+            it as `last_id`, because the next page begins after this batch.
     """
     page = operator_batch_page(data, more=stopped_at is not None)
     return page.model_copy(update={"last_id": stopped_at or page.last_id})

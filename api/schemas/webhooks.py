@@ -121,8 +121,8 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
 
     Args:
         fields: body of `POST /v1/x/webhooks`, or the field `x_batchwright.webhook` of a new batch.
-        prefix: text before field names in error messages. It is `x_batchwright.webhook.` for the field of a
-            batch, and empty for the body.
+        prefix: text before field names in error messages: empty for the body, and `x_batchwright.webhook.`
+            for the field of a batch.
 
     Raises:
         ApiError: a field is not valid.
@@ -242,9 +242,11 @@ def webhook_page(rows: list[WebhookEndpoint], now: datetime, *, more: bool) -> W
 
 
 def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
-    """Return when a delivery that has failed at least once is attempted again; None if it is not.
+    """Return when a pending delivery is attempted again. It must have failed at least once; otherwise return
+    None.
 
-    After a replay, return None, too: the attempts do not show which of them belong to the replay.
+    Also return None if the delivery was replayed. The attempts do not show which of them belong to the
+    replay, so the time is not known.
     """
     row, attempts = listed.delivery, listed.attempts
     if row.status != "pending" or row.replays or not attempts:

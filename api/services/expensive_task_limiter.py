@@ -16,11 +16,14 @@ class _Waiter(NamedTuple):
 
 
 class ExpensiveTaskLimiter:
-    """Limits expensive tasks: at most `most` run at a time.
+    """Limits expensive tasks in this process: at most `most` run at a time, and at most half of them for one
+    tenant.
 
-    Other callers wait in order, up to `seconds` each. A later caller can overtake in two cases: the tenant of
-    the earlier caller already uses half of the slots, or its task for the same object is running. `work`
-    describes the running tasks in error messages.
+    Two tasks of a tenant for the same object never run at the same time. Callers wait in the order of their
+    calls, for up to `seconds` each. If a caller must wait for its own tenant or object, later callers may
+    overtake it.
+
+    `work` describes the running tasks in error messages.
     """
 
     def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
@@ -32,15 +35,15 @@ class ExpensiveTaskLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that waits for a slot, and keeps the slot during the block.
+        """Context manager that waits for a free slot, and occupies the slot until the end of the `with`
+        block.
 
         It yields True if the caller had to wait. The caller should then check whether another caller has
         already done the same work.
 
         Args:
             tenant: tenant of the caller.
-            task: id of the object to work on. Two callers of a tenant never have slots for the same object at
-                the same time.
+            task: id of the object to work on.
 
         Raises:
             ApiError: no slot became free in time (429).

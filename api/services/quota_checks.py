@@ -39,8 +39,10 @@ class QuotaChecks:
     """Checks the quotas of one tenant.
 
     To *admit* a batch, file or upload means to count it towards the quota before its row exists. This
-    prevents concurrent requests from exceeding the quota together. All methods that use the database raise
-    DatabaseUnavailable if it does not respond, except `release`.
+    prevents concurrent requests from exceeding the quota together. An `Admission` contains what to count and
+    the limit.
+
+    All methods that use the database raise DatabaseUnavailable if it does not respond, except `release`.
     """
 
     def __init__(self, deps: ApiDependencies, tenant: str) -> None:
@@ -74,18 +76,22 @@ class QuotaChecks:
                 await self._admissions.admit(admission)
 
     async def batch_admission(self, batch_id: str) -> Admission | None:
-        """Return the admission of a new batch; None if the tenant has no limit of live batches.
+        """Return the admission with which a later transaction counts a new batch towards the quota of live
+        batches.
 
-        A later transaction gets the admission, and counts the batch with it.
+        Return None if the tenant has no limit of live batches.
         """
         limit = (await self.limits()).live_batches
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
 
     async def rerun_admissions(self, batch_id: str, file: FileRow | None) -> list[Admission]:
-        """Return the admissions of a new batch and of the file that is made for it, if there is one.
+        """Return the admissions with which a later transaction counts a new batch and its new file towards
+        the quotas.
 
-        Quotas without a limit have no admission. A later transaction gets the admissions, and counts the
-        batch and the file with them.
+        A quota without a limit needs no admission, so the list may be empty.
+
+        Args:
+            file: the file that is made for the batch; None if there is none.
         """
         limits, admissions = await self.limits(), list[Admission]()
         if limits.live_batches:
@@ -96,15 +102,18 @@ class QuotaChecks:
         return admissions
 
     def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
-        """Return the admission of a file or upload; None if the tenant has no limit of stored bytes.
+        """Return the admission with which a later transaction counts `size` bytes of a file or upload towards
+        the quota.
 
-        A later transaction gets the admission, and counts the bytes with it.
+        Return None if the tenant has no limit of stored bytes.
         """
         return Admission(self._tenant, id, Quota.STORED_BYTES, size, quota.limit) if quota.limit else None
 
     @asynccontextmanager
     async def translated(self) -> AsyncGenerator[None]:
-        """Context manager that raises ApiError (429) if the `with` block raises QuotaExhausted."""
+        """Context manager that raises ApiError (429) instead of a QuotaExhausted that the `with` block
+        raises.
+        """
         try:
             yield
         except QuotaExhausted as error:
@@ -116,8 +125,8 @@ class QuotaChecks:
     async def release(self, id: str) -> None:
         """Stop counting a batch, file or upload that was admitted (counted before its row exists).
 
-        Call this when the row exists, because the row is then counted itself, or when the row will never
-        exist. If the database does not respond, the admission expires later.
+        Call this when the row is inserted, because the row counts itself. Also call it if the row will never
+        exist. If the database does not respond, do nothing: the admission then expires later.
         """
         with suppress(DatabaseUnavailable):
             await self._admissions.release(self._tenant, id)
@@ -131,8 +140,8 @@ class QuotaChecks:
         Args:
             id: id of the file or upload.
             size: size of the file or upload in bytes.
-            quota: result of `storage_quota`. Only its limit is used. The usage is read again, because it may
-                have changed.
+            quota: result of `storage_quota`. Only its limit is used; the tenant's present usage is read
+                again.
 
         Raises:
             ApiError: the quota does not allow so many more bytes (429).

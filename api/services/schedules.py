@@ -75,7 +75,11 @@ class Schedules:
         return await self.shown(row)
 
     async def row(self, tenant: str, id: str) -> ScheduleRow:
-        """Return the row of a schedule. If a change was interrupted, apply it first."""
+        """Return the row of a schedule.
+
+        An earlier change may have been interrupted before it was applied in Temporal. It is then applied
+        first.
+        """
         row = await self._table.get(tenant, id) if is_schedule_id(id) else None
         row = None if row is None else await self._applied(row)
         if row is None:

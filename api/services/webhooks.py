@@ -130,8 +130,7 @@ class Webhooks:
     async def change(self, row: WebhookEndpoint, changes: EndpointChanges) -> WebhookEndpoint:
         """Change fields of an endpoint, such as whether it is enabled. Return its new row.
 
-        Fields that are None in `changes` keep the values that are stored now, even if these are newer than
-        `row`.
+        Fields that are None in `changes` keep their values in the database, which may be newer than `row`.
 
         Raises:
             ApiError: the new URL is not allowed (400).
@@ -200,8 +199,9 @@ class Webhooks:
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
         """Send the event of an ended delivery again, with the same `webhook-id`. Return the delivery.
 
-        A pending delivery is refused, unless its workflow was started more than 73 h ago. Such a workflow is
-        lost, for example because an operator terminated it, and the event is sent again.
+        A pending delivery is refused, because it is attempted again without a replay. But if its workflow was
+        started more than 73 h ago, the workflow is lost, for example because an operator has terminated it.
+        The event is then sent again.
 
         Raises:
             ApiError: the endpoint has no such delivery (404), the delivery is still pending or the endpoint

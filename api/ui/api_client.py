@@ -81,20 +81,21 @@ class ApiClient:
             return await _checked(response)
 
     def forwarded(self, path: str, names: Collection[str]) -> Response:
-        """Return the API's own response to a GET request.
+        """Send a GET request to the API, and return the API's response unchanged.
 
         Args:
-            names: names of the browser's headers to pass to the API.
+            names: names of those headers of the browser's request that are passed to the API.
         """
         sent = datastructures.Headers(scope=self._visit)
         headers = {name: sent[name] for name in names if name in sent}
         return _Forwarded(self._app, self._scope("GET", path, headers=headers))
 
     async def upload(self, receive: Receive, kind: type[_T], observer: ContentObserver | None) -> _T:
-        """Pass a file that the browser uploads to the API, and return the API's response.
+        """Pass a file that the browser uploads to the API, and return the object in the API's response.
 
         Args:
             receive: ASGI function that returns the upload form in pieces.
+            kind: type of the returned object.
             observer: function that is called with each piece of the file's content; None for no observer.
 
         Raises:

@@ -48,8 +48,8 @@ class WindowBar(NamedTuple):
 
     Attributes:
         elapsed: part of the window that has passed.
-        p50, p90: times by which the batch ends with a probability of 50 % and 90 %, according to the
-            forecast. A time after the end of the window is over 100. None without a forecast.
+        p50, p90: forecast of the batch's end. It ends before this time with a probability of 50 % or 90 %. A
+            value over 100 is after the end of the window. None without a forecast.
     """
 
     elapsed: float
@@ -76,8 +76,9 @@ class ThroughputChart(NamedTuple):
 
 
 def is_live(batch: BatchObject) -> bool:
-    """Return True if the page of the batch can still change: the batch has not ended, or its files or their
-    copies are not written yet.
+    """Return True if the page of a batch can still change.
+
+    This is so until the batch has ended, its files are written, and their copies are at its output location.
     """
     copy, has_files = batch.x_batchwright.output_location, batch.output_file_id or batch.error_file_id
     is_copied = not has_files or copy is None or copy.state != "pending"

@@ -24,8 +24,8 @@ _OBJECT = TypeAdapter(dict[str, object])
 async def lines(visit: Visit) -> Response:
     """Show lines of a batch with their results, or only the line with a certain `custom_id`.
 
-    The query parameter `at` is a position in the input file, in bytes. The requests of this page begin at
-    this position.
+    The query parameter `at` is a position in the input file, in bytes. The search for the requests of this
+    page begins there.
     """
     api, path = visit.api, f"/v1/batches/{visit.path('id')}"
     batch = await api.get(path, BatchObject)
@@ -67,15 +67,16 @@ async def _results(api: ApiClient, path: str, query: Query) -> tuple[list[dict[s
 async def _requests(
     api: ApiClient, file_id: str, custom_ids: Collection[str], start: int
 ) -> tuple[dict[str, object], int]:
-    """Read an input file, and return the requests for one page of results.
+    """Find the requests that belong to one page of results. Return their bodies, by custom id, and the
+    position at which the search has ended.
 
-    Return the bodies of the requests by custom id, and the position after the last line that was read. The
-    requests for the next page begin at this position, because results are in the order of the input. Reading
-    ends when all requests are found, or after `_MAX_SEARCHED_BYTES`. All positions are in bytes.
+    Results are in the order of the input. So the search for the next page can begin at the returned position.
+    A search ends when all requests are found, or after `_MAX_SEARCHED_BYTES`. All positions are in bytes.
 
     Args:
+        file_id: id of the input file.
         custom_ids: custom ids of the requests to find.
-        start: position in the file at which reading begins.
+        start: position in the file at which the search begins.
     """
     found, at = dict[str, object](), start
     if not custom_ids:

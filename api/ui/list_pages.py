@@ -27,11 +27,11 @@ Form = Mapping[str, str]
 
 
 class _Source(NamedTuple):
-    """Source of a page's data: a path of the API, and the query parameters to send.
+    """Where a page gets its data: a path of the API, and the query parameters to send.
 
     Attributes:
         kind: type of the object that the API returns.
-        filters: query parameters that the page passes on from its own URL.
+        filters: names of query parameters in the page's URL that are also sent to the API.
         fixed: query parameters that are always sent.
     """
 

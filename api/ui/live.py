@@ -21,7 +21,7 @@ _HEADERS = {"X-Accel-Buffering": "no"}  # otherwise nginx would hold events back
 
 
 class Fragment(NamedTuple):
-    """A part of a page as HTML. If `is_last` is True, the part no longer changes and its stream ends."""
+    """A part of a page as HTML. If `is_last` is True, the part will not change again, and its stream ends."""
 
     html: bytes
     is_last: bool = False
@@ -31,7 +31,7 @@ Read = Callable[[], Awaitable[Fragment]]
 
 
 def _event(fragment: bytes) -> bytes:
-    """Return the lines of a Server-Sent Event with this data. Empty lines of the fragment are left out."""
+    """Return the bytes of a Server-Sent Event with this data. Empty lines of the fragment are left out."""
     lines = (line.strip() for line in fragment.splitlines())
     return b"\n".join(b"data: " + line for line in lines if line)
 
@@ -89,7 +89,8 @@ class LiveFragments:
         Args:
             name: name of the part.
             read: function that renders the part.
-            is_new: True to render now, or to wait for a rendering that another caller has begun.
+            is_new: True to not accept a rendering that is already complete. The part is then rendered now, or
+                the caller waits for a rendering that has begun.
 
         Raises:
             ApiError: the API rejects the request.

@@ -144,7 +144,7 @@ class UiMiddleware:
         return endpoint
 
     def _anonymous(self, request: Request) -> Visit:
-        """Return the visit (one request of a browser) before the visitor is identified."""
+        """Return the visit (one request of a browser) for a request whose visitor is not identified yet."""
         api = ApiClient(self._app, request.scope, None)
         return Visit(request, api, self._renderer, token=request.cookies.get(COOKIE) or new_token())
 

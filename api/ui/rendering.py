@@ -28,6 +28,7 @@ class Renderer:
         Args:
             digests: digest of each static file's content, by file name. The digest is a part of the file's
                 URL.
+            clock: function that returns the current time.
             has_pages: False if only `/docs` is served.
         """
         static = {name: f"/ui/static/{name}?v={digest}" for name, digest in digests.items()}
@@ -42,7 +43,9 @@ class Renderer:
 
 @cache
 def _environment() -> Environment:
-    """Return the templates, which take long to compile: once in a process."""
+    """Return the Jinja environment, which loads and compiles the templates. It is created once per process,
+    because compiling takes long.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -104,7 +107,7 @@ def json_text(value: object) -> Markup:
 
 
 def schema_text(value: object, indent: int | None = None) -> Markup:
-    """Return a part of the OpenAPI description as HTML, in which each name of a schema links to that
+    """Return a part of the OpenAPI description as HTML. The name of each schema becomes a link to this
     schema.
     """
     return Markup(_SCHEMA.sub(r'<a href="#\1">\1</a>', str(escape(json.dumps(value, indent=indent)))))

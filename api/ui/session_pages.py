@@ -52,6 +52,6 @@ class SessionPages:
 
 
 def _own_page(target: str) -> str:
-    """Return `target` if it is a page of this site. Otherwise return the start page."""
+    """Return `target` if it is the path of a page at `/ui`. Otherwise return the path of the start page."""
     is_own = target.startswith(PREFIX + "/") and "\\" not in target
     return target if is_own else f"{PREFIX}/batches"

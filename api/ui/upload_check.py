@@ -21,7 +21,9 @@ class _FirstLine(BaseModel):
 
 
 def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
-    """Return the `url` in the first line of a file. If it is not one of `endpoints`, return chat completions.
+    """Return the endpoint of a batch input: the `url` in its first line.
+
+    If this `url` is not one of `endpoints`, return `/v1/chat/completions`.
 
     Args:
         start: first bytes of the file.
@@ -48,7 +50,7 @@ class UploadCheck:
         Args:
             endpoints: endpoints that a batch may have.
             size: number of bytes in the body of the request; 0 if it is not known.
-            is_checked: False to only count the bytes. The caller then does not call `feed`.
+            is_checked: False if the lines are not checked. The object then only counts the received bytes.
         """
         self.received, self.size, self.is_checked = 0, size, is_checked
         self._profile, self._endpoints = settings.profile, endpoints

@@ -73,7 +73,8 @@ class Visit:
 
     @cached_property
     def csrf(self) -> str:
-        """Token that protects each form from pages of other sites (CSRF).
+        """Token that each form of the pages contains. It shows that the form was not made by another site
+        (CSRF).
 
         The token is derived from the visitor's cookie. Other sites cannot read this cookie, so they cannot
         make a valid form.

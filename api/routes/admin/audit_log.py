@@ -60,7 +60,7 @@ async def _filters(
         str | None, Query(description="only earlier ones, Unix seconds"), TIME_SCHEMA
     ] = None,
 ) -> AuditFilters:
-    """Return the filters that the query parameters of a list or an export select.
+    """Return the filters of a list or an export, from its query parameters.
 
     Raises:
         ApiError: the value of a parameter is not valid (400).
@@ -118,9 +118,12 @@ class AuditLogRoutes:
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
         """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.
 
-        The export ends before the first action that may still be running. Such an action has no outcome yet,
-        and began in the last ten minutes (`consistency.repair`: in the last day). If retention has deleted
-        entries that follow `after`, the header `X-Batchwright-Warning` gives their number.
+        The export contains only complete entries. So it ends before the first action that has no outcome yet
+        and may still be running. Such an action is less than ten minutes old (less than a day if the action
+        is `consistency.repair`).
+
+        Retention deletes old entries. If it has deleted entries that follow `after`, the header
+        `X-Batchwright-Warning` says how many.
         """
         reject_unknown(request.query_params, _FILTERS)
         extent = await self._extent(after)
@@ -145,10 +148,10 @@ class AuditLogRoutes:
                 above = actions[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
-        """Return which entries the log has now, and which earlier entries were deleted.
+        """Return which entries the audit log has now, and which earlier entries were deleted.
 
         Args:
-            after: id of the entry after which a list or an export begins; None if it begins at the start.
+            after: id of the entry after which a list or an export begins; None to begin with the first entry.
 
         Raises:
             ApiError: no entry with the id `after` ever existed, or the database was restored from a backup

@@ -166,8 +166,9 @@ class OperatorBatchRoutes:
         return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def slices(self, batch_id: str) -> Response:
-        """Show the slices of a batch (pieces that workers run): each one's state, since when, and why it
-        waits.
+        """Show the slices of a batch: the pieces of its lines that workers run.
+
+        For each slice, the response says which state it has, since when, and why it waits.
         """
         row = await self._control.row(await self._owner(batch_id), batch_id)
         return json_response(await self._slices.of(row))
@@ -181,11 +182,13 @@ class OperatorBatchRoutes:
         return await self._perform(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:
-        """Resume a paused batch. A batch that has ended can only be resumed by its tenant."""
+        """Resume a paused batch. If the batch has ended, only its tenant can resume it."""
         return await self._perform(request, batch_id, "resumed", self._control.resume_paused)
 
     async def abandon(self, request: Request, batch_id: str) -> Response:
-        """End a batch whose files cannot be written. Its results are kept, so that it can be resumed."""
+        """End a batch whose result files cannot be written. Its results are kept, so that the tenant can
+        resume it.
+        """
         return await self._perform(request, batch_id, "abandoned", self._control.abandon)
 
     async def prioritize(self, request: Request, batch_id: str) -> Response:

@@ -147,10 +147,10 @@ class DeadLetterRoutes:
     async def _retry_all_of(
         self, tenant: str, origin: str, fields: Mapping[str, object]
     ) -> Sequence[DeadLetterRetryObject]:
-        """Retry the dead letters of the batch `origin`. Return one object for each new batch.
+        """Retry the dead letters of the batch with the id `origin`. Return one object for each new batch.
 
-        If the retry is rejected, for example because of a quota, return one object with the reason in
-        `refused`. No error is raised, so that the caller can continue with other batches.
+        If the retry is rejected, for example because of a quota, return one object that has the reason in
+        `refused`. So the caller can continue with other batches.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)

@@ -156,7 +156,7 @@ class ModelRegistryRoutes:
     async def patch(self, request: Request, model: _Model) -> Response:
         """Change some settings of a model, and keep all others.
 
-        If you set a setting to `null`, its earlier change is undone.
+        To undo an earlier change of a setting, send `null` for this setting.
         """
         name, expected = _checked_name(model), expected_versions(request)
         fields = MODEL_SETTINGS.validate_python(await read_json_object(request))
@@ -173,14 +173,13 @@ class ModelRegistryRoutes:
         """Store changes of some settings of a model, and return the changed model.
 
         Args:
-            fields_for: function that returns the settings to change. It gets the configuration that the model
-                has without run-time changes, or None if the model was registered at run time.
-            expected: the change is made only if the model now has one of these versions. None allows any
-                version.
+            fields_for: function that returns the settings to change. Its argument is the model's
+                configuration without run-time changes, or None if the model was registered at run time.
+            expected: versions that the model may have before the change; None for any version.
 
         Raises:
-            ApiError: the model does not exist, the change is not valid, or the model has another version
-                (412).
+            ApiError: the model does not exist, the change is not valid, or the model has none of the expected
+                versions (412).
         """
         changes, seen = await self._read()
         base = self._catalog.base_of(name, seen)
@@ -235,7 +234,7 @@ class ModelRegistryRoutes:
     async def put_config(self, request: Request, model: _Model) -> Response:
         """Override how requests are sent to a model.
 
-        If a setting is missing in the body, its earlier override is removed.
+        If the body lacks a setting, an earlier override of this setting is removed.
         """
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
@@ -268,12 +267,12 @@ class ModelRegistryRoutes:
         raise _model_not_found(name)
 
     def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
-        """Check that the new configuration of a model does not conflict with a setting, or with the name of a
-        model that a backend lists.
+        """Check the new configuration of a model against the settings of this installation and the models
+        that backends list.
 
         Raises:
-            ApiError: there is a conflict, for example because an alias of the model is the name of a listed
-                model.
+            ApiError: there is a conflict. For example, an alias of the model is the name of a listed model,
+                or the model needs callbacks but the settings have no callback URL.
         """
         settings = self._deps.settings
         reject_secret_misuse(config, self._catalog.trusted)

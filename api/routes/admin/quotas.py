@@ -104,8 +104,9 @@ class QuotaRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the tenants with their own quotas, weight or model permissions, and the defaults of all
-        others.
+        """List the tenants for which an operator has set quotas, a weight or model permissions.
+
+        The response also contains the defaults, which apply to all other tenants.
         """
         return await self._quota_list()
 
@@ -197,10 +198,11 @@ def _parse_weight(value: object) -> float | None:
 
 
 def _parse_up_to(fields: Mapping[str, object], name: str, highest: int, meaning: str) -> int | None:
-    """Return the field `name`, an integer from 1 to `highest`; None if the field is null.
+    """Return the field `name`, which must be an integer from 1 to `highest`. Return None if the field is
+    null.
 
     Args:
-        meaning: what null means, in words, for the error message.
+        meaning: words for the error message that say what null means.
 
     Raises:
         ApiError: the value is not such an integer.

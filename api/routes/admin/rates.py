@@ -148,7 +148,7 @@ class RateRoutes:
 
 
 def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
-    """Return the rate that is left for models without a rate limit of their own, in requests per second.
+    """Return how many requests per second are left for the models without a limit of their own.
 
     This is the limit for all models together minus the limits of the models in `served`. Return 0 if nothing
     is left, and None if there is no limit for all models together.

@@ -23,11 +23,12 @@ def ended_without_files(row: BatchRow) -> bool:
 
 
 def result_file_ids(row: BatchRow) -> list[str]:
-    """Return the ids of the files from which the results of an ended batch are read.
+    """Return the ids of the files from which the results of a batch are read; empty if the batch has not
+    ended.
 
-    If a message batch ended without output and error files, the list contains its input file instead. Each
-    request in it is then shown as a request without a result. For any other batch without files, the list is
-    empty, because its input may be invalid.
+    These are the output file and the error file. If a message batch ended without these files, return the id
+    of its input file: each request in it is then shown as a request without a result. If any other batch
+    ended without files, return nothing, because its input may be invalid.
     """
     if not has_ended(row):
         return []
@@ -40,7 +41,7 @@ def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime
     """Return True if a client can read the results of the batch at the time `now`.
 
     Args:
-        files: existing files, by id. All files of `result_file_ids` that exist must be included.
+        files: the rows of the files with the batch's results, by id. A file that was deleted is not in it.
     """
     ids = result_file_ids(row)
     return bool(ids) and now < row.order.created_at + RESULTS_LIFETIME and all(id in files for id in ids)

@@ -83,8 +83,8 @@ async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> 
     """Yield the results of an ended batch in Anthropic's format: JSON lines, with many lines in each item.
 
     Args:
-        files: the output file and the error file. If the batch ended without writing them, the input file:
-            each of its requests then gets a result that says how the batch ended.
+        files: the output file and the error file. If the batch ended without these files, pass its input
+            file. Each request of the input then gets a result that says how the batch ended.
 
     Raises:
         ObjectMissing: the content of a file was deleted.

@@ -289,7 +289,7 @@ class MessageBatchRoutes:
 
         Args:
             files: files of the batch's results, by id.
-            details: the same batch as OpenAI's API shows it.
+            details: the batch object that OpenAI's routes return for this batch.
         """
         profile, id = self._settings.profile, message_batch_id(row.order.batch_id)
         url = f"{_base_url(request)}{_PATH}/{id}/results"
@@ -338,9 +338,9 @@ class MessageBatchRoutes:
 
 @contextmanager
 def _conflict_as_invalid_request() -> Generator[None]:
-    """Context manager that turns a permanent conflict (409) into an invalid request (400).
+    """Context manager that turns a 409 error into a 400 error if a retry of the request cannot succeed.
 
-    A conflict is permanent if it has no header Retry-After.
+    A conflict that may pass has the header Retry-After, and stays a 409.
     """
     try:
         yield

@@ -27,9 +27,9 @@ _TRUE, _ABSENT = b"true", (b"false", b"null")
 class CallBodies:
     """Reads the bodies of single calls, and limits their size.
 
-    A call becomes a line of a batch. So its body must not be larger than a line may be, and not more deeply
-    nested. Until the call is accepted, the bytes of its body count towards the limits of `HeldBytes`. If the
-    client waits for the answer on the same connection, these bytes count until the connection ends.
+    A call becomes a line of a batch. So its body must not be larger or more deeply nested than a line may be.
+    The bytes of the body count towards the limits of `HeldBytes` until the call is accepted. If the client
+    waits for the answer on the same connection, they count until the connection ends.
     """
 
     def __init__(self, settings: Settings, held: HeldBytes) -> None:
@@ -37,12 +37,13 @@ class CallBodies:
 
     @asynccontextmanager
     async def read(self, request: Request, tenant: str) -> AsyncGenerator[Fields]:
-        """Context manager that reads a request's body and yields its fields. Until the block ends, the bytes
-        of the body count towards the limits of `HeldBytes`.
+        """Context manager that reads a request's body and yields its fields.
+
+        Until the `with` block ends, the bytes of the body count towards the limits of `HeldBytes`.
 
         Raises:
-            ApiError: the body is too large (413), is not JSON, is not an object or is nested too deeply
-                (400). Or the bodies of the tenant, or of all tenants together, have too many bytes (429).
+            ApiError: the body is too large (413), is not a JSON object or is nested too deeply (400), or this
+                process holds too many bytes of the tenant, or of all tenants (429).
         """
         with self._held.counted(tenant) as count:
             yield await read_raw_object(request, self._most, count)

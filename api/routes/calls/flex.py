@@ -35,10 +35,11 @@ class FlexCalls:
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait until it has ended, and return it. Return None if the client has disconnected.
 
-        If the wait ends early and the request has no idempotency key, the call is cancelled, because the
-        client could not get the answer later.
+        A client with an idempotency key can get the answer later with the same request. Without a key, it
+        cannot: the call is then cancelled if the wait ends early.
 
         Args:
+            call: the call to submit.
             fields: the fields of the request's body. A digest of them is stored with the idempotency key.
 
         Raises:

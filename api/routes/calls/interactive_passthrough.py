@@ -83,13 +83,13 @@ class InteractiveForwarder:
     ) -> Response:
         """Send a request to a backend and return the answer, which may be a stream of events.
 
-        If the client disconnects, or the drain time of the process ends, the request to the backend is
-        aborted.
+        The request to the backend is aborted if the client disconnects. It is also aborted if the process
+        stops and the call has not ended within the time to drain.
 
         Args:
             fields: the fields of the request's body.
-            opened: exit stack that, after the response was sent, releases what the request holds, such as its
-                share of the memory limit.
+            opened: exit stack that releases what the request holds, such as its share of the memory limit. It
+                is closed after the response was sent.
 
         Raises:
             ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are
@@ -165,7 +165,7 @@ class InteractiveForwarder:
         return response
 
     async def _pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the answer's body, undecoded.
+        """Yield the body of a backend's answer in pieces, as the backend has encoded it.
 
         Raises:
             One of `_RECEIVE_ERRORS`: the body is too large or cannot be received.
@@ -182,11 +182,14 @@ class InteractiveForwarder:
     ) -> None:
         """Send the events of a backend to the client as they arrive.
 
-        If the answer breaks off, send an error as the last event, because the status was already sent and
-        cannot change. The beginning of an incomplete event is left out, so that clients can read the error.
+        If the answer breaks off, send an error as the last event, because the status was already sent. The
+        beginning of an incomplete event is left out, so that clients can read the error.
 
         Args:
+            answer: the backend's answer.
+            events: splits the answer into complete events.
             count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
+            send: ASGI function that sends a message to the client.
 
         Raises:
             ClientDisconnect: the client does not read, but keeps the connection open.
@@ -251,8 +254,11 @@ class InteractiveRoutes:
 
 
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
-    """Return the body for the backend. Also return True if the usage must be removed from the backend's
-    stream, because the client has not requested it.
+    """Return the body to send to the backend, and True if the client must not see the token usage in the
+    stream.
+
+    A streaming backend is always asked to report the usage. If the client has not requested the usage, it
+    must be removed from the stream.
     """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
@@ -278,8 +284,9 @@ def _with_usage(fields: Fields) -> bytes:
 
 
 async def _named(body: bytes, model: str) -> bytes:
-    """Return the body of an answer. If it names no model, add the name of the fallback model that has
-    answered.
+    """Return a backend's answer with the name of the model that has answered.
+
+    If `body` already names a model, it is returned unchanged. Otherwise the name `model` is added.
     """
     if len(body) <= INLINE_REWRITE_BYTES:
         return with_default_model(body, model)
@@ -293,10 +300,11 @@ def _json_response(body: bytes, status: int) -> Response:
 def _response_of(outcome: Outcome, status: int, body: bytes) -> Response:
     """Return the response for the client, made from a backend's answer.
 
-    Some answers concern only the operator, such as refused credentials. The client then gets an error that
-    does not show the details of the answer.
+    Some answers concern only the operator, for example if the backend rejects the operator's API key. The
+    client then gets an error without the details.
 
     Args:
+        outcome: what the answer means for the call.
         status: HTTP status of the backend's answer.
         body: body of the backend's answer.
     """

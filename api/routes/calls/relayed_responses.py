@@ -1,4 +1,4 @@
-"""Responses that pass on the answer of a backend, to clients that may leave or stop reading."""
+"""Responses that pass on a backend's answer. They end early if the client disconnects or stops reading."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,7 +34,7 @@ class EventRelay(Response):
         """Create the response.
 
         Args:
-            relay: function that sends the events.
+            relay: function that sends the events of the backend to the client.
             connection: task that ends when the client disconnects.
             opened: resources of the request. They are released when the response has ended.
         """
@@ -70,13 +70,13 @@ class HeldResponse(Response):
 
 
 async def while_open(connection: asyncio.Task[None], work: Coroutine[None, None, _Result]) -> _Result | None:
-    """Return the result of `work`. If the client disconnects first, cancel `work` and return None.
+    """Wait for `work` and return its result. If the client disconnects first, cancel `work` and return None.
 
     Args:
         connection: task that ends when the client disconnects, and is cancelled when the process stops.
 
     Raises:
-        ApiError: the process closes the connection before `work` has ended (503).
+        ApiError: the process stops before `work` has ended (503).
     """
     task = asyncio.create_task(work)
     try:

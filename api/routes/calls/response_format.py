@@ -42,11 +42,10 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 
 
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
-    """Return the fields of a request that its response object repeats until the backend has answered.
+    """Return the fields of a request that its response object shows until the backend has answered.
 
-    The result is a JSON object. It is stored until a day after the call has ended, so it has at most
-    MAX_ECHOED_BYTES. If there are more bytes, only the smallest fields are returned, and the response object
-    shows defaults for the others.
+    The result is a JSON object of at most `MAX_ECHOED_BYTES`. If the fields are larger, the largest of them
+    are left out, and the response object shows defaults for them.
     """
     kept, size = dict[str, msgspec.Raw](), 0
     for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):
@@ -86,7 +85,7 @@ def response_body(call: Call, profile: Profile) -> bytes:
 
 
 def _answered_fields(call: Call) -> dict[str, msgspec.Raw] | None:
-    """Return the fields of a backend's successful response; None if there is no such response."""
+    """Return the fields of the backend's successful answer to a call; None if there is no such answer."""
     response = success_of(call)
     if response is None:
         return None

@@ -143,11 +143,11 @@ def _may_wait(fields: Fields) -> bool:
 
 
 def _is_background(fields: Fields) -> bool:
-    """Return True if the client will retrieve the response later; False if it waits on the open connection.
+    """Return True if the client retrieves the response later; False if it waits on the open connection.
 
     Raises:
-        ApiError: the client wants the answer at once or as a stream, or wants a background response that is
-            not stored (400).
+        ApiError: the request asks for a kind of answer that is not offered (400): an answer at once, a
+            stream, or a background response that is not stored.
     """
     background = flag(fields, "background")
     if not _may_wait(fields):

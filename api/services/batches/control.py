@@ -64,7 +64,10 @@ class BatchControl:
         return self.shown(row, reported, polled)
 
     async def page(self, rows: Sequence[BatchRow]) -> list[BatchObject]:
-        """Return the batch objects for the rows of one page of a list, as `shown` does for each row."""
+        """Return the batch objects for the rows of one page of a list.
+
+        For live batches, the objects include why they wait, and a forecast of their end.
+        """
         live = [row for row in rows if not row.status.is_terminal]
         if not live:
             return [batch_object(row) for row in rows]
@@ -135,15 +138,20 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> tuple[BatchRow, int]:
-        """Claim one of the pauses and resumes that a batch may have. Return the batch's row and the number of
-        the claim. Call this before the signal to the batch's workflow is sent.
+        """Check that a batch may be paused or resumed once more. Return the batch's row and the number of
+        this change.
 
-        The number of these signals is limited, because each of them makes the workflow's history longer. A
-        signal that changes nothing counts, too. Of several changes at the same time, the one with the
-        greatest number stays, in the workflow and in what clients see.
+        Call this before you send the signal to the batch's workflow. Each signal makes the workflow's history
+        longer, so a batch may have only a limited number of them. A signal that changes nothing counts, too.
+
+        Signals may arrive in another order than they were sent. So the workflow and the database ignore a
+        change with a smaller number than the latest change.
+
+        Args:
+            verb: name of the operation in error messages: "pause" or "resume".
 
         Raises:
-            ApiError: the batch has ended or is being cancelled (409), or no more changes are allowed now
+            ApiError: the batch has ended or is being cancelled (409), or it was paused and resumed too often
                 (429).
         """
         row = await self.row(tenant, batch_id)
@@ -164,13 +172,19 @@ class BatchControl:
     async def _signal_live(
         self, signal: Callable[[str, int], Awaitable[None]], row: BatchRow, change: int, verb: str
     ) -> None:
-        """Send a signal to the workflow of a batch that was live when its row was read.
+        """Send a pause or resume to the workflow of a batch. The batch was live when its row was read.
 
-        If the workflow did not get the signal, release the claim with the number `change`. If Temporal does
-        not answer in time, the claim stays, because the workflow may have got the signal.
+        If the workflow did not get the signal, the change does not count towards the limit of the batch's
+        changes. If Temporal does not answer in time, the change counts, because the workflow may have got the
+        signal.
+
+        Args:
+            signal: function that sends the signal. It gets the batch id and the number `change`.
+            change: number of this pause or resume, from `_claim_pause_or_resume`.
+            verb: name of the operation in error messages: "pause" or "resume".
 
         Raises:
-            ApiError: the batch has ended since (409).
+            ApiError: the batch has ended since its row was read (409).
         """
         tenant, batch_id = row.order.tenant, row.order.batch_id
         try:
@@ -188,8 +202,8 @@ class BatchControl:
 
         Raises:
             ApiError: the batch is not in progress, is being cancelled or has reached its maximum cost (409).
-                Or the batch has already cost more than `max_cost`, or a model with unsent lines has no prices
-                (400).
+                Or `max_cost` is below what the batch has already cost, or a model with unsent lines has no
+                prices (400).
         """
         row = await self.row(tenant, batch_id)
         if max_cost is not None:
@@ -226,11 +240,10 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if a live batch is writing its result files now, or if it will write them in its next
-        step.
+        """Return True if a live batch is writing its result files, or if this is its next step.
 
-        The row of the batch gets the status `finalizing` only when a worker begins to write. During an
-        outage, this may be late. So if the batch is in progress, the state of its workflow is read, too.
+        The batch's row gets the status `finalizing` only when a worker begins to write. During an outage,
+        this may be late. So for a batch in progress, the state of its workflow is read, too.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING

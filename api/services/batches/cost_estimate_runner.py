@@ -69,8 +69,7 @@ class EstimateRunner:
         content: AsyncGenerator[bytes],
         enter_large: Callable[[], Awaitable[object]],
     ) -> EstimateObject:
-        """Estimate a batch from the content of its input. All memory of the estimate is free when this
-        returns.
+        """Return the estimate of a batch, from the content of its input.
 
         Args:
             content: pieces of the input.
@@ -110,11 +109,11 @@ class EstimateRunner:
     async def _forecast(
         self, tenant: str, lines: Mapping[str, int], *, weight: float
     ) -> EstimatedTime | None:
-        """Return how long a batch would take; None if this cannot be forecast.
+        """Return how long a batch with these lines would take; None if this cannot be forecast.
 
         Args:
-            lines: number of the batch's lines for each model.
-            weight: share of the workers that the tenant gets, relative to other tenants.
+            lines: number of the batch's lines, by model.
+            weight: the tenant's share of the workers, relative to other tenants.
         """
         table, now = self._deps.database.forecasts, self._deps.clock()
         speeds = await table.speeds(lines.keys(), now)

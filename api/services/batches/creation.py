@@ -76,8 +76,8 @@ def check_output_location(settings: Settings, url: str, tenant: str, place: str 
 class CreatedBatch(NamedTuple):
     """A new batch, and the webhook endpoint that was created with it.
 
-    `webhook` is None if the client requested no endpoint. It is also None if the client deleted the endpoint,
-    and then repeated the request that had created the batch.
+    `webhook` is None if the client requested no endpoint. A repeated request returns the endpoint of the
+    first request; it is None if the client has deleted the endpoint meanwhile.
     """
 
     row: BatchRow
@@ -107,10 +107,9 @@ class BatchCreator:
     ) -> CreatedBatch:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
-        If the first call was interrupted before the batch started, a repeated call starts the batch, if the
-        quota still allows it. Its completion window then counts from the repeated call. The batch is always
-        returned with the status `validating`. A repeated call also returns the webhook endpoint that the
-        first call has created.
+        A repeated call returns the batch as it was created: with the status `validating`, and with its
+        webhook endpoint. If the first call was interrupted before the batch was started, the repeated call
+        starts the batch. Its completion window then counts from the repeated call.
 
         Args:
             key: the idempotency key.
@@ -175,9 +174,11 @@ class BatchCreator:
     async def start(self, order: BatchOrder) -> BatchRow:
         """Start the workflow of a new batch, insert the batch's row, and return the row.
 
-        Call this only after the quota check has admitted the batch. If the database does not respond, the
-        row is inserted later: by the workflow, or when the batch is read. If another call has started the
-        workflow with another order, the row has that order.
+        Call this only after the quota check has admitted the batch.
+
+        If another call has already started the workflow with another order, return the row with that order.
+        If the database does not respond, return a row that is not inserted yet. It is inserted later by the
+        workflow, or when a client reads the batch.
 
         Raises:
             TemporalUnavailable: the workflow was not started, or its order cannot be read. The batch no
@@ -199,22 +200,24 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of the batch. If it has no row yet, start the batch with `start`.
+        """Return the row of a batch whose order is stored. If the batch has no row yet, start it first.
 
-        The completion window of a batch that is started counts from now.
+        The completion window of a batch that is started now counts from now.
 
         Raises:
-            ApiError: the batch has no row, and the tenant has too many live batches (429).
-            ResultsGone: the batch has no row and is a resumption, and the results of the ended batch are no
+            ApiError: the batch cannot be started, because the tenant has too many live batches (429).
+            ResultsGone: the batch cannot be started, because it resumes an ended batch whose results are no
                 longer kept.
         """
         row = await self._batches.get(order.tenant, order.batch_id)
         return await self.start(await self._order_to_restart(order)) if row is None else row
 
     async def _order_to_restart(self, order: BatchOrder) -> BatchOrder:
-        """Return the order with which to start a batch that an earlier call has stored but not started.
+        """Return the order with which to start a batch. The order is stored already, but no row of the batch
+        exists.
 
-        The batch is counted towards the tenant's quota again, because an earlier admission may have ended.
+        If the batch's workflow runs, return the order with which it was started. Otherwise, count the batch
+        towards the tenant's quota again, because the earlier admission may have ended.
 
         Raises:
             ApiError, ResultsGone: as in `start_unless_there`.
@@ -261,7 +264,7 @@ class BatchCreator:
         return await self.build_order(template, tenant, creation.start_at)
 
     async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
-        """Create the webhook endpoint of the batch, and return it; None if the client requested none.
+        """Create the webhook endpoint of the batch, and return it; None if the client requested no endpoint.
 
         Call this before the batch starts, so that the endpoint gets all events.
         """
@@ -271,7 +274,12 @@ class BatchCreator:
 
 
 def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:
-    """Return the row that a new batch has, from its order and the times with which it has really started."""
+    """Return the row that the batch had when it was created, for the response to a repeated request.
+
+    Args:
+        order: the order that was stored with the idempotency key.
+        row: the batch's present row. Its times are used, because the batch may have been started later.
+    """
     started = row.order
     times = {
         "created_at": started.created_at,

@@ -54,10 +54,10 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create one batch that retries all dead letters of a batch that were not retried yet.
+        """Create one batch that retries those dead letters of a batch that were not retried yet.
 
-        Return a list with the new batch; empty if there is nothing to retry. If an earlier call was
-        interrupted before it started its batch, this call starts that batch and returns it, too.
+        Return a list with the new batch; empty if there is nothing to retry. An earlier call may have been
+        interrupted before it started its batch. The list then also contains that batch, which is started now.
 
         Args:
             fields: body of the request, which can set the completion window.
@@ -78,10 +78,10 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign the dead letters `ids` of a batch to a new batch. Return the order with which the caller
-        must start it.
+        """Assign the dead letters `ids` of a batch to a new batch. Return the new batch's order, which the
+        caller must start.
 
-        If one of the dead letters was deleted or already belongs to another retry, assign none and return
+        If one of the dead letters was deleted or belongs to another retry, assign none of them and return
         None.
 
         Raises:

@@ -24,8 +24,9 @@ _END_CHECK_SECONDS = 0.1
 class BatchDeletion:
     """Deletes batches with all their data.
 
-    The rows of the files are deleted first, then all objects in storage, and the row of the batch last. If a
-    deletion is interrupted, the batch remains without files. A repeated call completes the deletion.
+    First the rows of the files are deleted, then all objects in storage, and last the row of the batch. After
+    an interrupted deletion, the batch still exists, but without files. A repeated call completes the
+    deletion.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -103,10 +104,10 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no files of an ended batch will still be copied to its output location.
+        """Check that no file of an ended batch is still to be copied to the batch's output location.
 
-        If the workflow that copies was terminated, the database shows pending files forever. So this also
-        checks in Temporal that the workflow has ended.
+        If the workflow that copies was terminated, the database shows such files forever. So files count only
+        if this workflow still runs in Temporal.
 
         Raises:
             ApiError: files will still be copied (409).

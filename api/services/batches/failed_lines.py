@@ -100,9 +100,8 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
 
 class _LineSelector:
-    """Selects the failed lines of an input file. The caller passes each piece of the file to `feed`.
-
-    After the last piece, the caller must call `finish`.
+    """Selects the failed lines of an input file. Pass each piece of the file to `feed`, and then call
+    `finish`.
 
     Args:
         failed: digests that identify the failed lines, joined in the order of the input. Each is computed
@@ -117,9 +116,9 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """Return the last line of the input if it is selected and has no newline; otherwise no bytes.
+        """Return the last line of the input if it has no newline and is selected. Otherwise return no bytes.
 
-        Call this after the last piece.
+        Call this after the last piece of the input.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -141,8 +140,7 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Computes the digest of each line id in an error file. The caller passes each piece of the file to
-    `feed`.
+    """Computes the digest of each line id in an error file. Pass each piece of the file to `feed`.
 
     The id is at the beginning of a line, so only the beginning of the current line is kept in memory.
     """

@@ -68,7 +68,7 @@ def encode_event(batch: BatchObject) -> Event:
 
 
 class Topic:
-    """A batch that clients follow: its latest event, and the listeners (streams) that receive its events."""
+    """A batch that clients follow: its latest event, and its listeners (the clients' event streams)."""
 
     def __init__(self, key: BatchKey, event: Event) -> None:
         self.key, self.event = key, event
@@ -76,11 +76,11 @@ class Topic:
         self.source: object = None  # values from which the latest poll made an event; None before the first
 
     def publish(self, event: Event, source: object) -> None:
-        """Send an event to all listeners, unless the event is the latest one that they have.
+        """Send an event to all listeners. If it is the same as the latest event, send nothing.
 
         Args:
-            source: values from which the event was made. If they are the same at the next poll, no event is
-                made.
+            source: values from which the event was made. It is stored, so that the next poll can skip a batch
+                whose values are the same.
         """
         self.source = source
         if event.id != self.event.id:
@@ -95,8 +95,8 @@ class Topic:
 
 
 class Listener:
-    """One event stream of one client. If the client reads slowly, it skips events and gets the latest one
-    next.
+    """Event stream of one client. A client that reads slowly does not get every event, but always the latest
+    one.
     """
 
     def __init__(self, topic: Topic, known: str | None) -> None:
@@ -198,14 +198,14 @@ class BatchEvents:
                 self._drop(topic)
 
     async def run(self) -> None:
-        """Call `poll` repeatedly, with pauses. This never returns.
+        """Poll all batches that have listeners again and again. This never returns.
 
-        If a poll raises an unexpected error, all streams end and the error is raised. Without polls, the
-        streams would stay open without new events. Clients connect again and get the present state.
+        A pause between two polls usually lasts `POLL_SECONDS`. After a slow poll it is longer, up to
+        `MAX_PAUSE_SECONDS`, so that polls take at most about 5 % of the time. While the database is
+        unavailable, polls continue, and the outage is logged once.
 
-        A pause usually lasts `POLL_SECONDS`, also after a failed poll. After a slow poll, the pause is
-        longer, up to `MAX_PAUSE_SECONDS`, so that polls take at most about 5 % of the time. An outage of the
-        database is logged only once.
+        After any other error, all streams end and the error is raised. Otherwise the streams would stay open
+        without new events. Clients connect again and get the present state.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         outages = OutageLog(logger, "watched batches cannot be read")
@@ -263,7 +263,7 @@ class BatchEvents:
                     topic.publish(event, source)
 
     def _drop(self, topic: Topic) -> None:
-        """Stop polling a topic. A new listener of its batch gets a new topic."""
+        """Stop polling a topic. If a client follows the batch again, it gets a new topic."""
         if self._topics.get(topic.key) is topic:
             del self._topics[topic.key]
         if not self._topics:

@@ -45,7 +45,11 @@ _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwrigh
 
 
 class _NewBatch(NamedTuple):
-    """Order of a new batch, and the row of its new input, which is not inserted yet; None if it has none."""
+    """Order of a new batch, and its new input file.
+
+    `file` is the row of the input file, which the caller must insert. It is None if the new batch uses the
+    input of the ended batch.
+    """
 
     order: BatchOrder
     file: FileRow | None = None
@@ -144,7 +148,7 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, partial(self._resumption, row))
 
     async def _resumption(self, row: BatchRow, template: BatchTemplate) -> _NewBatch:
-        """Build the order of a batch that sends the lines without a result of an ended batch.
+        """Build the order of a batch that resumes an ended batch: it sends the lines that have no result.
 
         Raises:
             ApiError: the batch cannot be resumed, or its results or files are no longer kept (409).
@@ -197,9 +201,17 @@ class BatchReruns:
         parameters: BatchTemplate,
         build: Callable[[BatchTemplate], Awaitable[_NewBatch]],
     ) -> BatchOrder:
-        """Build a new batch for these lines, and claim the lines for it. Return its order.
+        """Build a new batch that reruns lines of an ended batch, and claim these lines for it. Return its
+        order.
 
-        If another new batch already has the claim, return the order of that batch.
+        A claim is a stored record that prevents a second rerun of the same lines. If another new batch
+        already has the claim, return the order of that batch.
+
+        Args:
+            row: row of the ended batch.
+            origin: id of the ended batch, and which of its lines are sent again.
+            parameters: parameters of the new batch.
+            build: function that builds the new batch from `parameters`.
         """
         table, tenant = self._deps.database.reruns, row.order.tenant
         try:
@@ -313,7 +325,11 @@ class RerunBuilder:
 
     @asynccontextmanager
     async def reading(self, row: BatchRow, *files: FileRow) -> AsyncGenerator[None]:
-        """Context manager for code that reads files of the batch in order to retry lines.
+        """Context manager that raises an ApiError if files of an ended batch cannot be read for a retry.
+
+        Args:
+            row: row of the ended batch.
+            files: the files that the `with` block reads.
 
         Raises:
             ApiError: a file was deleted in the meantime (409), or a file is lost or damaged (500).
@@ -333,20 +349,21 @@ class RerunBuilder:
         file: FileRow | None,
         claim: Callable[[Sequence[Admission]], Awaitable[_Claimed]],
     ) -> _Claimed:
-        """Count the new batch towards the tenant's quotas, and claim its lines. Return the result of `claim`.
+        """Store a new batch that reruns lines of an ended batch. Return the result of `claim`.
 
-        A claim is a stored record that the lines belong to the new batch. It prevents a second batch from
-        sending them.
+        In one transaction, `claim` counts the new batch and its file towards the tenant's quotas, inserts the
+        row of the file, and claims the lines. A claim is a stored record that prevents a second rerun of the
+        same lines.
 
-        If another batch has already claimed the lines, the new batch is not needed. It then does not count
-        towards the quotas, and the object of its input file is deleted.
+        If another batch already has the claim, `claim` stores nothing, and the object of the new file is
+        deleted.
 
         Args:
             new_order: order of the new batch.
             file: the new input file, whose row is not inserted yet; None if there is no new file.
-            claim: function that stores the claim, the row of the file and the given admissions of the new
-                batch and its file, and returns `new_order`. If the lines cannot be claimed, the function
-                stores nothing. It then returns the order of the batch that has the claim, or None.
+            claim: function that gets the admissions (what to count towards the quotas). It returns
+                `new_order`, or the order of the batch that already has the claim, or None if the lines cannot
+                be claimed.
 
         Raises:
             ApiError: the tenant has too many live batches, or no storage left for the file.

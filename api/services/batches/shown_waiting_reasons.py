@@ -29,7 +29,8 @@ PAUSED = "paused"
 class PolledQueues(NamedTuple):
     """Names of the task queues that workers poll, and the rate limits in effect.
 
-    The rate limits are needed because the task queue of a model's slices depends on the model's rate limit.
+    The name of the task queue for a model's slices depends on the model's rate limit. So both are needed to
+    find queues that no worker polls.
     """
 
     queues: Collection[str]
@@ -61,10 +62,11 @@ class BatchWaitingReasons:
     ) -> list[WaitingObject]:
         """Return the reasons why a batch or its models wait; empty if nothing waits or the batch has ended.
 
+        A task queue that the batch needs but that no worker polls is a reason, too.
+
         Args:
             reported: waiting reasons of the batch that are stored in the database.
-            polled: the task queues that workers poll, as returned by `polled_queues`. If no worker polls a
-                queue that the batch needs, this is a waiting reason, too.
+            polled: the task queues that workers poll, as returned by `polled_queues`.
         """
         if row.status not in LIVE_STATES:
             return []
@@ -82,8 +84,10 @@ class BatchWaitingReasons:
         return [*shown, *unserved]
 
     async def report_paused(self, row: BatchRow, change: int) -> None:
-        """Show that the batch is paused, unless a pause or resume with a greater number than `change` is
-        shown already.
+        """Store that the batch is paused, so that clients see it.
+
+        The pauses and resumes of a batch are numbered. If one with a greater number than `change` is already
+        stored, do nothing.
         """
         order, now = row.order, self._deps.clock()
         paused = WaitingRow(
@@ -97,8 +101,10 @@ class BatchWaitingReasons:
         await self._table.report_pause(paused, change)
 
     async def clear_paused(self, row: BatchRow, change: int) -> None:
-        """Show that the batch is not paused, unless a pause or resume with a greater number than `change` is
-        shown already.
+        """Store that the batch is not paused, so that clients see it.
+
+        The pauses and resumes of a batch are numbered. If one with a greater number than `change` is already
+        stored, do nothing.
         """
         await self._table.clear_pause(row.order.tenant, row.order.batch_id, change)
 

@@ -36,9 +36,9 @@ class BatchSlices:
         self._progress = deps.database.progress
 
     async def of(self, row: BatchRow) -> BatchSlicesObject:
-        """Return the slices of a batch that are scheduled now, and all other steps that have not ended.
+        """Return the slices of a batch that run or wait for a worker now, sorted by model and number.
 
-        The slices are sorted by model, then by number.
+        The result also has the other steps of the batch's workflow that have not ended, such as ingestion.
 
         Raises:
             TemporalUnavailable, DatabaseUnavailable: the slices cannot be read.

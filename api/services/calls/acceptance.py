@@ -36,9 +36,7 @@ _REMEMBERED_STARTS = 1_000
 
 
 class CallWindow(NamedTuple):
-    """The time within which a call must be answered, as text and as a duration. After this time the call
-    fails.
-    """
+    """The time within which a call must be answered, as text and as a duration. A later call fails."""
 
     text: str
     length: timedelta
@@ -84,9 +82,9 @@ class SentKey(NamedTuple):
 
 @dataclass
 class _Room:
-    """Limits of a tenant, and how much of each limit is used.
+    """A tenant's limits for calls, and how much of each limit is used.
 
-    The usage is read from the database. Calls that this process has accepted since then are added to it.
+    The usage was read from the database. `take` adds the calls that this process has accepted since then.
     """
 
     quotas: TenantQuotas
@@ -186,8 +184,8 @@ class Calls:
         return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
 
     async def _accepted(self, tenant: str, id: str) -> Call | None:
-        """Return a stored call if it is accepted: it has ended, or its batch was started. If not, return
-        None.
+        """Return a stored call if it has ended or if its batch was started. Otherwise return None: the call
+        is not accepted yet.
         """
         call = await self._calls.get(tenant, id)
         if call is None or call.status.has_ended:
@@ -199,9 +197,9 @@ class Calls:
         """Store a call as a line of the rolling batch that is open now, start this batch, and return the
         call.
 
-        All steps may be repeated. If an earlier request for this call was interrupted, the call may already
-        be a line of an older batch that was never started. In this case, the open batch is started first, and
-        then the call is moved to it. So each accepted call belongs to a started batch.
+        All steps may be repeated. An earlier request for this call may have been interrupted, so that the
+        call is a line of an older batch that was never started. The call is then moved to the open batch,
+        after that batch was started. So each accepted call belongs to a started batch.
 
         Raises:
             ApiError: the tenant has too many rolling batches (429).
@@ -271,12 +269,17 @@ class Calls:
         return order.model_copy(update={"input_file_id": input_file_id, "policy": policy})
 
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
-        """Start the batch of a call, unless this process has already started it.
+        """Start the batch of a call. Do nothing if this process has already started it.
 
-        If Temporal is unavailable, the call is usually not accepted: it is deleted, and an error is raised.
-        There are two exceptions. If another request has stored the same call again meanwhile, the call is not
-        deleted, but the error is raised. If a batch has already collected the call, the call stays accepted,
-        and no error is raised.
+        If Temporal is unavailable, delete the call again and raise the error. There are two exceptions:
+
+        - If a running batch has already collected the call, the call is accepted, and no error is raised.
+        - If another request has stored the same call again, the call is not deleted, because it now belongs
+          to that request. The error is raised.
+
+        Args:
+            created_at: time at which this request has stored the call. It shows whether another request has
+                stored the call again.
 
         Raises:
             TemporalUnavailable: the batch was not started, and no batch has collected the call.

@@ -46,12 +46,13 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """How much one request to a backend counts towards the limits per minute.
+    """What one request to a backend counts towards the limits per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.
-        tokens: tokens that the request has used; None to keep the estimate that was charged when it was sent.
-        is_estimated: True if the backend has not reported the tokens.
+        tokens: tokens to count for the request; None to count the tokens that were estimated before it was
+            sent.
+        is_estimated: True if `tokens` is an estimate, because the backend has not reported the tokens.
     """
 
     is_sent: bool = False
@@ -72,10 +73,11 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: starts background tasks. A report to the circuit breaker runs in such a task if it needs a
-            probe (a small test request) first, so that the client does not wait for the probe.
+        reports: starts background tasks. If a report to the circuit breaker needs a probe (a small test
+            request) first, it runs in such a task, so that the client does not wait.
         reporting: the background task with the report of this call; None if there is none.
-        is_at_fault: True if the backend refuses this call, but accepts the operator's API key.
+        is_at_fault: True if the call itself is the reason why the backend has refused it with 401 or 403,
+            because the backend accepts the operator's API key for other calls.
         is_reported: True after the first report.
     """
 
@@ -97,23 +99,22 @@ class SentCall:
         return client.key_changes != self._key_changes
 
     def estimate(self, output_tokens: int) -> Tokens:
-        """Return an estimate of the call's tokens, which is used if the backend reports no tokens.
+        """Return an estimate of the call's tokens, for a backend that has not reported them.
+
+        The tokens of the prompt are estimated from the size of the body.
 
         Args:
-            output_tokens: tokens of the answer. The tokens of the prompt are estimated from the size of the
-                body.
+            output_tokens: tokens of the answer.
         """
         return Tokens(len(self.body) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
 
     def failure(self, error: Exception) -> Outcome:
-        """Return the outcome of a call whose request or answer has failed. The outcome's message is meant for
-        the client.
-        """
+        """Return the outcome of a call that has failed with `error`. Its message is meant for the client."""
         return self.dispatch.upstream.backend.client.failure(error)
 
     def end(self) -> None:
-        """End the request. If a report of this call to the circuit breaker is still running, the request ends
-        only after this report.
+        """End the request to the backend. If a background report of this call is still running, end the
+        request after it.
         """
         if self.reporting is None or self.reporting.done():
             self.dispatch.end()
@@ -122,7 +123,7 @@ class SentCall:
             self.reporting.add_done_callback(lambda _: dispatch.end())
 
     def report(self, outcome: Outcome) -> None:
-        """Report the end of the request to the backend's circuit breaker. Only the first report counts.
+        """Report the outcome of the call to the backend's circuit breaker. Only the first report counts.
 
         In two cases, a probe (a small test request) must show first whether the backend is at fault:
 
@@ -130,8 +131,8 @@ class SentCall:
         - The backend has refused this call with 401 or 403. Some backends also refuse prompts with these
           statuses.
 
-        The client must not wait for a probe. So a report that needs a probe runs in the background, as the
-        task `reporting`. If too many such tasks are running, the request ends without a report.
+        The client must not wait for a probe. So such a report runs in a background task. If too many of these
+        tasks are running, the call is not reported.
         """
         dispatch, budget = self.dispatch, outcome.verdict.budget
         if dispatch.attempt.is_recorded or self.is_reported:
@@ -179,11 +180,13 @@ def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_ali
 
 
 async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
-    """Send a probe (a small test request) to a backend. Return the result of the probe.
+    """Send probes (small test requests) to a backend until they show whether it works. Return the result.
 
-    If the backend has answered requests before, send one probe, to an endpoint at which it has answered. If
-    not, the tenant may have chosen an `endpoint` that the model does not have. Then probe several endpoints,
-    one after the other. A successful answer at any of them shows that the model works.
+    If the backend has answered requests before, one probe is enough. It is sent to an endpoint at which the
+    backend has answered.
+
+    Otherwise, the model may lack `endpoint`, which the tenant has chosen. So other endpoints are probed, too,
+    one after the other. If any of them answers successfully, the model works.
     """
     answered = upstream.probes.answered
     if answered:
@@ -208,10 +211,10 @@ def _small(outcome: Outcome) -> Outcome:
 
 @dataclass(eq=False)
 class BackendAnswer:
-    """Answer of a backend to an interactive call. Its body is still arriving.
+    """A backend's answer to an interactive call. Its body is still arriving.
 
-    The caller must call `end` when the body is complete or has broken off. Otherwise the call counts as one
-    whose client has disconnected, with only the estimated tokens of the prompt.
+    When the body is complete or has broken off, the caller must call `end`. Without this, the call counts as
+    one whose client has disconnected, and only the estimated tokens of the prompt are counted.
 
     Attributes:
         result: how the call ended, for metrics.
@@ -262,10 +265,11 @@ class BackendAnswer:
         self._report_success()
 
     def begin(self) -> None:
-        """Report success to the circuit breaker if this call is a trial of a backend that has failed before.
+        """Report success to the circuit breaker already at the first event of a stream, if this call is a
+        trial.
 
-        Call this at the first event of a stream. The first event already shows that the backend works again,
-        while the end of the stream may take minutes.
+        A trial is a request that shows whether a backend that has failed works again. The first event shows
+        this, while the end of the stream may take minutes.
         """
         if self.sent.dispatch.attempt.is_trial:
             self._report_success()

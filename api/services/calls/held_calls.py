@@ -26,8 +26,9 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 class HeldConnections:
     """Limits the number of client connections that stay open while clients wait for answers.
 
-    There is one limit for each tenant, and one for all tenants of this process together. Calls that wait and
-    interactive calls are counted separately, with an object of this class for each.
+    There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which
+    wait in the queue) and interactive calls have separate objects of this class, so they do not count
+    together.
     """
 
     def __init__(self) -> None:
@@ -69,9 +70,8 @@ class HeldCalls:
         self._poller: asyncio.Task[None] | None = None
 
     async def wait(self, key: CallKey, receive: Receive) -> bool:
-        """Wait until a call has ended. Return True then; return False if the client disconnects first.
-
-        If the call does not exist, also return True.
+        """Wait until a call has ended or no longer exists, and return True. If the client disconnects first,
+        return False.
 
         Args:
             receive: ASGI function that returns the next message of the client, after its whole body.
@@ -102,7 +102,7 @@ class HeldCalls:
             return False
 
     async def _poll(self) -> None:
-        """Query the state of all calls that clients wait for. Repeat this until no client waits."""
+        """Query the state of all calls that clients wait for. Repeat this as long as a client waits."""
         clock = asyncio.get_running_loop().time
         outages = OutageLog(logger, "held calls cannot be watched")
         while self._ended:
@@ -128,7 +128,7 @@ class HeldCalls:
 
 
 def late_error() -> ApiError:
-    """Return the 429 error for a call that was not answered within its time. A header tells clients not to
+    """Return the 429 error for a call that was not answered within 15 minutes. A header tells clients not to
     retry.
     """
     late = no_room(

@@ -58,7 +58,8 @@ class InteractiveAdmission:
         """Create the admission checks of one process.
 
         Args:
-            process: name under which this process publishes what it uses of limits per minute.
+            process: name of this process in the database. Under this name, it publishes its use of the limits
+                per minute.
         """
         self._deps, self._routers, self._budgets, self._process = deps, routers, budgets, process
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
@@ -74,8 +75,8 @@ class InteractiveAdmission:
 
         Raises:
             ApiError: the tenant may not use the model, or no backend serves it (404). All backends of the
-                model run jobs, which take longer than a connection (400). A budget is used up (429). An
-                operator holds the tenant or the model (503).
+                model run jobs, whose answers come too late for an open connection (400). A budget is used up
+                (429). An operator holds the tenant or the model (503).
             DatabaseUnavailable: the permissions cannot be read.
         """
         await self._deps.models.served()  # reads the models if this is the first call of the process
@@ -102,9 +103,9 @@ class InteractiveAdmission:
     def charged(self, tenant: str, router: ModelRouter, request_bytes: int) -> Generator[CallCharge]:
         """Context manager that counts one request towards the limits per minute of its tenant and model.
 
-        The limits are checked in the same step, so that concurrent calls cannot exceed them. The request
-        first counts with estimated tokens. At the end of the `with` block, the tokens in the yielded charge
-        replace the estimate. If no backend has got the request, it no longer counts.
+        The limits are checked in the same step, so that concurrent calls cannot exceed them. At first, the
+        request counts with estimated tokens. At the end of the `with` block, the tokens in the yielded charge
+        replace the estimate. A request that no backend has got is then no longer counted.
 
         Args:
             request_bytes: size of the request's body, for the estimate.
@@ -138,10 +139,11 @@ class InteractiveAdmission:
                 self.rates.count(tenant, model, 0, used, of_model)
 
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
-        """Return True if holds and limits per minute allow one more request of the tenant to the model now.
+        """Return True if a call that a backend has refused may be sent to another backend now.
 
-        A hold is an operator's order to send no calls of a tenant or a model. Return False if the holds
-        cannot be read: the answer that the call already has is better than an error of the database.
+        Return False if a limit per minute is used up, or if an operator holds the tenant or the model. Also
+        return False if the database is unavailable, so that holds cannot be read. The client then gets the
+        backend's refusal, which says more than an error of the database.
         """
         try:
             await self._permissions.get(_ALL)
@@ -151,8 +153,6 @@ class InteractiveAdmission:
 
     def _check_rates(self, tenant: str, router: ModelRouter) -> None:
         """Check that holds and limits per minute allow one more request of the tenant to the model now.
-
-        A hold is an operator's order to send no calls of a tenant or a model.
 
         Raises:
             ApiError: a limit is used up (429), or an operator holds the tenant or the model (503).
@@ -167,9 +167,8 @@ class InteractiveAdmission:
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 
     def _limit_reached(self, tenant: str, router: ModelRouter) -> Limit | None:
-        """Return what forbids a request of the tenant to the model now; None if it is allowed.
-
-        A request can be forbidden by a limit per minute, or by a hold (an operator's order to send nothing).
+        """Return the limit per minute or the hold that forbids a request of the tenant to the model now; None
+        if the request is allowed.
         """
         model, now = router.model, time.monotonic()
         limits = router.limits
@@ -200,7 +199,8 @@ class InteractiveAdmission:
         return own
 
     def _part(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
-        """Return this process's share of the limits per minute of one tenant or model.
+        """Return how much of a limit per minute this process may use. The limit is of one tenant or one
+        model.
 
         Args:
             of_tenant: True if `name` is a tenant, False if it is a model.

@@ -77,7 +77,8 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load or rates of this process
 
     async def close(self) -> None:
-        """Cancel the running reports of failed calls, and call `publish` for the last time.
+        """Cancel the background tasks that report failed calls, and publish the load and usage for the last
+        time.
 
         Call this when the last interactive call has ended.
 
@@ -99,12 +100,13 @@ class InteractiveCalls:
                 outages.failed(error)
 
     async def publish(self) -> None:
-        """Write to the database how many calls are in flight, and what calls have used of limits and budgets.
+        """Write to the database how many calls are in flight, and how much of limits and budgets they have
+        used.
 
-        Other processes read these numbers.
+        Other processes read these numbers, because limits and budgets apply to all processes together.
 
-        Clients can invent any number of model names. So this method also frees the memory of models that no
-        backend lists and that no call uses now.
+        This method also frees memory: it drops the routers of models that no backend lists and that no call
+        uses. Clients can invent any number of such model names.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -122,14 +124,16 @@ class InteractiveCalls:
     async def answer(self, call: InteractiveCall) -> AsyncGenerator[BackendAnswer]:
         """Context manager that sends a call to a backend. It yields the answer as soon as the answer begins.
 
-        A backend has not processed the call if it cannot be reached, refuses the call or rejects the API key.
-        The call is then sent to the model's next backend. If the API key has changed since the call was sent,
+        If a backend is unreachable, refuses the call or rejects the API key, it has not processed the call.
+        The next backend of the model then gets the call. If the API key has changed since the call was sent,
         the same backend may get the call again. When a backend has begun to process a call, the call is never
-        sent again. If the `with` block ends early, the connection to the backend is closed.
+        sent again.
 
-        A backend whose circuit breaker is open gets no calls except trials, which test whether it works
-        again. If the circuit breakers of all backends of the model are open, the call is sent to a fallback
-        model. After a refusal with 401 or 403, no fallback model gets the call.
+        A backend whose circuit breaker is open gets only trials: calls that test whether it works again. If
+        the circuit breakers of all backends of the model are open, a fallback model gets the call. After a
+        refusal with 401 or 403, no fallback model gets the call.
+
+        If the `with` block ends early, the connection to the backend is closed.
 
         Raises:
             ApiError: as in `InteractiveAdmission.admit`. A limit per minute is used up (429). A hook of the
@@ -172,9 +176,8 @@ class InteractiveCalls:
         answer.
 
         Each request to a backend counts towards the limits per minute. Before each request, these limits and
-        the holds are checked. A hold is an operator's order to send no calls of a tenant or a model. If a
-        backend has refused the call and no other backend may get it now, the refusal is yielded as the
-        answer.
+        the holds of operators are checked. If no other backend may get a call that was refused, the refusal
+        is yielded as the answer.
 
         Raises:
             _NotSent: no backend may get the call, or the last backend did not answer.
@@ -221,7 +224,8 @@ class InteractiveCalls:
         return self._admission.charged(call.tenant, router, len(call.body))
 
     async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
-        """Call the operator's hooks (own functions), and return the call with the body that they return.
+        """Call the operator's hooks, which can change or refuse a call. Return the call with the body that
+        they return.
 
         Raises:
             _NotSent: a hook refuses the call or fails.
@@ -235,12 +239,12 @@ class InteractiveCalls:
     async def _send(
         self, call: InteractiveCall, dispatch: Dispatch, charge: CallCharge, sending: AsyncExitStack
     ) -> BackendAnswer | Outcome:
-        """Send the call to one backend. Return its answer, or an outcome with the reason why there is no
-        answer.
+        """Send the call to one backend. Return its answer. If there is no answer, return an outcome with the
+        reason.
 
         Args:
-            charge: gets the tokens that the call has used.
-            sending: resources of the request. The request ends when this stack is closed.
+            charge: the tokens that the call has used are stored in it.
+            sending: exit stack with the resources of the request. The request ends when this stack is closed.
         """
         upstream, backend = dispatch.upstream, dispatch.upstream.backend
         sent = SentCall(call, dispatch, call.body, self.reports)
@@ -324,20 +328,22 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 
 
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
-    """Return the backends that must not get a call which a backend has refused with this status.
+    """Return the backends of fallback models that must not get a call after a refusal with `status`.
 
-    After 401 and 403, these are the backends of all fallback models: the backend may have refused the prompt
-    itself, and a fallback must not get around that. After all other statuses, the result is empty.
+    After 401 or 403, these are all backends of fallback models: perhaps the prompt was refused, and a
+    fallback must not answer a refused prompt. After any other status, there are none.
     """
     return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 
 
 def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> Dispatch | None:
-    """Select the next backend for a call, and return the `Dispatch` (request) to it; None if no backend is
-    left.
+    """Select the next backend for a call, and return a `Dispatch` (the request to this backend).
 
-    Also return None if the circuit breakers of all backends are open and the tenant may not send a trial yet.
-    A trial is a request that shows whether a backend has recovered.
+    Return None if no backend is left. Also return None if the circuit breakers of all backends are open and
+    the tenant may not send a trial yet. A trial is a request that shows whether a backend has recovered.
+
+    Args:
+        tried: backends that must not be selected.
     """
     if router.wait_seconds(tenant, exclude=tried):
         return None
@@ -345,10 +351,10 @@ def _selected(router: ModelRouter, tenant: str, tried: Collection[Upstream]) -> 
 
 
 def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream]) -> Outcome:
-    """Return the outcome of a call for which the model has no available backend.
+    """Return the outcome of a call that was not sent, because no backend of the model is available.
 
     Args:
-        excluded: backends that get no interactive calls.
+        excluded: backends that never get interactive calls, because they run jobs.
     """
     wait = router.wait_seconds(tenant, exclude=excluded)
     if not router.all_own_circuits_open or wait == math.inf:
@@ -367,9 +373,9 @@ def _sum_of(tokens: Tokens) -> int:
 def client_settings(settings: Settings) -> Settings:
     """Return the settings for backend clients in a process that sends interactive calls.
 
-    They differ from `settings` in two points. The HTTP engine is `httpx`, because only this engine passes on
-    an answer while it arrives. The number of connections is the number of calls that the process may have
-    open. So calls to a backend that hangs do not delay calls to other backends.
+    The HTTP engine is `httpx`, because only this engine passes on an answer while it arrives. The number of
+    connections is the number of calls that the process may have open. So calls to a backend that hangs do not
+    delay calls to other backends. All other settings are those in `settings`.
     """
     return settings.model_copy(update={"http_engine": "httpx", "global_in_flight": MAX_HELD})
 
@@ -377,9 +383,9 @@ def client_settings(settings: Settings) -> Settings:
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
     """Return the body of a call as it is sent to one backend.
 
-    The body contains the name by which the backend knows the model. If the registry sets a `priority` for
-    batches at this backend, the body also contains the priority of interactive calls, in place of a priority
-    that the client has sent.
+    It contains the name by which the backend knows the model. If the registry sets a `priority` for batches
+    at this backend, it also contains the priority of interactive calls. This replaces a priority that the
+    client has sent.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 

@@ -1,5 +1,5 @@
-"""Averages over the last seconds: interactive calls in flight at each backend, and use of limits per
-minute.
+"""Averages of interactive calls over the last seconds: calls in flight at each backend, and use of the limits
+per minute.
 """
 
 import math
@@ -18,12 +18,13 @@ _NEGLIGIBLE_RATE = 0.05  # requests or tokens per minute; with fewer, a rate cou
 
 @dataclass(slots=True)
 class _Use:
-    """Requests in flight at one backend, and their average number.
+    """Requests in flight at one backend: their number now, and their average number.
 
     Attributes:
+        in_flight: number of requests in flight now.
+        passed: sum of `in_flight` over time since the last report, in seconds. For example, two requests in
+            flight for three seconds add 6.
         changed_at: time of the last update of `passed`.
-        passed: time that requests were in flight since the last report, in seconds, added up over all
-            requests.
         mean: average number of requests in flight over the last seconds. Each report updates it.
     """
 
@@ -80,11 +81,11 @@ class InteractiveLoad:
 
 @dataclass(slots=True)
 class _RateUse:
-    """Use of the limits per minute of one tenant or model.
+    """Requests and tokens of one tenant or model that count towards its limits per minute.
 
     Attributes:
-        requests, tokens: use since the last report.
-        requests_per_minute, tokens_per_minute: averages at the last report.
+        requests, tokens: number since the last report.
+        requests_per_minute, tokens_per_minute: averages over the last seconds, as of the last report.
     """
 
     requests: int = 0
@@ -93,10 +94,10 @@ class _RateUse:
     tokens_per_minute: float = 0.0
 
     def average(self, newest: float, seconds: float) -> None:
-        """Update the averages with the use since the last report.
+        """Update the averages with the requests and tokens since the last report.
 
         Args:
-            newest: weight of this use in the average, from 0 to 1.
+            newest: weight of these new numbers in the average, from 0 to 1.
             seconds: time since the last report.
         """
         per_minute = 60 / seconds

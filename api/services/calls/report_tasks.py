@@ -14,9 +14,10 @@ MAX_REPORTS = 1_000
 
 
 class ReportTasks:
-    """The running background tasks of this process that report failed calls to circuit breakers.
+    """The background tasks of this process that report failed calls to circuit breakers. One task reports one
+    call.
 
-    Each task is called a report. If a report raises an exception, the exception is logged.
+    If a task raises an exception, the exception is logged.
     """
 
     def __init__(self) -> None:
@@ -24,10 +25,7 @@ class ReportTasks:
 
     @property
     def is_full(self) -> bool:
-        """True if as many tasks as allowed are running, so that no other may start now.
-
-        Each task reports one failed call to the circuit breaker of its backend.
-        """
+        """True if the maximum number of tasks is running, so that no other task may start now."""
         return len(self._running) >= MAX_REPORTS
 
     def start(self, report: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -38,12 +36,14 @@ class ReportTasks:
         return task
 
     async def ended(self) -> None:
-        """Wait until all reports have ended."""
+        """Wait until all background tasks that report failed calls have ended."""
         while self._running:
             await asyncio.wait(self._running)
 
     async def stop(self) -> None:
-        """Cancel all reports, and wait until they have ended. Call this when the process stops."""
+        """Cancel all background tasks that report failed calls, and wait until they have ended. Call this
+        when the process stops.
+        """
         for task in self._running:
             task.cancel()
         await self.ended()

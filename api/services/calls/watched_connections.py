@@ -11,26 +11,27 @@ from batchwright.api.long_responses import StopSignal
 
 
 class WatchedConnections:
-    """Watches client connections. A call can end early if the client disconnects or if the process stops."""
+    """Watches client connections, so that a call can end early if its client disconnects or the process
+    stops.
+    """
 
     def __init__(self, stopping: StopSignal) -> None:
-        """Create an empty set of connections. When `stopping` is set, tasks that watch connections end."""
+        """Create the object without connections. When `stopping` is set, the waits on all connections end."""
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()
         stopping.on_set(self._end_all)
 
     @property
     def have_ended(self) -> bool:
-        """True if the process is stopping. No client may then wait for an answer, even if it is still
+        """True if the process is stopping. Clients must then no longer wait, even if they are still
         connected.
         """
         return self._stopping.is_set
 
     @asynccontextmanager
     async def watched(self, receive: Receive) -> AsyncGenerator[asyncio.Task[None]]:
-        """Context manager that yields a task. The task ends when the client disconnects.
-
-        If the process stops, the task is cancelled.
+        """Context manager that yields a task, which ends when the client disconnects. If the process stops,
+        the task is cancelled.
 
         Args:
             receive: ASGI function that returns the next message of the client, after its whole body.

@@ -1,4 +1,4 @@
-"""Streams large request bodies, and rejects bodies early, but so that clients can read the error."""
+"""Streams large request bodies. A body that is too large is rejected before it has arrived completely."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,9 +21,9 @@ async def stream_body(
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
     """Context manager that yields the body of an upload in pieces. The file may have at most `limit` bytes.
 
-    If the body is rejected, the client must be able to read the error. A client that waits for `100 Continue`
-    gets the error before it sends the body. For other clients, the rest of the body is first read and
-    dropped, because many clients read no response before they have sent everything.
+    If the `with` block rejects the body with an error, the client must be able to read the error. Many
+    clients read no response before they have sent everything, so the rest of the body is first read and
+    dropped. A client that waits for `100 Continue` has not sent the body, and gets the error at once.
 
     Args:
         what: name of the uploaded object, for error messages.

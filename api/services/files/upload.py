@@ -94,8 +94,8 @@ class FileUpload:
     async def check_quota(self, deps: ApiDependencies) -> None:
         """Read the tenant's storage quota, and check that the tenant may store more.
 
-        If the request has an idempotency key, the check is skipped here, because an earlier request may have
-        stored the file already. The quota is then checked when the file's row is inserted.
+        A request with an idempotency key is not checked here, because an earlier request with the key may
+        have stored the file already. It is checked when the file's row is inserted.
 
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
@@ -109,7 +109,7 @@ class FileUpload:
         """Check that the tenant's storage quota allows the bytes of this file that were stored so far.
 
         Args:
-            least: check at least this number of bytes, even if fewer were stored.
+            least: minimum number of bytes to check, for a file of which fewer bytes are stored so far.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -201,8 +201,8 @@ class FileUpload:
     def _expands(self) -> bool:
         """True if a compressed file is decompressed before it is stored.
 
-        This applies to inputs of batches in the profile `relaxed`. A file whose purpose is not known yet is
-        treated like an input.
+        This applies in the profile `relaxed`, to inputs of batches and to files whose purpose is not known
+        yet.
         """
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
 

@@ -216,11 +216,11 @@ async def store_part(
 
 
 async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> None:
-    """Insert the row of a part. Raises the same errors as `store_part`.
+    """Insert the row of a part. Raise the same errors as `store_part`.
 
-    The announced size of the upload has counted towards the storage quota since the upload was created. A
-    client may send more bytes than it announced, for example if it repeats a part, as long as the quota
-    allows it.
+    Only bytes beyond the announced size of the upload are checked against the storage quota here. The
+    announced size has counted since the upload was created. A client may send more, for example if it repeats
+    a part.
     """
     checks = QuotaChecks(deps, upload.tenant)
     limit = (await checks.limits()).stored_bytes

@@ -30,7 +30,9 @@ class SentLines:
         self._lines = zip(index.ids(), self._sent, strict=True)
 
     def add(self, lines: Iterable[int]) -> None:
-        """Remember lines, which are given by their numbers. Do not call this after `has`."""
+        """Remember the lines with these numbers. All calls of this method must come before the first call of
+        `has`.
+        """
         for line in lines:
             self._sent[line] = 1
         self._columns.release_pages()
@@ -38,14 +40,14 @@ class SentLines:
     def has(self, id: str) -> bool:
         """Return True if the line with this id was sent to the client.
 
-        Call this for lines in input order only: each call continues the search after the line of the previous
-        call.
+        Each call continues the search after the line of the previous call. So call this for lines in input
+        order.
         """
         return bool(next((sent for known, sent in self._lines if known == id), 0))
 
 
 class LineFilter(NamedTuple):
-    """Selects lines of a file. Each field that is not None is a condition.
+    """Selects lines of a file. A line must meet all conditions; a field that is None is no condition.
 
     Attributes:
         after: select only lines that follow the line with this id.
@@ -107,8 +109,8 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the id in a result line if the line has the custom id `custom_id`.
+    """Return the bytes that follow the line's id in each result line with this custom id.
 
-    The caller compares a line with these bytes, so that it need not parse the line.
+    The caller compares result lines with these bytes, which is faster than parsing the lines.
     """
     return b',"custom_id":%b,"response":' % encode_basestring_ascii(custom_id).encode()

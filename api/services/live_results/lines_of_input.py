@@ -1,4 +1,4 @@
-"""The lines of a running batch in input order, including duplicates: where each is in the input.
+"""The lines of a running batch in input order, including duplicates, with their positions in the input.
 
 A line takes 12 bytes. A duplicate takes 20 bytes more, and the size of its record in the list of duplicates.
 These data are stored in columns, which are on the local disk if the batch is large.
@@ -25,14 +25,13 @@ _DUPLICATE = struct.Struct(">QQQI")
 
 
 class BatchLines(NamedTuple):
-    """All lines of a batch, as columns of numbers. A line has a number, counted from 0 in the order of the
-    input.
+    """All lines of a batch, as columns of numbers. Lines are numbered from 0 in the order of the input.
 
-    A duplicate is a line that repeats an earlier line, its original, and gets the same result. During
-    ingestion, a record of each duplicate was stored.
+    A duplicate is a line that repeats an earlier line, its original, and gets the same result. Ingestion has
+    stored a record of each duplicate.
 
     Attributes:
-        columns: all columns that follow.
+        columns: owner of the memory or the file of the columns below.
         offsets: for each line, the byte at which it begins in the input file.
         distances: for each line, its number minus the number of its original; 0 if the line is not a
             duplicate.
@@ -40,7 +39,7 @@ class BatchLines(NamedTuple):
             `originals[n]`.
         entries, lengths: for each pair, the position and length of the duplicate's record in `texts`, in
             bytes.
-        texts: the records of all duplicates, as ingestion stored them.
+        texts: the records of all duplicates, as ingestion has stored them.
     """
 
     columns: Columns
@@ -78,9 +77,7 @@ class BatchLines(NamedTuple):
         return [line, *self.duplicates[first : bisect_right(self.originals, line)]]
 
     def duplicate(self, line: int) -> Duplicate | None:
-        """Return the record of a duplicate (line that repeats an earlier line); None if the line is no
-        duplicate.
-        """
+        """Return the stored record of a duplicate line; None if the line is not a duplicate."""
         if not self.distances[line]:
             return None
         original = self.original(line)

@@ -13,7 +13,7 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """Lines whose results are read from storage together, and the position `end` at which the next window
+    """Lines whose results are read from storage together. `end` is the position at which the next window
     begins.
     """
 
@@ -42,11 +42,12 @@ def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window |
 
 
 def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
-    """Return the lines to read next in the order in which results were found, from result number `start`.
+    """Return the lines to read next, from result number `start`. Results are numbered in the order in which
+    they were found.
 
     The returned window contains only successful lines, or only failed lines if `success` is False. It is
-    limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if there is no result number
-    `start` yet, or if this result is being moved to another segment.
+    limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if result number `start`
+    does not exist yet, or is being moved to another segment.
     """
     lines, size, end = list[int](), 0, start
     for settled in index.settlements(start, start + _LOOKED_AT_ONCE):

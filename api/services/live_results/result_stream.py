@@ -42,7 +42,7 @@ _MAX_MISSES = 10
 
 
 class ReaderCutOff(Exception):
-    """The batch was deleted, so the response ends early."""
+    """The batch was deleted while its results were read, so the response ends early."""
 
 
 class ResultQuery(NamedTuple):
@@ -125,7 +125,8 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch; None if its input is not validated yet or is invalid.
+        """Return the index of a running batch. Return None if there is none, because the batch's input is not
+        validated yet or is invalid.
 
         Raises:
             ObjectMissing: the batch has ended meanwhile.
@@ -152,10 +153,10 @@ class LiveResults:
         return await open_index(self._deps.storage, row.order, ingested, self.space, seconds)
 
     def _make_room(self, size: int) -> None:
-        """Drop indexes on disk that no reader holds, until a new index of `size` bytes does not exceed the
-        limit.
+        """Drop indexes from the local disk until a new index of `size` bytes fits into the limit.
 
-        The indexes that were not used for the longest time are dropped first.
+        An index that a reader is using stays. Of the others, the index that was not used for the longest time
+        is dropped first.
         """
         for batch_id in [id for id, index in self._recent.items() if index.is_on_disk]:
             if self.space.file_bytes_with(size) <= _MAX_FILE_BYTES:
@@ -178,7 +179,7 @@ class LiveResults:
             self._recent.popitem(last=False)
 
     def forget(self, batch_id: str) -> None:
-        """Drop the index of a batch's results in memory or on disk. Call this when the batch has ended."""
+        """Drop the index of a batch's results, to free memory or disk. Call this when the batch has ended."""
         self._indexes.pop(batch_id, None)
         self._recent.pop(batch_id, None)
 
@@ -201,8 +202,8 @@ class _Reader:
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines, many in each item.
 
-        If the query names a line in `after`, the first item confirms that this line exists. This item may be
-        empty.
+        Before the first item, the line `after` of the query is checked. So the caller can still send an error
+        response instead. The first item may be empty.
 
         Raises:
             ApiError: the line `after` is not one of the selected lines, or the file of the ended batch was
@@ -251,13 +252,15 @@ class _Reader:
         self._row = row
 
     async def _settled(self) -> AsyncGenerator[bytes]:
-        """Yield the selected lines that have a result now and were not yielded before. The first item is
-        empty.
+        """Yield the selected lines that have a result now and were not yielded before.
+
+        The first item is always empty. It shows that the line `after` of the query was found, or that there
+        is no such condition.
 
         Raises:
             ApiError: `after` is not one of the selected lines.
-            ObjectMissing: a segment was merged into another segment, or the batch has ended. The caller tries
-                again.
+            ObjectMissing: a segment was merged into another segment, or the batch has ended. The caller must
+                try again.
         """
         query = self._query
         if self._index is None:
@@ -290,8 +293,8 @@ class _Reader:
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
-        In input order, reading continues after the last line that was yielded. If that line is not in the
-        file, because another result has replaced the result that was yielded, nothing is yielded.
+        In input order, reading continues after the last line that was yielded. The file may lack this line,
+        because a later result has replaced the yielded one. Then nothing is yielded.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.

@@ -1,9 +1,11 @@
 """Index of a running batch's results. It shows which lines are settled, and where each result is stored.
 
 A line is settled if it has a final result. Results are stored in segments: objects with many results each.
-The index reads only the end of each segment, which lists its records. A line takes 38 bytes: in memory, or on
-the local disk if the batches that are read have more than 1.7 million lines together. Lines are identified by
-their number, counted from 0 in input order.
+The end of a segment lists its results, so the index reads only this end.
+
+Lines are identified by their number, counted from 0 in input order. A line takes 38 bytes. The indexes are in
+memory. If the batches that are read have more than 1.7 million lines together, further indexes are on the
+local disk.
 """
 
 import asyncio
@@ -83,7 +85,7 @@ class LiveIndex:
         """Create an index without results. Do not call this: use `open_index`.
 
         Args:
-            columns: the columns of `_result_columns`, unused so far.
+            columns: new columns from `_result_columns`, in which all numbers are still 0.
             refresh_seconds: minimum time between two listings of the segments.
         """
         self._storage, self._order, self._lines = storage, order, lines
@@ -126,11 +128,12 @@ class LiveIndex:
         return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
 
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
-        """Yield lines that have succeeded or failed, in the order in which this index found their results.
+        """Yield settled lines, each with its success or failure, in the order in which this index found the
+        results.
 
-        `start` and `end` are positions in this order; `end` itself is not included. Positions never change,
-        but the index of another process may have another order. A line has at most one success and one
-        failure. It has both if its success was found after its failure.
+        The yielded lines have the positions from `start` up to, but not including, `end` in this order.
+        Positions never change. Indexes in other processes may have another order. If a success was found
+        after a failure of the same line, the line is yielded for both.
         """
         found = self._settlements[start : min(end, self._settled)]
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in found)
@@ -142,8 +145,8 @@ class LiveIndex:
     def count_use(self, lines: int) -> None:
         """Count lines whose results were looked up. After every `_LINES_PER_RELEASE` lines, release memory.
 
-        The pages of an index on disk are in memory after they were read. They are released from memory,
-        because otherwise the whole index would at some time count as memory of the process.
+        If the index is on disk, the parts of it that were read stay in memory. Without the release, they
+        would add up to the whole index.
         """
         self._used += lines
         if self._used >= _LINES_PER_RELEASE:
@@ -166,15 +169,15 @@ class LiveIndex:
             self._refreshed_at = time.monotonic()
 
     async def read(self, lines: Sequence[int]) -> list[bytes]:
-        """Read the results of these lines from storage. Return each result as a line of a file, without
+        """Read the results of these lines from storage. Return each as a line of a result file, without its
         newline.
 
         All lines must have a result.
 
         Raises:
             ObjectMissing: a segment was deleted, or merged into another segment, since the last refresh. Call
-                `refresh` and try again. In this case, `refresh` lists the segments even before
-                `refresh_seconds` have passed.
+                `refresh` and try again. That call lists the segments even if `refresh_seconds` have not
+                passed.
             SegmentDamaged: a result is damaged.
         """
         original = self._lines.original
@@ -275,13 +278,14 @@ class LiveIndex:
                 self._settled += 1
 
     def _counts(self, line: int, success: bool, key: str) -> bool:
-        """Return True if the index must take this result.
+        """Return True if the index must store this result.
 
-        This is so if the index has no result for the line, or if this result replaces the result in the
-        index. The rule is the same as when the batch's files are written. A success replaces a failure. Of
-        two successes or two failures, the result in the segment with the smaller key is used.
+        It must if the index has no result of the line yet, or if this result replaces the known one. The rule
+        is the same as for the batch's files. A success replaces a failure. Of two successes or two failures,
+        the result in the segment with the smaller key counts.
 
         Args:
+            success: True if the result is a success, False if it is a failure.
             key: storage key of the segment that contains this result.
         """
         known = self._keys[self._segment[line]]
