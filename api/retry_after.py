@@ -20,8 +20,8 @@ class RetryAfterSpread:
     """Chooses the Retry-After values of rejected requests so that each tenant sends about one retry per
     second.
 
-    A rejected request shall be retried about a second after the request that was rejected before it. If its
-    value would exceed `MAX_RETRY_SECONDS`, the client gets a random value between half of this maximum and
+    Requests that are rejected at the same time get values that differ by a second: 5, 6, 7 and so on. In
+    place of a value over `MAX_RETRY_SECONDS`, a request gets a random value between half of this maximum and
     the maximum.
     """
 

@@ -69,7 +69,7 @@ class AuditLog:
 
         They record each request in the audit log, but only if the object exists.
 
-        Two limits prevent that a tenant fills the log. Further requests get a 429:
+        Two limits prevent a tenant from filling the log. Further requests get a 429:
 
         - 60 requests per minute whose action can be repeated, such as a pause. Refused requests count, too.
         - 600 requests per minute that end an object, such as a deletion. Each object can be ended only once,
@@ -237,8 +237,7 @@ class CreationAction(TenantAction):
 
 
 def exists(state: State) -> bool:
-    """Return True for the state of any object. Pass this function as `ends` if an object in any state can be
-    ended.
+    """Return True. Pass this function as `ends` for an action that can end an object in any state.
 
     For example, a webhook can be deleted even if it is disabled.
     """

@@ -65,8 +65,8 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache contains this key with the same secret. The entry may be older than
-        `CACHE_SECONDS`.
+        """Return True if the cache contains this key with the same secret, in a new or in an expired
+        entry.
         """
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)
@@ -101,7 +101,9 @@ class KeyUsageRecorder:
         task.add_done_callback(log_failure)
 
     async def drain(self) -> None:
-        """Wait until each recorded use is in the database, or could not be stored."""
+        """Wait until the times that `record` stores in the background are stored, or until storing them has
+        failed.
+        """
         await asyncio.gather(*self._writing)
 
     async def _write(self, key_id: str, at: datetime) -> None:

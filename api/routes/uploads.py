@@ -110,8 +110,8 @@ class UploadRoutes:
     async def _create_once(self, row: UploadRow, key: str, fingerprint: str) -> UploadRow:
         """Create the upload `row` with its idempotency key, and return the row.
 
-        If an earlier request with the same key has created an upload, return the row that the upload had
-        then.
+        If an earlier request with the same key has created an upload, return the row of that upload as it was
+        created.
 
         Args:
             fingerprint: digest of the request. It is stored with the key, and shows whether the key is used
@@ -198,15 +198,15 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Return the current row of an upload whose assembly failed with `error`, if the upload has ended
-        meanwhile.
+        """Handle `error`, with which the assembly of an upload failed. If the upload has ended meanwhile,
+        return its row.
 
         Another request may have completed or cancelled the upload, or retention may have expired it. The
-        failure then has no effect.
+        error then has no effect.
 
         Raises:
-            ApiError: the upload has not ended. If `error` is an ApiError, it is raised unchanged. If it is an
-                ObjectMissing, an error with status 500 is raised.
+            ApiError: the upload has not ended. This is `error` itself, or an error with status 500 if `error`
+                is an ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":

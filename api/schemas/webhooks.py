@@ -242,8 +242,8 @@ def webhook_page(rows: list[WebhookEndpoint], now: datetime, *, more: bool) -> W
 
 
 def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
-    """Return when a pending delivery is attempted again. It must have failed at least once; otherwise return
-    None.
+    """Return when a pending delivery is attempted again after a failed attempt. Return None if there was no
+    attempt.
 
     Also return None if the delivery was replayed. The attempts do not show which of them belong to the
     replay, so the time is not known.

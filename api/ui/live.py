@@ -89,8 +89,7 @@ class LiveFragments:
         Args:
             name: name of the part.
             read: function that renders the part.
-            is_new: True to not accept a rendering that is already complete. The part is then rendered now, or
-                the caller waits for a rendering that has begun.
+            is_new: True for a rendering that is not complete yet when this method is called.
 
         Raises:
             ApiError: the API rejects the request.

@@ -257,8 +257,8 @@ def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[b
     """Return the body to send to the backend, and True if the client must not see the token usage in the
     stream.
 
-    A streaming backend is always asked to report the usage. If the client has not requested the usage, it
-    must be removed from the stream.
+    The usage is needed to count the tokens of a stream. If the client has not requested it, the returned body
+    requests it, and it must be removed from the backend's stream.
     """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage

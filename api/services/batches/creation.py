@@ -202,7 +202,7 @@ class BatchCreator:
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
         """Return the row of a batch whose order is stored. If the batch has no row yet, start it first.
 
-        The completion window of a batch that is started now counts from now.
+        If this call starts the batch, its completion window counts from now.
 
         Raises:
             ApiError: the batch cannot be started, because the tenant has too many live batches (429).

@@ -54,10 +54,11 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create one batch that retries those dead letters of a batch that were not retried yet.
+        """Create one batch that retries all dead letters of a batch that were not retried yet.
 
         Return a list with the new batch; empty if there is nothing to retry. An earlier call may have been
-        interrupted before it started its batch. The list then also contains that batch, which is started now.
+        interrupted before it started its batch. This call then starts that batch, and the list contains it,
+        too.
 
         Args:
             fields: body of the request, which can set the completion window.

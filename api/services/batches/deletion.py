@@ -106,8 +106,8 @@ class BatchDeletion:
     async def _check_copied(self, row: BatchRow) -> None:
         """Check that no file of an ended batch is still to be copied to the batch's output location.
 
-        If the workflow that copies was terminated, the database shows such files forever. So files count only
-        if this workflow still runs in Temporal.
+        The database shows such files forever if the workflow that copies was terminated. So this also asks
+        Temporal whether the workflow has ended.
 
         Raises:
             ApiError: files will still be copied (409).

@@ -22,7 +22,8 @@ class InputMismatch(Exception):
 
 
 async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return digests that identify the lines in an error file. `copy_lines` finds these lines in the input.
+    """Return digests that identify the lines in an error file. With them, `copy_lines` finds the same lines
+    in the input.
 
     A digest has 16 bytes, and is computed from the id of a line. The digests are joined in the order of the
     file.
@@ -38,10 +39,10 @@ async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return digests that identify those lines in an error file that failed with one of the codes.
+    """Return digests that identify the lines in an error file that failed with one of the codes.
 
-    `copy_lines` finds these lines in the input. A digest has 16 bytes, and is computed from the id of a line.
-    The digests are joined in the order of the file.
+    With them, `copy_lines` finds the same lines in the input. A digest has 16 bytes, and is computed from the
+    id of a line. The digests are joined in the order of the file.
 
     Args:
         codes: error codes, as shown in the batch's `errors_summary`.

@@ -36,7 +36,7 @@ _REMEMBERED_STARTS = 1_000
 
 
 class CallWindow(NamedTuple):
-    """The time within which a call must be answered, as text and as a duration. A later call fails."""
+    """The time within which a call must be answered, as text and as a duration. Otherwise, the call fails."""
 
     text: str
     length: timedelta
@@ -271,7 +271,8 @@ class Calls:
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
         """Start the batch of a call. Do nothing if this process has already started it.
 
-        If Temporal is unavailable, delete the call again and raise the error. There are two exceptions:
+        If Temporal is unavailable, the call is usually not accepted: it is deleted, and the error is raised.
+        There are two exceptions:
 
         - If a running batch has already collected the call, the call is accepted, and no error is raised.
         - If another request has stored the same call again, the call is not deleted, because it now belongs

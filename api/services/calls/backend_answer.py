@@ -76,8 +76,8 @@ class SentCall:
         reports: starts background tasks. If a report to the circuit breaker needs a probe (a small test
             request) first, it runs in such a task, so that the client does not wait.
         reporting: the background task with the report of this call; None if there is none.
-        is_at_fault: True if the call itself is the reason why the backend has refused it with 401 or 403,
-            because the backend accepts the operator's API key for other calls.
+        is_at_fault: True if the backend has refused this call with 401 or 403, but accepts the operator's API
+            key. Then the prompt was refused, not the key.
         is_reported: True after the first report.
     """
 

@@ -199,8 +199,9 @@ class InteractiveAdmission:
         return own
 
     def _part(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
-        """Return how much of a limit per minute this process may use. The limit is of one tenant or one
-        model.
+        """Return this process's share of the limits per minute of one tenant or model.
+
+        All processes of the installation share these limits.
 
         Args:
             of_tenant: True if `name` is a tenant, False if it is a model.

@@ -201,7 +201,7 @@ class FileUpload:
     def _expands(self) -> bool:
         """True if a compressed file is decompressed before it is stored.
 
-        This applies in the profile `relaxed`, to inputs of batches and to files whose purpose is not known
+        With the profile `relaxed`, this applies to inputs of batches, and to files whose purpose is not known
         yet.
         """
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")

@@ -128,8 +128,7 @@ class _AssembledFile:
     def extra_bytes(self) -> int:
         """Number of bytes by which the stored file is larger than the uploaded parts.
 
-        Only these bytes are added to the usage of the quota, because the bytes of the parts are already
-        counted.
+        The parts already count towards the storage quota, so only these bytes are added.
         """
         return max(self._bytes - self._upload.bytes, 0)
 
@@ -218,9 +217,9 @@ async def store_part(
 async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> None:
     """Insert the row of a part. Raise the same errors as `store_part`.
 
-    Only bytes beyond the announced size of the upload are checked against the storage quota here. The
-    announced size has counted since the upload was created. A client may send more, for example if it repeats
-    a part.
+    The announced size of an upload counts towards the storage quota from its creation. A client may send more
+    bytes than it announced, for example if it repeats a part. The quota must then allow these additional
+    bytes.
     """
     checks = QuotaChecks(deps, upload.tenant)
     limit = (await checks.limits()).stored_bytes

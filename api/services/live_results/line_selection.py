@@ -30,9 +30,7 @@ class SentLines:
         self._lines = zip(index.ids(), self._sent, strict=True)
 
     def add(self, lines: Iterable[int]) -> None:
-        """Remember the lines with these numbers. All calls of this method must come before the first call of
-        `has`.
-        """
+        """Remember the lines with these numbers. Do not call this after the first call of `has`."""
         for line in lines:
             self._sent[line] = 1
         self._columns.release_pages()
@@ -67,9 +65,11 @@ async def selected_lines(
 
     Args:
         pieces: the bytes of the file.
+        only: selects the lines.
+        is_disconnected: function that returns True if the client has disconnected.
 
     Raises:
-        NotInFile: no line has the id `after`.
+        NotInFile: no line has the id `only.after`.
     """
     splitter, found = LineSplitter(_MAX_LINE_BYTES), only.after is None
     begins = b'{"id":"%b"' % (only.after or "").encode()

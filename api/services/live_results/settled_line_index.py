@@ -280,9 +280,9 @@ class LiveIndex:
     def _counts(self, line: int, success: bool, key: str) -> bool:
         """Return True if the index must store this result.
 
-        It must if the index has no result of the line yet, or if this result replaces the known one. The rule
-        is the same as for the batch's files. A success replaces a failure. Of two successes or two failures,
-        the result in the segment with the smaller key counts.
+        It must store the first result of a line. It must also store a result that replaces the known result
+        of the line. The rule is the same as for the batch's files: a success replaces a failure. Of two
+        successes or two failures, the result in the segment with the smaller key counts.
 
         Args:
             success: True if the result is a success, False if it is a failure.
