@@ -42,8 +42,8 @@ class AsyncGroupHandle(AsyncBatchHandle):
         The state is a `Batch` whose counts are the sums of the counts of all batches in the group. The last
         state is yielded when the files of all batches are written.
 
-        Only one batch is watched at a time: first the first batch until its end, then the next one. The
-        counts of a batch that is not watched yet are those that the API showed last.
+        The batches are followed one after another, each until its end. Until a batch is followed, its counts
+        in the sums may be old.
         """
         for handle in self.handles:
             async with aclosing(handle.follow()) as batches:
@@ -52,7 +52,9 @@ class AsyncGroupHandle(AsyncBatchHandle):
                     yield self.batch
 
     async def wait(self) -> Batch:
-        """Wait until all batches have ended and their files are written. Return the sums over the group."""
+        """Wait until all batches have ended and their files are written. Return one `Batch` with the sums
+        over the group.
+        """
         async for _ in self.follow():
             pass
         return self.batch
@@ -68,10 +70,10 @@ class AsyncGroupHandle(AsyncBatchHandle):
     async def retry_failed(
         self, codes: Iterable[str] | None = None, *, completion_window: str | None = None
     ) -> "AsyncGroupHandle":
-        """Retry the failed lines of each batch in a new batch. Return the new batches as a group.
+        """Retry the failed lines of each batch in a new batch. Return a handle of the new batches.
 
-        Each batch can be retried once. A repeated call returns the same new batches. The returned group has
-        the id of this group, and its `handles` are only the new batches.
+        Each batch can be retried once. A repeated call returns the same new batches. The returned handle has
+        the id of this group, but its `handles` are only the new batches.
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
@@ -94,8 +96,7 @@ class AsyncGroupHandle(AsyncBatchHandle):
         return AsyncGroupHandle(self._client, self._group, await self._each(failed, retry))
 
     async def pause(self) -> Batch:
-        """Pause the batches that have not ended, as `AsyncBatchHandle.pause` does. Return the sums over the
-        group.
+        """Pause all batches that have not ended. Return one `Batch` with the sums over the group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
@@ -103,10 +104,11 @@ class AsyncGroupHandle(AsyncBatchHandle):
         return await self._change_live(AsyncBatchHandle.pause)
 
     async def resume(self, *, completion_window: str | None = None) -> "AsyncGroupHandle":
-        """Resume the batches that are not completed, as `AsyncBatchHandle.resume` does. Return the group as
-        it is now.
+        """Resume the paused batches, and continue the batches that ended early in new batches. Return a new
+        handle of the group.
 
-        If a batch was continued in a new batch, the returned group has the new batch in its place.
+        The new handle has each new batch in place of the batch that it continues. Completed batches stay
+        unchanged.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
@@ -120,7 +122,7 @@ class AsyncGroupHandle(AsyncBatchHandle):
         )
 
     async def cancel(self) -> Batch:
-        """Cancel the batches that have not ended, and return the sums over the group.
+        """Cancel all batches that have not ended. Return one `Batch` with the sums over the group.
 
         Results that the batches already have are kept.
 
@@ -179,7 +181,7 @@ class AsyncGroupHandle(AsyncBatchHandle):
     async def _each(
         self, handles: Iterable[AsyncBatchHandle], action: Callable[[AsyncBatchHandle], Awaitable[_Done]]
     ) -> list[_Done]:
-        """Call `action` for each handle, and return the results.
+        """Call `action` for each handle, and return the results in the same order.
 
         If the API rejects the call for one handle, `action` is still called for the other handles.
 

@@ -105,7 +105,8 @@ class BatchHandle:
         return BatchHandle(self._client, self._client.post(path, cast_to=Batch, body=body))
 
     def pause(self) -> Batch:
-        """Stop sending lines until `resume`. The deadline does not change. Return the batch.
+        """Pause the batch, and return it. No more of its lines are sent until you call `resume`. The deadline
+        does not change.
 
         Raises:
             openai.ConflictError: the batch has ended or is being cancelled.
@@ -114,11 +115,11 @@ class BatchHandle:
         return self.batch
 
     def resume(self, *, completion_window: str | None = None) -> "BatchHandle":
-        """Resume a paused batch, and return its handle. If the batch has ended early, continue it in a new
-        batch.
+        """Resume a paused batch, or continue a batch that ended early in a new batch. Return the handle of
+        the batch that runs now.
 
-        The new batch sends the lines without a result, and copies the results of this batch. A batch can be
-        continued only once. A repeated call returns the same new batch.
+        A new batch sends the lines without a result, and copies the results of this batch. A repeated call
+        returns the handle of the same new batch.
 
         Args:
             completion_window: window of the new batch; None for the same length as the window of this batch.
@@ -137,7 +138,7 @@ class BatchHandle:
         Results that the batch already has are kept. If the batch was already cancelled, nothing changes.
 
         Raises:
-            openai.ConflictError: the batch has ended in another way.
+            openai.ConflictError: the batch has already completed, failed or expired.
         """
         self.batch = self._client.batches.cancel(self.id)
         return self.batch
@@ -178,7 +179,9 @@ class BatchHandle:
             time.sleep(pause)
 
     def _settled(self, order: InputOrder, patience: Patience) -> Generator[Result]:
-        """Yield results in input order, from the next line up to the first line without a final result."""
+        """Yield results in input order. Begin with the first result that was not yielded yet, and end before
+        the first line without a final result.
+        """
         while True:
             try:
                 with (
@@ -203,7 +206,8 @@ class BatchHandle:
                 time.sleep(patience.pause_after(error))
 
     def _file(self, status: Status, order: InputOrder) -> Generator[Result]:
-        """Yield the results with this status that the caller has not taken yet, in input order.
+        """Request the results with this status from the API, and yield them in input order. Results that were
+        taken from `order` already are skipped.
 
         The iteration ends before the first line without a final result.
         """

@@ -1,4 +1,6 @@
-"""Response streams of the API, for both clients: lines, events, and when to connect again."""
+"""Reads response streams of the API: lines, events, and the pauses before reconnecting. Both clients,
+synchronous and asynchronous, use this module.
+"""
 
 from urllib.parse import quote
 
@@ -21,7 +23,9 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 def batch_path(batch_id: str, below: str) -> str:
-    """Return the path of a batch in the API, followed by `below`. It is relative to the client's base URL."""
+    """Return the path of a batch in the API plus `below`, as in `/batches/batch_1/x/pause`. The path is
+    relative to the client's base URL.
+    """
     return f"/batches/{quote(batch_id, safe='')}{below}"
 
 
@@ -35,7 +39,7 @@ def has_ended(batch: Batch) -> bool:
 
 
 class Patience:
-    """Decides if a client connects again after an error, and how long the client waits before that.
+    """Decides after an error if a client connects again, and how long it waits before that.
 
     After 30 errors in a row without data from the API, `pause_after` raises the last error.
     """
@@ -44,7 +48,7 @@ class Patience:
         self._failures = 0
 
     def reset(self) -> None:
-        """Record that the API has sent data, so that errors are counted from 0 again."""
+        """Set the number of errors to 0. Call this when the API has sent data."""
         self._failures = 0
 
     def pause_after(self, error: Exception) -> float:
@@ -101,7 +105,7 @@ class Events:
     def connect(self) -> dict[str, str]:
         """Prepare for a new connection, and return the headers to send.
 
-        With these headers, the API continues after the last event.
+        With these headers, the API continues after the last event that was received.
         """
         self._lines, self._data = Lines(), b""
         return {} if self._id is None else {"Last-Event-ID": self._id}

@@ -1,4 +1,6 @@
-"""Groups of batches, for both clients: which batches belong to a group, and their sums as one batch."""
+"""Groups of batches: find the batches of a group, and add their counts up. Both clients, synchronous and
+asynchronous, use this module.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
@@ -24,8 +26,7 @@ class PartsFailed(Exception):
     """Raised if the API rejected a call for some batches of a group. For the other batches, the call has
     succeeded.
 
-    You can repeat the call. The repeated call tries the rejected batches again, and does not change the
-    others.
+    If you repeat the call, it tries the rejected batches again and does not change the others.
 
     Attributes:
         errors: the reason for each rejection, by batch id.
@@ -75,7 +76,7 @@ def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
         found: all batches with the group in their metadata, newest first.
 
     Raises:
-        LookupError: some parts have no batch, or there is no such group.
+        LookupError: there is no such group, or a part has no batch.
     """
     by_id = {batch.id: batch for batch in found}
     batches: dict[int, Batch] = {}
@@ -104,7 +105,8 @@ def check_all_ended(group: str, batches: Sequence[Batch]) -> None:
 def with_failed_lines(batches: Iterable[Batch], codes: Iterable[str] | None) -> set[str]:
     """Return the ids of the batches that have failed lines.
 
-    If `codes` is not None, only lines that failed with one of these error codes count.
+    If `codes` is not None, return only batches in which a line failed, or may have failed, with one of these
+    error codes.
     """
     wanted = None if codes is None else {*codes, OTHER}
     return {
@@ -121,7 +123,7 @@ def _failure_codes_of(batch: Batch) -> set[str]:
 
 
 def summed(group: str, batches: Sequence[Batch]) -> Batch:
-    """Return one batch object for a whole group: the sums of its batches, with the group's id.
+    """Return one `Batch` for a whole group. It has the group's id and the sums of the counts of all batches.
 
     The status is the status of the first batch that has not ended. If all batches have ended, it is the
     status of the first batch that is not completed. If all batches are completed, it is `completed`.

@@ -42,7 +42,8 @@ def table(
         rows: dictionaries of column names and values, such as from `csv.DictReader` or
             `DataFrame.to_dict("records")`.
         body: function that returns the body of the request for a row.
-        id_column: column that has the custom ids. If None, the requests get numbers.
+        id_column: column that has the custom ids. If None, the requests have no custom ids yet; `submit`
+            numbers them.
 
     Raises:
         KeyError: a row does not have the column `id_column`.
@@ -59,10 +60,10 @@ class BatchLimits(BaseModel):
 
 
 class Upload(NamedTuple):
-    """Data to send for one batch: its input file, and then the request that creates the batch.
+    """Data of the two requests for one batch: the upload of its input file, and the creation of the batch.
 
     Attributes:
-        headers: headers of both requests: the upload of the file and the creation of the batch.
+        headers: headers of both requests.
         creation: body of `POST /v1/batches`, without the id of the input file.
     """
 
@@ -142,7 +143,7 @@ class Submission:
 
 
 def retry_body(codes: Iterable[str] | None, completion_window: str | None) -> dict[str, object]:
-    """Return the body of `POST /v1/batches/{id}/x/retry`.
+    """Return the body of `POST /v1/batches/{id}/x/retry`, and of `/x/resume`.
 
     A parameter that is None is left out, so the API uses its default.
     """

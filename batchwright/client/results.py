@@ -1,5 +1,5 @@
-"""Results of a batch. The API returns completed and failed lines in two lists; `InputOrder` puts them into
-input order.
+"""Results of a batch. The API returns completed and failed lines in two lists; `InputOrder` merges the lists
+in input order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -73,11 +73,10 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
 
 
 class InputOrder:
-    """Puts the results of completed and failed lines into the order of the input.
+    """Merges the results of completed and failed lines in the order of the input.
 
-    The API returns completed and failed lines in separate lists, each in several responses. This object
-    remembers the last result that was taken from each list. The next request to the API continues after that
-    result.
+    The API returns completed and failed lines in separate lists. An object of this class remembers the last
+    result that was taken from each list, so that the next request for a list continues after that result.
 
     Args:
         custom_ids: custom ids of all lines, in input order.
@@ -103,7 +102,7 @@ class InputOrder:
     def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
         """Return the status and the result of the next line in input order.
 
-        Return None if `heads` does not contain the result of this line.
+        Return None if the result of the next line is not in `heads`.
 
         Args:
             heads: for each status, the first result that was not taken yet; None if there is none.
@@ -114,7 +113,7 @@ class InputOrder:
         return None
 
     def take(self, status: Status, result: Result) -> None:
-        """Record that the caller takes this result, which `next_of` has returned.
+        """Record that the caller has taken this result, which `next_of` returned.
 
         The next call of `next_of` then looks for the result of the following line.
         """
@@ -122,11 +121,10 @@ class InputOrder:
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Start to read both lists of results from the beginning again. Return False if no result was read
-        before.
+        """Read both lists of results from the beginning again. Return False if no result was read yet.
 
-        Call this if the API cannot continue after the last result that was read. This happens if a line that
-        was read as failed has succeeded since, because its result is then in the other list.
+        Call this if the API rejects the last result as a starting point. For example, a line was read as
+        failed and has succeeded later. Its result is then no longer in the list of failed lines.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
