@@ -76,8 +76,8 @@ def for_each(
 ) -> list[BatchObject]:
     """Call `action` for each of these batches of a group, and return the results.
 
-    If the API rejects a call, the other batches are still tried. If a call is rejected because the batch has
-    ended meanwhile, its result is the batch in its current state.
+    If the API rejects a call, the other batches are still tried. A rejection does not count as an error if
+    the batch has ended meanwhile: the result for this batch is then its current state.
 
     Raises:
         ClientError: the API rejected some of the calls; the message lists their batches. Or the API did not
@@ -109,7 +109,8 @@ def for_each(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batches of a group in ascending order, by the number of the input part that they run.
+    """Return the batches of a group as a dict in ascending order. The key is the number of the part of the
+    input that the batch runs.
 
     If a batch was resumed, the newest batch that resumes it is returned instead.
     """
@@ -165,9 +166,10 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
 
 
 def batches_exit_code(batches: Sequence[BatchObject]) -> ExitCode:
-    """Return the exit code for these batches.
+    """Return the exit code of a command that shows these batches.
 
-    The first of these that is true decides: a batch is unfinished, a batch has failed, all are completed.
+    It is UNFINISHED if a batch is not finished yet. Otherwise it is FAILED if a batch has failed, expired or
+    was cancelled, and COMPLETED if all batches are completed.
     """
     codes = {exit_code(batch.status) for batch in batches}
     order = (ExitCode.UNFINISHED, ExitCode.FAILED)

@@ -239,11 +239,11 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
 
 
 def waits_cells(batches: Sequence[BatchObject]) -> list[list[str]]:
-    """Return the header and the cells of a column that shows why batches in a list wait.
+    """Return the cells of the column `waits` of a table of batches: why each batch waits.
 
-    The result has one inner list for each row of the table, beginning with the header. It contains the text
-    of the cell. If no batch waits, all inner lists are empty, so that the table has no such column. The
-    reasons `paused` and `scheduled` are left out, because the status shows them.
+    The result has one list for the header and one for each batch, to be appended to the other cells of the
+    row. If no batch waits, all these lists are empty, so that the table has no such column. The reasons
+    `paused` and `scheduled` are left out, because the status shows them.
     """
     cells = [_waits_text(batch) for batch in batches]
     return [[text] for text in ["waits", *cells]] if any(cells) else [[] for _ in ["waits", *cells]]

@@ -194,6 +194,12 @@ class OperatorClient:
 
 @contextmanager
 def operator_client(url: str | None, tenant: str | None) -> Generator[OperatorClient]:
-    """Context manager that yields a client of operator routes. Errors are handled as in `api_client`."""
+    """Context manager that yields a client of operator routes. If a call fails, it ends the command with a
+    short error.
+
+    Args:
+        url: address of the API; None for the configured address.
+        tenant: tenant for which requests are sent; None for the configured tenant.
+    """
     with api_client(url, tenant) as client:
         yield OperatorClient(client)

@@ -40,11 +40,12 @@ def _checked_ids(texts: list[str]) -> list[str]:
 
 
 def id_callback(thing: str, list_command: str) -> Callable[[str], str]:
-    """Return a callback of an argument that ends the command with an error if the id is empty.
+    """Return a function that checks an id on the command line. It ends the command with an error if the id is
+    empty.
 
     Args:
-        thing: name of what has the id, such as `schedule`.
-        list_command: command that lists the ids.
+        thing: kind of object that has the id, such as `schedule`; for the message.
+        list_command: command that lists the ids; for the message.
     """
 
     def checked(text: str) -> str:

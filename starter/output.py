@@ -124,7 +124,7 @@ def discard_stdout() -> None:
 
 
 def print_json(value: BaseModel) -> None:
-    """Print `value` as one line of JSON, with only those fields that were given when it was created.
+    """Print `value` as one line of JSON. Fields that were not given when the object was created are left out.
 
     So a response of the API is printed as the API returned it. A terminal gets control characters as `\\u`
     escapes.
@@ -134,7 +134,7 @@ def print_json(value: BaseModel) -> None:
 
 
 def _given_fields(value: object) -> object:
-    """Convert a pydantic model to a dict with only those fields that were given when it was created.
+    """Convert a pydantic model to a dict. Fields that were not given when the model was created are left out.
 
     Fields that this version does not know are included. Nested models are converted, too. Other values are
     returned unchanged.

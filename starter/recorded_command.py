@@ -55,10 +55,10 @@ async def recorded_command(
     The actor in the audit log is the name of the system user.
 
     Args:
-        read: function that returns the state of the target without secrets; None if there is no target. It is
-            called before and after the change.
-        change: function that makes the change. If it changes nothing, it raises CommandRefused or one of
-            REFUSALS.
+        read: function that returns the state of the target without secrets, or None if the target does not
+            exist. It is called before and after the change.
+        change: function that makes the change. If the change is not possible, it raises CommandRefused or one
+            of REFUSALS.
 
     Raises:
         DatabaseUnavailable: the change could not be recorded, and was not made.

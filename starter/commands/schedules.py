@@ -239,7 +239,9 @@ def _given(**options: object) -> dict[str, object]:
 
 
 def _time_with_zone(seconds: int) -> str:
-    """Return a Unix time as local time with the name of the zone. The schedule may use another zone."""
+    """Return a Unix time as local time with the name of the local zone, because a schedule may have another
+    zone.
+    """
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 

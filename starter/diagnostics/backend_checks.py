@@ -26,8 +26,8 @@ class _BackendUnderTest:
     """One backend to check.
 
     Attributes:
-        config: settings of the backend. A GatewayConfig is a backend for all models, perhaps also for models
-            that it does not list.
+        config: settings of the backend. A GatewayConfig is a backend for all models that it lists. If its
+            `any_model` is True, it is also a backend for models that it does not list.
         models: names of the models that the backend should serve according to the registry.
     """
 
@@ -117,9 +117,10 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Combine all findings about correct clocks of backends into one finding with their number.
+    """Replace the findings about backends with a correct clock by one finding that has the number of these
+    backends.
 
-    All other findings stay, for example those about wrong clocks.
+    All other findings are kept, for example those about wrong clocks.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:

@@ -26,12 +26,12 @@ def run_or_stop(
 ) -> _Result:
     """Wait for `work` and return its result. After an expected failure, end the command with a short error.
 
-    Expected failures are a wrong setting, a database that is unavailable or rejects the operation, and the
-    exceptions in `failures`.
+    Expected failures are a wrong setting, a rejected change, an unavailable database, and the exceptions in
+    `failures`.
 
     Args:
-        failures: exceptions that mean that another dependency is unavailable.
-        code: exit code if a dependency is unavailable.
+        failures: exceptions that are raised if another dependency, such as Temporal, is unavailable.
+        code: exit code if the database or another dependency is unavailable.
     """
 
     async def run() -> _Result:

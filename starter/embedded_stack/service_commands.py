@@ -131,8 +131,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables for the API and the workers of a stack.
 
-    These are the variables of this process, but with the addresses, the directory and the backends of the
-    stack.
+    They are the variables of this process, with the addresses, directory and backends of the stack instead of
+    other values.
 
     Args:
         database_url: URL of the stack's database.
@@ -174,7 +174,10 @@ def own_backends(settings: Settings) -> tuple[str, ...]:
 
 
 def _callback_url() -> str:
-    """Return BATCHWRIGHT_CALLBACK_URL; empty if it is unset or is the API of an earlier stack's `dev.env`."""
+    """Return BATCHWRIGHT_CALLBACK_URL; empty if it is unset or equal to BATCHWRIGHT_URL.
+
+    The two are equal if the shell has loaded `dev.env` of an earlier stack, whose API has ended.
+    """
     url = os.environ.get("BATCHWRIGHT_CALLBACK_URL", "")
     return "" if url == os.environ.get("BATCHWRIGHT_URL") else url
 

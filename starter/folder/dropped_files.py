@@ -1,5 +1,5 @@
-"""Takes the files that users drop into the folder, when they are completely written, and makes an input of
-each of them. Each input runs as a batch.
+"""Waits until a file that a user drops into the folder is complete, and makes an input of it. Each input runs
+as a batch.
 """
 
 import os
@@ -74,8 +74,8 @@ class DroppedFiles:
     def _publish(self, staged: str) -> None:
         """Queue the input in the hidden directory `staged`.
 
-        If another input already has the same name, the new one is moved to the failed inputs, with this
-        reason.
+        If another input already has the same name, write this reason into the directory, and move the new
+        input to the failed inputs.
         """
         name = self._folder.staged_name(staged)
         try:

@@ -71,7 +71,8 @@ class FolderRunner:
         return bool(self._failed or self._dropped.failed or self._set_aside)
 
     def run(self, *, once: bool) -> None:
-        """Run inputs until the process ends. If `once` is True, return when no input can continue.
+        """Run inputs until the process ends. If `once` is True, return when all inputs have ended or cannot
+        be moved.
 
         Raises:
             ClientError: the API denies access. The inputs stay in their states.
@@ -85,7 +86,7 @@ class FolderRunner:
         Return True if no input is left that can continue, and no dropped file is incomplete.
 
         Raises:
-            ClientError: as in `run`.
+            ClientError: the API denies access. The inputs stay in their states.
         """
         incomplete = self._dropped.take()
         outages = [self._outage_in(phase) for phase in (self._poll, self._start_inputs)]
@@ -135,10 +136,10 @@ class FolderRunner:
                     self._attempt(name, self._start)
 
     def _claim(self, name: str) -> bool:
-        """Move a queued input to the running inputs. Return True if this succeeds.
+        """Move the queued input `name` to the running inputs. Return True if this succeeds.
 
-        Return False if the input cannot be moved. If another input already has its name, move the queued
-        input to the failed inputs and return False.
+        If another input already has this name, move the queued input to the failed inputs, and return False.
+        Also return False if the input cannot be moved now.
         """
         state = self._folder.state_of(name)
         if state is not State.READY:
@@ -211,8 +212,8 @@ class FolderRunner:
             self._report(directory.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Write `reason`, why the input has failed, into the input's directory, and move the input to the
-        failed inputs.
+        """Move an input to the failed inputs, after writing `reason` into its directory. `state` is its
+        present state.
         """
         try:
             with self._folder.directory(state, name) as directory:
@@ -233,7 +234,7 @@ class FolderRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Do not touch an input for `_RETRY_SECONDS`, and tell the user why.
+        """Do not try an input again for `_RETRY_SECONDS`, and show the user the reason `why`.
 
         Args:
             is_immovable: True if the input's directory cannot be moved.

@@ -73,10 +73,9 @@ class InputBatches:
         return self._client.batch(batch_id)
 
     def start(self, directory: InputDirectory) -> StartedBatch:
-        """Create the batch of an input, and return it. If an earlier process has already created the batch,
-        return this batch.
+        """Return the batch of an input. If no earlier process has created the batch, create it.
 
-        If this batch ended early and was resumed, return the batch that resumes it.
+        If the batch ended early and was resumed, return the batch that resumes it.
 
         Raises:
             InputFailed: the input cannot be used, or was changed while it was read.

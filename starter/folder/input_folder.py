@@ -41,14 +41,14 @@ _SEARCHED = (State.OUTPUT, State.FAILED, State.PROCESSING, State.READY)
 class InputFolder:
     """The folder of all inputs, with a subdirectory for each state. Only one process can use it at a time.
 
-    With `create`, a missing folder is created. Its subdirectories are created in any case.
+    If `create` is True, a missing folder is created. Missing subdirectories are always created.
 
     It is a context manager. Each method makes at most one change. If the process crashes or a method raises
     OSError, this change is either complete or not made at all.
 
     Raises:
-        FolderError: the folder is missing, another process uses it, or its directories cannot be created
-            or used.
+        FolderError: the folder is missing, another process uses it, or its directories cannot be created or
+            used.
     """
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
@@ -118,10 +118,11 @@ class InputFolder:
         return free
 
     def dropped_files(self) -> Iterator[tuple[State | None, os.DirEntry[str]]]:
-        """Yield the files that users have dropped: inputs in the folder itself, and all files in input/ready.
+        """Yield the files that users have dropped: `*.jsonl` files in the folder itself, compressed or not,
+        and all files in input/ready.
 
-        The first item of each pair is the state to whose directory the file belongs; None for the folder
-        itself. Hidden files are skipped. A symbolic link is yielded as a file.
+        The first item of each pair is the directory of the file: None for the folder itself, `State.READY`
+        for input/ready. Hidden files are skipped. A symbolic link is yielded as a file.
         """
         for place in (None, State.READY):
             with os.scandir(self._fds[place]) as entries:
@@ -135,7 +136,9 @@ class InputFolder:
         """Move a dropped file into a new hidden directory in `input/writing`. Return the name of this
         directory.
 
-        `dropped_files` has yielded the file as `place` and a directory entry with the name `file`.
+        Args:
+            place: directory of the file, as `dropped_files` has yielded it; None for the folder itself.
+            file: name of the file.
 
         Raises:
             FileExistsError: an earlier file with this name is still in the directory, because it could not be

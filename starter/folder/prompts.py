@@ -1,4 +1,6 @@
-"""Inputs with one prompt: `prompt.txt` becomes a batch of one line, and its answer the text `result.txt`."""
+"""Inputs with one prompt: `prompt.txt` becomes a batch of one line, and the model's answer becomes
+`result.txt`.
+"""
 
 import json
 

@@ -61,9 +61,8 @@ class ParquetTable:
         Texts are read as dictionaries, which contain each different text once. One row group is read at a
         time, because pyarrow cannot join the dictionaries of several row groups.
 
-        If pyarrow cannot read a row group in this way, the rest of the group is read row by row, without
-        dictionaries. This happens if a list contains texts, and the file stores only some of them as a
-        dictionary.
+        If pyarrow cannot read a row group as dictionaries, the rest of the group is read row by row without
+        them. This happens if a column has lists of texts, of which the file stores only some as a dictionary.
         """
         for group in range(file.num_row_groups):
             done = 0
@@ -77,7 +76,7 @@ class ParquetTable:
                     yield from islice(rows, done, None)
 
     def _convertible(self, name: str, column: pa.Array) -> Generator[object]:
-        """Yield the values of a column as Python objects.
+        """Yield the values of the column `name` as Python objects.
 
         Raises:
             TableError: Python has no such value, for example a time with nanoseconds or after the year 9999.
@@ -138,8 +137,8 @@ def _texts_of(schema: pq.ParquetSchema) -> list[str]:
 def _values_of(column: pa.Array) -> Iterable[object]:
     """Return the values of a column as Python objects.
 
-    Values of lists, structs and maps are created one at a time, when they are needed, because each of them
-    contains its own copy of its texts.
+    If the values are lists, structs or maps, each is created only when it is needed. This saves memory,
+    because each of them contains copies of its texts.
     """
     if pa.types.is_nested(column.type):
         return (value.as_py() for value in column)
@@ -151,7 +150,7 @@ def _values_of(column: pa.Array) -> Iterable[object]:
 
 
 def _sizes_of_rows(batch: pa.RecordBatch) -> list[int]:
-    """Return the size of each row in bytes. A text that several rows contain counts in each of these rows."""
+    """Return the size of each row in bytes. A text counts for each row that contains it."""
     return [size or 0 for size in _sum_of(batch.columns, batch.num_rows).to_pylist()]
 
 
@@ -204,7 +203,7 @@ class _Chunk:
 def _size_of(value: object) -> int:
     """Return an upper estimate of the size of a value in Arrow, in bytes.
 
-    If a text is not ASCII, each of its characters counts with the most bytes that a character has in UTF-8.
+    Each character of a text that is not ASCII counts as 4 bytes, the maximum in UTF-8.
     """
     if isinstance(value, str):
         return len(value) if value.isascii() else _UTF8_BYTES * len(value)

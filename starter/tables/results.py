@@ -142,8 +142,8 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 def answer_text(content: bytes) -> str:
     """Return the text that the model generated, from a response of any endpoint that generates text.
 
-    If the response has no text, return it as JSON, for example for embeddings and tool calls. An empty text
-    beside tool calls, as some backends send it, does not count as text.
+    If the response has no text, as for embeddings and tool calls, return the whole response as JSON. Some
+    backends send an empty text together with tool calls: this does not count as text.
     """
     content = replace_lone_surrogates(content)
     for decoder in _BODIES:

@@ -32,16 +32,20 @@ _Part = Callable[[_Variables], object]  # renders one value of the template
 
 
 class RenderError(Exception):
-    """A template cannot be rendered for a row. The message is a sentence that says where in the template."""
+    """A template cannot be rendered for a row. The message is a sentence that says at which place in the
+    template.
+    """
 
 
 class RequestTemplate:
     """Template for the body of a request: a JSON file whose strings may be Jinja templates.
 
     Only values are rendered, never keys, so the result is always valid JSON. If a string is only one
-    expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text. In a
-    template, each column of the row is a variable. `row` is the whole row, and `columns` has the names of the
-    columns. Templates run in Jinja's sandbox, without access to files, and with limits on time and memory.
+    expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text.
+
+    Each column of the row is a variable in the templates. `row` is the whole row, and `columns` has the names
+    of the columns. Templates run in Jinja's sandbox, without access to files, and with limits on time and
+    memory.
 
     Raises:
         TableError: the file cannot be read, is not a JSON object, or has an error in a template.

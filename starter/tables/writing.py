@@ -31,7 +31,8 @@ def output_file(path: Path | None) -> Generator[BinaryIO]:
     """Context manager that yields a file to write to. If the block succeeds, this file replaces `path`.
 
     Args:
-        path: name of the file; None for the standard output. Pipes and devices are written to directly.
+        path: name of the file; None for the standard output. A pipe or device is not replaced, but written
+            to.
 
     Raises:
         TableError: the file cannot be written.
@@ -63,8 +64,8 @@ def written(path: Path) -> Generator[Path]:
     """Context manager that yields a temporary path for new content of the file `path`.
 
     If the block succeeds, the temporary file replaces `path`. If the block raises an error, `path` stays
-    unchanged. If `path` is a symbolic link, the file to which it points is replaced. Pipes and devices are
-    written to directly.
+    unchanged. If `path` is a symbolic link, the file to which it points is replaced. If `path` is a pipe or
+    device, the yielded path is `path` itself.
 
     Raises:
         TableError: the file cannot be written.
@@ -147,8 +148,9 @@ def _csv_text(value: object) -> str:
 
 
 def _json(value: object) -> bytes:
-    """Encode a value as JSON. NaN and infinity, which JSON does not have, become strings, also in lists and
-    dicts. These lists and dicts are changed.
+    """Encode a value as JSON. NaN and infinity, which JSON does not have, become strings.
+
+    They are replaced in the value itself, so lists and dicts in it are changed.
     """
     encoded = msgspec.json.encode(value)
     # msgspec writes such numbers as null. Most rows have only the nulls of their own values.

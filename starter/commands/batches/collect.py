@@ -80,13 +80,13 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
-    """Write each row with its result. Return the number of rows by error code.
+    """Write each row with its result. Return the numbers of rows by error code.
 
-    The key None has the number of rows with an answer.
+    The key None is for rows with an answer.
 
     Raises:
-        TableError: the table cannot be read, or already has one of the columns to add. Or an id is missing or
-            occurs twice. Or no row has a result.
+        TableError: the table cannot be read, one of the added columns exists already, an id is missing or
+            occurs twice, or no row has a result.
     """
     ids, counts, found = CustomIds(table, id_column), Counter[str | None](), 0
     for number, row in enumerate(table.rows(), 1):

@@ -239,7 +239,7 @@ def _with_failed_lines(
 ) -> list[BatchObject]:
     """Return the batches of a group that have failed lines.
 
-    The command ends with an error if there is no such batch, or if a batch of the group has not ended.
+    The command ends with an error if no batch has failed lines, or if a batch of the group has not ended.
 
     Args:
         codes: count only lines that failed with one of these error codes; None or empty for all codes.

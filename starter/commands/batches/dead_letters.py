@@ -107,7 +107,7 @@ def retry_all(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Retry dead letters: create a batch for each ended batch.
+    """Retry the dead letters of each ended batch in a new batch.
 
     Dead letters that were already retried are left out. Exits with 1 if a batch could not be created.
     """

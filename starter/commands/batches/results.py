@@ -107,8 +107,8 @@ def follow_results(
         failed: True for the lines of the error file, False for the lines of the output file.
         in_input_order: False for the order in which the results become final.
         retry_seconds: seconds between two attempts to connect.
-        spool_dir: directory for the ids of yielded lines, if they do not fit into memory and the results are
-            not in input order. None for the system's temporary directory.
+        spool_dir: directory for ids of yielded lines that do not fit into memory; None for the system's
+            temporary directory. Not used in input order, which needs no ids.
 
     Raises:
         ClientError: the API was unavailable for more than a minute, or rejected a call.
@@ -126,8 +126,7 @@ def _follow(
     """Yield the results of a batch, as `follow_results` does.
 
     Args:
-        seen: ids of the lines that were already yielded. None to get the results in input order, in which no
-            ids are needed.
+        seen: ids of the lines that were already yielded; None to yield the results in input order.
     """
     last: str | None = None
     deadline: float | None = None  # set while the API is unavailable
@@ -159,9 +158,9 @@ def _follow(
 
 
 def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
-    """Return the lines that no earlier response contained, each with a newline. Add them to `seen`.
+    """Return the lines that no earlier response contained, each with a newline, and add their ids to `seen`.
 
-    A single response contains each line only once, so lines are compared only with earlier responses.
+    Lines of the same response are not compared, because a response contains each line only once.
     """
     new = [line for line in lines.split(b"\n") if not seen.is_seen(line[_ID])]
     seen.add(line[_ID] for line in new)

@@ -241,10 +241,10 @@ def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant
 
 @contextmanager
 def _explain_how_to_repeat(key: str) -> Generator[None]:
-    """Context manager that completes the message of a ClientError: it says how to repeat the command safely.
+    """Context manager that adds to the message of a ClientError how the user can safely repeat the command.
 
-    With `--idempotency-key` and this `key`, a repeated command creates no second batch. If it is certain that
-    no batch was created, the message stays unchanged.
+    If the user adds `--idempotency-key` with this `key`, the repeated command creates no second batch. If the
+    API has rejected the request, no batch exists, and the message stays unchanged.
     """
     try:
         yield

@@ -30,8 +30,8 @@ def divided_input(
 ) -> list[InputPart]:
     """Divide an input into parts that are small enough for one batch each. Return the parts.
 
-    If there are several parts, `max_cost` must be None, because it would limit the cost of one batch only.
-    Otherwise the command ends with an error.
+    The command ends with an error if there are several parts and `max_cost` is not None, because `max_cost`
+    limits the cost of a single batch.
 
     Args:
         spool_dir: directory for ids of lines that do not fit into memory; None for the system's temporary
@@ -77,8 +77,8 @@ class GroupSubmission:
         """Create the batches that are missing, and return the batches of all parts.
 
         Args:
-            may_have_ended: False to end the command with an error if all batches exist already and have
-                ended.
+            may_have_ended: True to allow that all batches exist already and have ended. False to end the
+                command with an error in this case.
 
         Raises:
             ClientError: a part could not be uploaded, or its batch could not be created. The message says how

@@ -51,7 +51,12 @@ def follow_all(
 ) -> list[BatchObject]:
     """Show the progress of batches, one after another, until all have ended. Return the ended batches.
 
-    The arguments and errors are the same as for `follow`.
+    Args:
+        interval: seconds between two polls.
+        silent: True to show nothing.
+
+    Raises:
+        ClientError: the API was unavailable for more than a minute, or rejected a call.
     """
     ended = list[BatchObject]()
     for number, batch in enumerate(batches, 1):
@@ -67,7 +72,7 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
     If a poll fails, it is repeated for up to a minute. Ctrl-C ends only this command; the batch continues.
 
     Args:
-        interval: seconds between two polls. The batch is polled if the API sends no events.
+        interval: seconds between two polls, which replace the events if the API sends none.
         silent: True to show nothing.
 
     Raises:
@@ -103,12 +108,11 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 
 
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
-    """Yield the state of the batch after each event from the API's stream and after each poll. This never
-    ends.
+    """Yield the state of a batch after each event from the API's stream and after each poll, without end.
 
-    When a stream ends, the batch is polled once, and the stream is opened again. After a stream without any
-    event, the batch is only polled, because the API may be old, or a proxy may hold back events. A stream
-    that was refused with status 503 is opened again, because this problem is temporary.
+    When a stream ends, the batch is polled once, and a new stream is opened. If a stream had no event, no new
+    stream is opened, and the batch is only polled from then on: the API may be old, or a proxy may hold back
+    events. A stream that was refused with status 503 is opened again.
 
     Args:
         interval: seconds between two polls.

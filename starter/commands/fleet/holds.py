@@ -1,5 +1,5 @@
-"""`batchwright admin hold`, `release` and `holds`: stop sending lines of a tenant or model, and restart
-it.
+"""`batchwright admin hold`, `release` and `holds`: stop and restart the sending of lines of a tenant or
+model.
 """
 
 from typing import Annotated
@@ -63,7 +63,7 @@ def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
 def _target(of: str | None, model: str | None) -> dict[str, str]:
     """Return the tenant or model to hold or release, as `{"tenant": NAME}` or `{"model": NAME}`.
 
-    If both names are given, or none, the command ends with an error.
+    If both names are given, or neither, the command ends with an error.
 
     Args:
         of: name of the tenant.

@@ -319,7 +319,7 @@ def _pairs(option: str, section: str, texts: list[str]) -> dict[str, str]:
 
     Args:
         option: name of the option, for the error message.
-        section: section of the registry to which the keys belong, for the error message.
+        section: section of a model's settings that has these keys, such as `limits`; for the error message.
     """
     pairs: dict[str, str] = {}
     for text in texts:
@@ -360,8 +360,8 @@ def _print_problems(problems: list[str]) -> None:
 
 
 def _settings_table(detail: ModelSettingsObject) -> Table:
-    """Return a table with all settings of a model, except settings of backends that have the default
-    value.
+    """Return a table with all settings of a model. Settings of its backends are left out if they have the
+    default value.
     """
     table = column_table("setting", "value", "from")
     for name, setting in detail.settings.items():

@@ -112,7 +112,7 @@ def _print(page: RateList, json: bool) -> None:
 
 
 def _print_rates(page: RateList) -> None:
-    """Print the rates as a table, if there are any, and what models without a rate share."""
+    """Print the rate limits as a table, and the rate that all models without their own limit share."""
     if page.data:
         table = column_table("model", "requests/s", "from")
         table.columns[1].justify = "right"

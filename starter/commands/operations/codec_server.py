@@ -1,7 +1,7 @@
 """`batchwright codec-server`: decrypts payloads for the Temporal Web UI and the `temporal` CLI.
 
-This is a codec server as Temporal defines it. It accepts POST to /encode and /decode. The name of a namespace
-may precede these paths. The bodies of request and response are `{"payloads": [...]}`.
+This is a codec server as Temporal defines it. It accepts POST to /encode and /decode, and to the same paths
+below a namespace, as in /default/decode. The bodies of request and response are `{"payloads": [...]}`.
 """
 
 import asyncio

@@ -70,8 +70,8 @@ def _values(chosen: Settings) -> dict[str, JsonValue]:
 def _fingerprint(chosen: Settings, values: dict[str, JsonValue]) -> str:
     """Return a hash (16 hex digits) of the version and of the settings that must be equal in all processes.
 
-    The hash contains no secrets. For a payload key, it contains the key's id and check value. For any other
-    secret, it contains only whether the secret is set.
+    The hash does not depend on the values of secrets, only on which secrets are set. For a key that encrypts
+    payloads, it depends on the key's id and check value, which show if two keys are equal.
 
     Args:
         values: all settings by name, with secrets hidden.

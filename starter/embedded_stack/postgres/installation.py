@@ -22,7 +22,9 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 @dataclass(frozen=True)
 class ServerUser:
-    """System user that runs the PostgreSQL server. All fields are None if it is the user of this process."""
+    """System user that runs the PostgreSQL server. All fields are None if the server runs as the user of this
+    process.
+    """
 
     uid: int | None = None
     gid: int | None = None
@@ -167,11 +169,12 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 
 @contextmanager
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
-    """Context manager that yields a path by which a process of the user `runner` can open `root`.
+    """Context manager that yields a path by which a process of the user `runner` can open `root`, and a tuple
+    of file descriptors that this process must inherit.
 
-    The second item is a tuple of file descriptors that the process must inherit. Usually the path is `root`,
-    and the tuple is empty. If `root` is below a directory that other users cannot open, such as /root, the
-    path leads through an open file descriptor. This works only on Linux.
+    Usually the path is `root`, and the tuple is empty. If `root` is below a directory that other users cannot
+    open, such as /root, the path leads through a file descriptor, as in `/proc/self/fd/7`. This works only on
+    Linux.
     """
     open_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in root.parents)
     if runner.uid is None or open_way or not _DESCRIPTORS.is_dir():
@@ -188,7 +191,7 @@ def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int,
 def exclusively(lock: Path) -> Generator[None]:
     """Context manager that holds the lock file `lock`, so that only one process at a time is in the block.
 
-    If another process holds the lock, this waits.
+    It waits until no other process holds the lock.
     """
     with open(lock, "a+", opener=open_private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -200,9 +203,10 @@ def password_file(root: Path) -> Path:
 
 
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
-    """Create the data directory of PostgreSQL, which is `data` below `root`. If it exists, check its version.
+    """Create the data directory of PostgreSQL, which is `data` below `root`. If `data` exists already, only
+    check its version.
 
-    If this is interrupted, `data` does not exist, and a later call starts again.
+    An interrupted call leaves no `data`, so that a later call starts again.
 
     Raises:
         StackError: the data cannot be created, or it was created by another major version of PostgreSQL.

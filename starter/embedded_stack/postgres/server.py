@@ -116,12 +116,12 @@ class EmbeddedPostgres:
     def stop(self, timeout: float = 30.0, *, adopted_too: bool = False) -> None:
         """Stop the server with a fast shutdown. After `timeout` seconds, try an immediate shutdown.
 
-        Both kinds of shutdown keep all committed data. If the server is still running afterwards, the
-        attribute `running` keeps its value.
+        Both kinds of shutdown keep all committed data. Afterwards, the attribute `running` is None if the
+        server has ended.
 
         Args:
-            adopted_too: True to also stop a server that another process has started. False to leave such a
-                server running.
+            adopted_too: True to stop also a server that another process started and this object uses. If it
+                is False, such a server continues to run.
         """
         if self.running is None and self._process is None:
             return
