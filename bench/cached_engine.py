@@ -20,11 +20,13 @@ _MAX_SECONDS = 1e9
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A line. `prompt` is the number of its system prompt, whose tokens are not included in the line's
-    tokens.
+    """A line of a batch, with a system prompt that other lines may share.
 
-    `due_group` is the same number as `prompt`; 0 if the worker must not know which system prompt the line
-    has.
+    Attributes:
+        prompt: number of its system prompt.
+        own_tokens: number of prompt tokens without those of the system prompt.
+        due_group: same number as `prompt` if the worker knows which lines have the same system prompt;
+            otherwise 0.
     """
 
     prompt: int
@@ -35,16 +37,15 @@ class Line:
 
 @dataclass(frozen=True)
 class CachedEngine:
-    """A simulated inference engine that keeps system prompts, so that it need not compute them again.
+    """A simulated inference engine that keeps computed system prompts, and reuses them for later requests.
 
     A slot of the engine serves one request at a time, and keeps the system prompt of its last request. A
-    request takes the free slot that has its system prompt. If there is no such slot, the request takes the
-    free slot that was not used for the longest time. Requests that find no free slot wait in the order of
-    their arrival.
+    request takes a free slot that has the same system prompt. If there is none, it takes the free slot that
+    was not used for the longest time. If no slot is free, requests wait in the order of their arrival.
 
     Attributes:
         slots: number of slots, and so the maximum number of requests that run at the same time.
-        stored: number of system prompts that the engine keeps in memory in addition to those in slots.
+        stored: number of system prompts that the engine keeps outside of the slots.
         prompt_tokens: number of tokens of each system prompt.
     """
 
@@ -148,8 +149,8 @@ def run_lines(
     """Send the lines, with at most `permits` requests in flight, and return the result.
 
     Args:
-        stated: number of requests that the engine processes at once, if an operator has configured it;
-            otherwise None.
+        stated: number of slots of the engine, as an operator has configured it for the worker; None if the
+            worker does not know the number.
     """
     computed, seconds = _Simulation(engine, lines, permits, stated).run()
     distinct = sum(line.own_tokens for line in lines)

@@ -13,7 +13,8 @@ Stacks = Counter[tuple[str, ...]]
 
 
 def record_command(out: Path) -> list[str]:
-    """Return the beginning of a command that writes the call stacks of a process to `out`.
+    """Return a command line that writes the call stacks of a process to `out`. The caller appends the
+    process, as `--pid ID` or as a command after `--`.
 
     Raises:
         SystemExit: the profiler is not installed.

@@ -104,7 +104,7 @@ def _measure(cli: Cli, folder: Path, rows: int, suffix: str) -> _Measured:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU time of the processes that were started and have ended."""
+    """Return the CPU time of all child processes of this process that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -113,8 +113,8 @@ def in_order(lines: Sequence[bytes], order: PlanOrder) -> list[bytes]:
 def hit_ratio(plan: Sequence[bytes], *, replicas: int, budget_tokens: int) -> float:
     """Return the fraction of the prompt tokens that are already in the prefix caches, from 0 to 1.
 
-    As in a worker, lines from a few slices (pieces) of the plan are sent in turn. The beginning of a line
-    decides which replica gets the line.
+    As in a worker, a few slices (pieces) of the plan send one line in turn. The beginning of a line decides
+    which replica gets the line.
 
     Args:
         plan: the lines in the order in which they are sent.
@@ -157,8 +157,8 @@ def _replica(text: bytes, replicas: int) -> int:
 
 
 def interleaved(plan: Sequence[bytes]) -> list[bytes]:
-    """Return the lines of a plan in the order in which a worker sends them: in turn from a few pieces of the
-    plan.
+    """Return the lines of a plan in the order in which a worker sends them: one line in turn from each of a
+    few slices (pieces) of the plan.
     """
     slices = [plan[at : at + _SLICE_LINES] for at in range(0, len(plan), _SLICE_LINES)]
     sent: list[bytes] = []

@@ -133,7 +133,7 @@ def number(value: float) -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """Return the value that the fraction `share` (from 0 to 1) of `values` does not exceed."""
+    """Return a percentile of `values`. `share` is from 0 to 1, for example 0.95 for the 95th percentile."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
 

@@ -32,8 +32,8 @@ class SectionOptions:
     def turns(self, seconds: float, rounds: int | None = None) -> Iterator[int]:
         """Yield the numbers of the rounds, starting at 1.
 
-        The iteration ends after `rounds` rounds; None means `self.rounds`. If `seconds` have passed, it ends
-        earlier, but at least one round is yielded.
+        The iteration ends after `rounds` rounds (None for `self.rounds`), or after the first round that ends
+        later than `seconds` after the start.
         """
         started = time.monotonic()
         for number in range(1, (rounds or self.rounds) + 1):

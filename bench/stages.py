@@ -56,9 +56,9 @@ def shares(stacks: Stacks) -> dict[str, float]:
 def stage_of(stack: tuple[str, ...]) -> str:
     """Return the stage of a batch, such as ingestion, to which a call stack belongs.
 
-    If any function in the stack belongs to ingestion, finalization, a workflow or the database, that is the
-    stage. If not, the innermost known function decides. The main function of the process is ignored, because
-    every stack has it.
+    If a function in the stack belongs to ingestion, finalization, a workflow or the database, this is the
+    stage. Otherwise the innermost function that belongs to a stage decides. If there is none, the stage is
+    the event loop. The main function of the process is ignored, because every stack has it.
 
     Args:
         stack: functions with their files, the outermost first.

@@ -1,8 +1,8 @@
 """`python -m bench.temporal_floor ADDRESS NAMESPACE COUNT`: measures Temporal alone, without Batchwright.
 
-The workflows have the same steps as a batch of one line, but their activities do nothing. The steps are a
-workflow with a timer, two activities and three changes of a search attribute, and a child workflow with one
-activity. The result is therefore the least time and CPU that a batch with these steps can take.
+The workflows have the same steps as a batch of one line, but their activities do nothing. So the result is
+the minimum time and CPU time of a batch. A workflow has a timer, two activities, three changes of a search
+attribute, and a child workflow with one activity.
 """
 
 import asyncio

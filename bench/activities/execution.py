@@ -114,9 +114,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return one queue for each model. Its items are the requests that start the slices (parts) of the
-    model's lines.
-    """
+    """Return one queue for each model. Each item of a queue starts one slice, a part of the model's lines."""
     return [
         deque(
             SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)

@@ -39,9 +39,9 @@ def print_result(found: msgspec.Struct) -> None:
 
 
 class MemoryGrowth:
-    """Measures how much the peak memory of this process exceeds its memory at the start.
+    """Measures by how much the peak memory of this process exceeds its memory when the object was created.
 
-    From the start on, freed memory is returned to the system as in a worker.
+    It also makes this process return freed memory to the system, as a worker does.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,10 @@
 """`python -m bench.forecast`: shows how exact Batchwright's forecasts of the end of a batch are.
 
-The command simulates batches, and compares the forecasts made for them with the times at which they end. It
-prints the tables in docs/scheduling.md. The constants of the forecasts were chosen so that they fit the
-batches of the default seeds. With `--fresh`, other seeds are used. The result then shows how exact the
-forecasts are for batches for which the constants were not chosen.
+The command simulates batches, and compares forecasts of their ends with the actual ends. It prints the tables
+in docs/scheduling.md.
+
+The constants of the forecasts were fitted to the batches of the default seeds. `--fresh` uses other seeds, to
+measure the forecasts on batches to which nothing was fitted.
 """
 
 from collections.abc import Sequence
@@ -29,12 +30,12 @@ START_HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return the table row of a scenario, which shows how good its forecasts of the end of a batch were.
+    """Return the table row of a scenario, which shows how good the forecasts in running batches were.
 
-    Forecasts were made when certain fractions of a batch were done, such as 10 %. The row has the median
-    error of the forecasts for each of these fractions. A forecast consists of p50 and p90: the times before
-    which the batch should end with a probability of 50 % and 90 %. The row also shows in what percentage of
-    the forecasts the batch ended before p50, and before p90.
+    The forecasts were made when 10 %, 50 % or 80 % of the lines of a batch were done. Each has two times, p50
+    and p90: the batch should end before them with a probability of 50 % and 90 %. The row has the median
+    error after 10 %, 50 % and 80 %, and in how many per cent of the forecasts the batch ended before p50 and
+    before p90.
     """
     errors = [median(each.error for each in forecasts if each.stage == stage) for stage in STAGES]
     shown = " | ".join(f"{error:.0%}" for error in errors)
@@ -51,10 +52,10 @@ def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
 def start_row(name: str, starts: Sequence[JudgedStart]) -> str:
     """Return the table row of a scenario, which shows how good the forecasts at the start of a batch were.
 
-    A forecast says when the batch will end, and if this is within its window. The row has the median error,
-    and the percentage of batches that ended before p90, the time before which a batch should end with a
-    probability of 90 %. Forecasts say "in time", "perhaps" or "not in time": for each of these, the row has
-    the number of batches that ended within their windows.
+    A forecast has a time p90, before which the batch should end with a probability of 90 %. It also says if
+    the batch fits its window: `fits`, `at_risk` or `cannot`. The row has the median error, the percentage of
+    batches that ended before p90, and for each of the three words the number of batches that ended within
+    their windows.
     """
     error = median(abs(each.expected.p50 - each.actual) / each.actual for each in starts)
     within = sum(each.actual <= each.expected.p90 for each in starts) / len(starts)

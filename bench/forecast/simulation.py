@@ -82,8 +82,8 @@ class _Live:
 class Simulation:
     """Simulates the batches of one model on a virtual clock.
 
-    Tenants share the permits in proportion to the time in flight of their requests. Small batches of a tenant
-    are sent first.
+    Tenants share the permits by weight, measured by the time in flight of their requests. Within a tenant,
+    small batches are sent first.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -150,8 +150,10 @@ class Simulation:
             self._clock.after(seconds, lambda live=live, seconds=seconds: self._end(live, seconds))
 
     def _next_batch(self, batches: list[_Live]) -> _Live:
-        """Remove and return the batch that sends the next line: the batch with the fewest lines left. In one
-        of five calls, it is the first batch, which has waited longest.
+        """Remove the batch that sends the next line from `batches`, and return it.
+
+        It is the batch with the fewest lines left. In every fifth call, it is the batch that has waited
+        longest.
         """
         self._grants += 1
         if len(batches) == 1 or self._grants % _TURN_EVERY == 0:

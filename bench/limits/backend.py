@@ -80,9 +80,7 @@ class BackendModel:
         return self.slots, 1.0
 
     def most_answers(self, since: float, until: float) -> float:
-        """Return the maximum number of responses from `since` to `until`: the number if all slots are always
-        in use.
-        """
+        """Return the number of responses from `since` to `until` if all slots are always in use."""
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)
         total = 0.0
@@ -136,8 +134,8 @@ class BackendSimulation:
         return request
 
     def abandon(self, request: SimulatedRequest) -> None:
-        """Abandon a request: free its slot or its position in the queue. Its callback `done` is not
-        called.
+        """Abandon a request, and free its slot or its position in the queue. The callback of the request is
+        not called.
         """
         self._account()
         request.is_abandoned = True

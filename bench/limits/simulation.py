@@ -135,7 +135,7 @@ class BatchTraffic:
         self.clock.after(0.0, self.send)  # a timer, so that a rejection does not recurse
 
     def _retry_after(self, seconds: float) -> None:
-        """Call `send` again after `seconds`, unless a timer for this is already set."""
+        """Set a timer that calls `send` after `seconds`. If a timer is already set, do nothing."""
         if not self.waits:
             self.waits = True
             self.clock.after(seconds, self._retry)

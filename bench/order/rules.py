@@ -60,7 +60,7 @@ class FirstInFirstOut:
 
 
 class FairShare(FirstInFirstOut):
-    """Rule by which the batches take turns, one request each. Priorities are ignored."""
+    """Rule by which the batches send one request each in turn. Priorities are ignored."""
 
     def pop(self, now: float, left: Callable[[], Collection[WaitingBatch]]) -> Request | None:
         if not self._waiting:

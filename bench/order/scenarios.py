@@ -29,8 +29,8 @@ class Scenario:
 
     Attributes:
         seconds: median time of a response. The times are lognormal with sigma 1.
-        groups: groups of batches by size, or by priority if there are several priorities. Each group has a
-            column of times.
+        groups: names of the columns of times: one for each size of batches, or for each priority if there are
+            several.
     """
 
     name: str

@@ -33,10 +33,11 @@ _ALL_SECONDS = 80.0  # one round
 
 
 class _Way(NamedTuple):
-    """A way in which calls reach a backend, and the model of the batch that runs at the same time.
+    """A way to send calls to a backend: directly or through the API. A batch uses the same backend at the
+    same time.
 
     Attributes:
-        name: the beginning of the names of the figures.
+        name: beginning of the names of the figures.
         url: where the calls are sent.
         backend: the backend of the calls and of the batch.
         model: the model of the batch.
@@ -152,7 +153,7 @@ def _upload(client: Client, folder: Path, model: str) -> str:
 
 
 def _mean_seconds() -> float:
-    """Return the mean time of a response, with the lognormal factor of the simulator."""
+    """Return the mean time of a response of the simulator in seconds, including its lognormal factor."""
     return _LATENCY_MS / 1000 * math.exp(_JITTER**2 / 2)
 
 

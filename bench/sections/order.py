@@ -58,7 +58,7 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 def _leaders(options: SectionOptions) -> list[Figure]:
     """Return how many prompt tokens an engine with four slots computes, divided by the number of distinct
-    ones.
+    prompt tokens.
     """
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):

@@ -1,4 +1,6 @@
-"""Section of the benchmark: the pages at `/ui`: the time of a page, and the CPU time that open tabs cost."""
+"""Section of the benchmark: the pages at `/ui`. It measures the time until a page is received, and the CPU
+time of the API for open tabs.
+"""
 
 import asyncio
 import time
@@ -87,7 +89,7 @@ def _seconds_of(browser: httpx.Client, page: str) -> float:
 async def _share_of_tabs(stack: RunningStack, cookies: httpx.Cookies, url: str, seconds: float) -> float:
     """Return the CPU time that the API uses for open tabs of one browser, in per cent of a core.
 
-    The CPU time without tabs is subtracted. The responses to the opening of the tabs are not measured.
+    The CPU time without tabs is subtracted. The opening of the tabs is not measured.
     """
     alone = await asyncio.to_thread(share_of_a_core, stack, seconds)
     began = [asyncio.Event() for _ in range(_TABS)]

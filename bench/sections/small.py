@@ -1,7 +1,7 @@
 """Section of the benchmark: duration and CPU time of batches that have only one line.
 
-They run one at a time, and a hundred at the same time. They are compared with workflows that have the same
-steps and do nothing else.
+The batches run one at a time, and then a hundred at the same time. They are compared with workflows that have
+the same steps but do nothing in them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Section of the benchmark: how many permits are in use when response times are long and uneven.
 
-A permit is the right to have one request in flight. The section also measures how long a new tenant waits
-that creates its batch while another tenant uses all permits.
+A permit is the right to have one request in flight. The section also measures how long a new tenant waits for
+its first request while another tenant uses all permits.
 """
 
 import heapq
@@ -43,11 +43,12 @@ class Case:
             slices wait.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
-        sample: number from which the response times are computed. With the chosen number, no response is so
-            long that it alone decides the duration, which would hide unused permits.
-        is_queued: True if all batches are planned before the first line is sent. Needed for short cases with
-            many batches, which would otherwise wait for planning most of the time.
-        before: figures of an earlier version, in which a turn always ended when its time was over.
+        sample: seed of the response times. It was chosen so that no single long response decides the duration
+            of the case, because this would hide unused permits.
+        is_queued: True to plan all batches before the first line is sent. Otherwise short cases with many
+            batches would mostly wait for planning.
+        before: figures of an earlier version of Batchwright, for comparison. A turn then always ended when
+            its time was over.
     """
 
     name: str
@@ -117,7 +118,7 @@ class Utilization:
     Attributes:
         in_use: fraction of the permits in use, from the first request until the last request was sent.
         seconds: time from the first request to the last response.
-        greedy_seconds: the same time for a simple loop that gives each free permit to the next line.
+        greedy_seconds: the same time if each free permit is given to the next line at once.
     """
 
     in_use: float
@@ -228,7 +229,8 @@ def _wait_until_planned(prepared: _Prepared, client: Client, batch_ids: list[str
 
 
 def _newcomers_wait(prepared: _Prepared) -> list[float]:
-    """Run a large batch of one tenant. While it uses the whole capacity, run small batches of other tenants.
+    """Run a large batch of one tenant. While it uses all permits, run small batches of other tenants one
+    after another.
 
     Return the seconds from the creation of each small batch to its first request.
     """

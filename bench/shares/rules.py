@@ -53,7 +53,7 @@ class ByRequests:
 
 @dataclass
 class ByEstimate:
-    """Start-time fair queueing by time. Until the real time of a request is known, an estimate counts.
+    """Start-time fair queueing by time. Until a request has ended and its time is known, an estimate counts.
 
     The estimate is the moving average of the tenant's requests, or of all requests if the tenant has sent
     none.
