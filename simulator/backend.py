@@ -211,7 +211,8 @@ class SimulatedBackend:
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
         """Record in the ledger (the record of all requests) that a request has ended, then send its response.
 
-        `status` is the name under which the ledger counts this end. If it is None, the HTTP status is used.
+        `status` is the name under which the ledger counts this end, such as `garbage`; None for the HTTP
+        status.
         """
         self._leave(pending, status or str(response.status))
         pending.exchange.respond(response)

@@ -58,7 +58,7 @@ class JsonSchema(msgspec.Struct):
 class TextFormat(msgspec.Struct):
     """Format that the text of a response must have.
 
-    Requests for chat completions name it in `response_format`, requests to `/v1/responses` in `text.format`.
+    It is the field `response_format` of a chat completion, or `text.format` of a request to `/v1/responses`.
     """
 
     type: str | None = None

@@ -24,12 +24,12 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
 
     Attributes:
         kind: an HTTP status from 400 to 599, or one of KINDS.
-        model: the fault affects only requests for this model. None affects all models; `down` then also
-            affects /v1/models and /healthz.
+        model: model whose requests are affected; None for all models. A `down` for all models also affects
+            /v1/models and /healthz.
         rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request, so
             repeated runs affect the same requests.
-        count: number of affected requests after which the fault ends. For a fault that a request itself asks
-            for, the number of affected attempts of this request.
+        count: number of affected requests after which the fault ends; None for no limit. If a marker in a
+            request asks for the fault, the first `count` attempts of this request are affected.
         retry_after: value of the Retry-After header in seconds.
         seconds: duration of `slow` and `hang`. If None, `slow` takes 1 s, and `hang` lasts until the client
             disconnects.
@@ -87,8 +87,8 @@ def parse_short(text: str) -> Fault:
 
 
 class Faults:
-    """All faults that are set, oldest first. If several faults match a request, only the oldest one affects
-    it.
+    """The faults that an option or POST /admin/faults has set. If several match a request, only the oldest
+    one affects it.
     """
 
     def __init__(self, initial: Iterable[Fault] = ()) -> None:
@@ -125,7 +125,7 @@ class Faults:
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
         """Call `callback` when the fault ends.
 
-        A fault that a request itself asked for ends when `clear` ends all faults.
+        A fault from a marker in a request ends when `clear` is called for all faults.
         """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:
@@ -158,7 +158,7 @@ class Faults:
 
 
 def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault | None:
-    """Return the fault that a request itself asks for; None if this attempt has none.
+    """Return the fault that a marker in a request asks for; None if this attempt is not affected.
 
     Args:
         marker: text in the request, such as `sim:503*2`; None if there is none.

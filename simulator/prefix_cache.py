@@ -35,8 +35,8 @@ class PrefixCache:
 
 
 def _chain(prompt: bytes) -> list[int]:
-    """Return one hash for each full block of the prompt. A hash covers its block and all blocks before that
-    block.
+    """Return one hash for each full block (64 bytes) of the prompt. A hash covers a block and all earlier
+    blocks.
     """
     chain: list[int] = []
     last = 0

@@ -1,8 +1,8 @@
-"""Slots for requests that are processed at the same time, and the queue of direct callers.
+"""Slots for requests that are processed at the same time, and the queue of requests that wait for a slot.
 
-While no slot is free, requests of a dispatcher are refused, because the dispatcher can send them to another
-backend. Direct callers wait in a queue. A slot that becomes free goes to the direct caller that has waited
-longest.
+Requests come from a dispatcher, such as a Batchwright worker, or from direct callers. If no slot is free, a
+dispatcher's request is refused, because the dispatcher can send it to another backend. A direct caller's
+request waits in the queue. A slot that becomes free goes to the request that has waited longest.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,16 @@ class Slots:
         self._waiting: dict[object, Callable[[], None]] = {}  # in the order of arrival
 
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
-        """Give a request a slot, and call `start` when it has the slot: before this method returns, or later.
+        """Request a slot for a call. `start` is called when the call has a slot: before this method returns,
+        or later.
 
-        Return "" if the request is accepted. Otherwise return the reason, and never call `start`.
+        Return "" if the call has a slot or waits for one. Otherwise return why it was refused; `start` is
+        then never called.
 
         Args:
-            call: the request. Pass it to `leave` at its end, even if it still waits for a slot.
-            is_dispatched: True for a request of a dispatcher, False for a request of a direct caller.
+            call: any object that identifies the call. Pass it to `leave` at the end of the call, even if the
+                call still waits for a slot.
+            is_dispatched: True for a call of a dispatcher, False for a direct caller.
         """
         is_full = len(self._taken) >= self._slots
         if is_dispatched and is_full:
@@ -42,9 +45,9 @@ class Slots:
         return ""
 
     def leave(self, call: object) -> None:
-        """Free the slot of a request. The request that has waited longest gets the slot.
+        """Free the slot of `call`. The call that has waited longest gets the slot.
 
-        If the request is still waiting for a slot, remove it from the queue. A second call has no effect.
+        If `call` still waits for a slot, remove it from the queue. It is safe to call this twice.
         """
         self._waiting.pop(call, None)
         self._taken.discard(call)

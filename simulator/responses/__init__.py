@@ -1,1 +1,1 @@
-"""Responses of the simulated backend: their types, texts, values of a JSON schema, and streams of events."""
+"""Response bodies of the simulated backend, as JSON and as streams of events."""

@@ -119,7 +119,9 @@ class _SchemaWriter:
         return found
 
     def _simplest(self, choices: list[object]) -> object:
-        """Return the first choice that is neither an object nor an array, or else the first choice."""
+        """Return the first of these schemas that is not for an object or an array. If there is none, return
+        the first schema.
+        """
         plain = [choice for choice in choices if _type_of(self._resolved(choice)) not in ("object", "array")]
         return (plain or choices)[0]
 

@@ -74,7 +74,7 @@ def write_text(digest: bytes, tokens: int) -> str:
 def build_response(call: InferenceCall, digest: bytes, cost: ResponseCost, dimensions: int) -> bytes:
     """Return the body of the response to a request, as JSON.
 
-    `dimensions` is the length of an embedding, unless the request sets another length.
+    `dimensions` is the length of an embedding if the request sets no length.
 
     Raises:
         InvalidCall: the endpoint does not accept the type of the input, or no JSON can be written for the
@@ -121,8 +121,8 @@ def _responses(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _message(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
-    """Return the response to a request of Anthropic's Messages API. Its `input_tokens` exclude the cached
-    tokens.
+    """Return the response to a request of Anthropic's Messages API. As in this API, `input_tokens` exclude
+    the cached tokens.
     """
     text = response_types.TextBlock(_choice(call, digest, 0, cost))
     usage = response_types.MessageUsage(cost.prompt - cost.cached, cost.output, cost.cached)
