@@ -13,7 +13,8 @@ CHECKSUMS = "SHA256SUMS"
 def build_release(root: Path, folder: Path) -> list[Path]:
     """Build all files of a release, and return their paths.
 
-    The wheel is built from the source distribution. Files in both have the time of the last commit.
+    The wheel is built from the source distribution. All files in these two archives have the time of the last
+    commit, so that a repeated build gives the same archives.
 
     Raises:
         SystemExit: a program has failed, and has printed why.
