@@ -73,7 +73,9 @@ class LineQueue:
 
 
 class Lease:
-    """Proof that no other attempt sends the lines. In the real engine, Temporal heartbeats prove it."""
+    """Proof that no other attempt sends the lines. In the real engine, acknowledged Temporal heartbeats are
+    this proof.
+    """
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
