@@ -265,7 +265,8 @@ class Client:
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
             after: id of the line after which to continue, in input order; None for the beginning.
-            in_input_order: False for the order in which the results become final.
+            in_input_order: True for the order of the input, False for the order in which results become
+                final.
         """
         query = {"follow": "true", "status": "failed" if failed else "completed"}
         if after is not None:

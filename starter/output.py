@@ -76,7 +76,9 @@ class _SafeConsole(Console):
 
 
 class _Unpadded:
-    """Text file that leaves out the spaces at the ends of lines, with which rich fills tables."""
+    """Text file that removes the spaces at the ends of lines. The library Rich fills the lines of tables with
+    spaces.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

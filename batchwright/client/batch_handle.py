@@ -95,7 +95,7 @@ class BatchHandle:
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: window of the new batch; None for the same length as the window of this batch.
+            completion_window: window of the new batch; None to keep the length of this batch's window.
 
         Raises:
             openai.ConflictError: the batch has not ended, no line failed with one of the codes, or the batch
@@ -122,7 +122,7 @@ class BatchHandle:
         returns the handle of the same new batch.
 
         Args:
-            completion_window: window of the new batch; None for the same length as the window of this batch.
+            completion_window: window of a new batch; None to keep the length of this batch's window.
 
         Raises:
             openai.ConflictError: the batch is completed, or is being cancelled.

@@ -77,8 +77,7 @@ class GroupHandle(BatchHandle):
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: window of the new batches; None for the same length as the window of the batch
-                that is retried.
+            completion_window: window of the new batches; None to keep the length of each batch's window.
 
         Raises:
             ValueError: a batch has not ended, or no line failed with one of the codes.

@@ -76,7 +76,7 @@ class InputOrder:
     """Merges the results of completed and failed lines in the order of the input.
 
     The API returns completed and failed lines in separate lists. An object of this class remembers the last
-    result that was taken from each list, so that the next request for a list continues after that result.
+    result that was taken from each list. The next request for this list continues after that result.
 
     Args:
         custom_ids: custom ids of all lines, in input order.

@@ -73,9 +73,7 @@ class LineQueue:
 
 
 class Lease:
-    """Proof that no other attempt sends the lines. In the real engine, acknowledged Temporal heartbeats are
-    this proof.
-    """
+    """Right of one attempt to send the lines. The real engine renews it with Temporal heartbeats."""
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0

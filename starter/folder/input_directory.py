@@ -154,7 +154,5 @@ class InputDirectory:
 
 
 def printable(name: str) -> str:
-    """Return a file name in which control characters and bytes that are not valid UTF-8 are replaced by
-    `?`.
-    """
+    """Return a file name with `?` in place of control characters and of bytes that are not valid UTF-8."""
     return _NOT_PRINTABLE.sub("?", name)

@@ -1,4 +1,4 @@
-"""The folder of all inputs. The subdirectory in which an input is shows the input's state."""
+"""The folder of all inputs. Each state of an input is a subdirectory, into which the input is moved."""
 
 import errno
 import fcntl

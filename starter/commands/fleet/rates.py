@@ -84,7 +84,7 @@ def clear_rate(
 
 
 def _target(names: list[str], all_models: bool) -> str | None:
-    """Return the model whose rate limit is to be changed; None for the limit for all models together.
+    """Return the model whose rate limit the command changes; None for the limit over all models.
 
     If a model and `--all-models` are both given, or neither is given, the command ends with an error.
     """
