@@ -1,8 +1,8 @@
 """Runs batches against llama.cpp's own server with a tiny random model, on an embedded stack.
 
 `python -m bench.llamacpp` measures calls that are sent directly to the server, first without a batch and then
-while a batch runs. For several values of `in_flight`, it prints the durations of the calls, and the share of
-the slots without a direct call that the batch uses. The machine should have no other load. `make
+while a batch runs. For several values of `in_flight`, it prints the durations of the calls. It also prints
+which share of the slots without a call is used by the batch. The machine should have no other load. `make
 .venv/.tools/llamacpp/.installed` installs the server.
 """
 
@@ -62,8 +62,8 @@ def main() -> None:
 
 
 def _direct(folder: Path, rounds: int, seconds: float) -> None:
-    """Print the 95th percentile of the durations of direct calls, and the share of the slots without a direct
-    call that a batch uses.
+    """Print the 95th percentile of the durations of direct calls, and which share of the slots without a
+    direct call is used by a batch.
     """
     print(f"direct calls, {_ARRIVALS:g} a second, {_SLOTS} slots")
     with ExitStack() as running:

@@ -81,7 +81,7 @@ def read(path: Path) -> BenchmarkReport:
     """Return the result of a benchmark run from its JSON file.
 
     Raises:
-        msgspec.ValidationError: the file is not such a result.
+        msgspec.ValidationError: the file is not a result of a benchmark run.
     """
     return msgspec.json.decode(path.read_bytes(), type=BenchmarkReport)
 

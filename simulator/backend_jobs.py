@@ -155,7 +155,7 @@ class JobEndpoints:
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, url: str, job: SimulatedJob) -> None:
-        """Send the callback of a job up to five times, until a response has a 2xx status."""
+        """Send the callback of a job until a response has a 2xx status, at most five times."""
         for _ in range(_CALLBACK_ATTEMPTS):
             try:
                 async with asyncio.timeout(_CALLBACK_TIMEOUT_SECONDS):

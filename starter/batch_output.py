@@ -155,7 +155,7 @@ def _estimated(amount: str | None, cost: EstimatedCost | None) -> str:
 def money_text(amount: str) -> str:
     """Format an amount of money, such as `1,234.5` or `0.00002`.
 
-    The amount is rounded to six decimals; if it is less than 0.01, to twelve. Zeros at the end of the
+    The amount is rounded to six decimals, or to twelve if it is less than 0.01. Zeros at the end of the
     decimals are left out.
     """
     if "." not in amount:

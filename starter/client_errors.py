@@ -58,7 +58,7 @@ def error_of(response: httpx.Response, url: str) -> ClientError:
 
 @contextmanager
 def translated_errors(url: str) -> Generator[None]:
-    """Context manager that raises exceptions of httpx as ClientError. `url` is the address of the API."""
+    """Context manager that converts exceptions of httpx to ClientError. `url` is the address of the API."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout):

@@ -60,7 +60,12 @@ class AsyncGroupHandle(AsyncBatchHandle):
         return self.batch
 
     async def results(self) -> AsyncGenerator[Result]:
-        """Yield the result of each line in the order of the requests, as `AsyncBatchHandle.results` does."""
+        """Yield the result of each line in the order of the requests, as soon as it is final.
+
+        Raises:
+            ResultsMissing: a batch has ended, and some of its lines have no result. The results of later
+                batches are not yielded.
+        """
         for handle in self.handles:
             async with aclosing(handle.results()) as results:
                 async for result in results:

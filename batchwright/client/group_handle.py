@@ -61,7 +61,12 @@ class GroupHandle(BatchHandle):
         return self.batch
 
     def results(self) -> Generator[Result]:
-        """Yield the result of each line in the order of the requests, as `BatchHandle.results` does."""
+        """Yield the result of each line in the order of the requests, as soon as it is final.
+
+        Raises:
+            ResultsMissing: a batch has ended, and some of its lines have no result. The results of later
+                batches are not yielded.
+        """
         for handle in self.handles:
             with closing(handle.results()) as results:
                 yield from results

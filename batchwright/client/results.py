@@ -17,7 +17,7 @@ _Model = TypeVar("_Model", bound=openai.BaseModel)
 
 
 class RequestFailed(Exception):
-    """Raised when you read the response of a request that failed. `result` has the `error`."""
+    """Raised when you read the response of a request that failed. `result.error` is the reason."""
 
     def __init__(self, result: "Result", error: LineError) -> None:
         super().__init__(f"Request {result.custom_id!r} failed with {error.code}: {error.message}")
@@ -25,7 +25,7 @@ class RequestFailed(Exception):
 
 
 class ResultsMissing(Exception):
-    """Raised if a batch has ended and some lines have no result. `batch` is the batch, with its `errors`."""
+    """Raised if a batch has ended and some lines have no result. `batch.errors` may contain the reasons."""
 
     def __init__(self, batch: Batch, missing: int, lines: int) -> None:
         errors = (batch.errors and batch.errors.data) or []

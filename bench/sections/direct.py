@@ -179,7 +179,7 @@ async def _calls(way: _Way, ramp: float, seconds: float) -> _Measured:
 async def _send(
     transport: PooledTransport, way: _Way, rng: random.Random, seconds: float
 ) -> list[asyncio.Task[float]]:
-    """Start calls for `seconds`, and return their tasks. Some of the tasks may still run."""
+    """Send calls at random times for `seconds`. Return their tasks, some of which may still run."""
     due, began, tasks = 0.0, time.perf_counter(), list[asyncio.Task[float]]()
     while (due := due + rng.expovariate(_ARRIVALS)) < seconds:
         await asyncio.sleep(max(0.0, began + due - time.perf_counter()))

@@ -23,7 +23,8 @@ _EVENT = b"event: batch.progress\n"
 def measure(stack: RunningStack, client: Client, file_id: str, options: SectionOptions) -> Figure:
     """Run a batch of the file, and return the CPU time of the API for the listeners.
 
-    The batch must run for longer than the two measurements, one without and one with listeners.
+    The time is measured first without and then with listeners. The batch must run until both measurements are
+    over.
     """
     seconds = 2.0 if options.quick else _MEASURED_SECONDS
     wait_until_quiet(stack)

@@ -64,10 +64,11 @@ def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float
 
 
 def _sent_by(peer: str, backend: Simulator, paths: list[Path], count: int) -> float:
-    """Run the peer `peer` (an alternative to Batchwright) once for each path, all runs at the same time.
+    """Run the peer `peer` (an alternative to Batchwright) in one process for each input file, all at the same
+    time.
 
-    Return the requests per second, measured at the simulator from the first request to the last response. The
-    processes share the number of requests in flight.
+    Return the requests per second, measured at the simulator from the first request to the last response.
+    `count` is the number of lines of all files. IN_FLIGHT is divided among the processes.
     """
     backend.reset()
     each = partial(peers.measure, peer, backend.url, in_flight=IN_FLIGHT // len(paths))

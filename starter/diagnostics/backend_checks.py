@@ -46,7 +46,7 @@ class _BackendUnderTest:
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
     """Request the list of models from each backend. Return the findings, and the names of all known models.
 
-    The known models are those in the registry, and those that gateways (backends for all models) list.
+    The known models are the registered models, and the models that gateways (backends for all models) list.
 
     Args:
         at: function that returns the current time, to compare it with the clocks of the backends.
@@ -72,10 +72,10 @@ async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], li
 
 
 async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogEntry], list[Finding]]:
-    """Return the registered models, and a warning as a finding if the database is unavailable.
+    """Return the registered models, and a list with a warning if the database is unavailable.
 
-    Without the database, changes made at run time are unknown, so only the models in the registry file are
-    returned. If that file has no models, both lists are empty.
+    Without the database, only the models in the registry file are returned, because changes made at run time
+    are unknown. If there is no registry file either, both lists are empty.
     """
     try:
         database = await open_database(chosen, patience_seconds=0)

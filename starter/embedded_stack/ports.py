@@ -57,7 +57,7 @@ def claim_ports(ports: Mapping[str, int]) -> list[int]:
     port.
 
     Args:
-        ports: ports by the command-line options that set them, such as `--ui-port`. 0 selects any free port.
+        ports: the port for each command-line option, such as `--ui-port`; 0 for any free port.
 
     Raises:
         StackError: some ports are in use. The message contains these ports and their options.

@@ -131,8 +131,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables for the API and the workers of a stack.
 
-    They are the variables of this process, with the addresses, directory and backends of the stack instead of
-    other values.
+    They are the variables of this process, but addresses, storage directory and backends are those of the
+    stack.
 
     Args:
         database_url: URL of the stack's database.

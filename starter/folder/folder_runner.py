@@ -83,7 +83,8 @@ class FolderRunner:
     def round(self) -> bool:
         """Do one round: turn dropped files into inputs, poll the batches, and start inputs.
 
-        Return True if no input is left that can continue, and no dropped file is incomplete.
+        Return True if nothing is left to do: all inputs have ended or cannot be moved, and all dropped files
+        were complete.
 
         Raises:
             ClientError: the API denies access. The inputs stay in their states.

@@ -126,8 +126,7 @@ class InputDirectory:
             os.unlink(file, dir_fd=self._fd)
 
     def record(self) -> BatchRecord | None:
-        """Return the content of `batch.json`. If the file does not exist, nothing was sent yet, and None is
-        returned.
+        """Return the content of `batch.json`; None if the file does not exist, because nothing was sent yet.
 
         Raises:
             InputFailed: the file cannot be read, or its content is not valid.

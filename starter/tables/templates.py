@@ -218,7 +218,7 @@ def _defined(value: object) -> object:
 
 
 def _text_value(value: object) -> object:
-    """Check a value to insert into a text, and return it.
+    """Check a value that a template inserts into a text, and return it.
 
     Raises:
         ValueError: the value is null, which would become the text `None`.
