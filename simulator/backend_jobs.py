@@ -150,11 +150,11 @@ class JobEndpoints:
     def _on_end(self, job: SimulatedJob) -> None:
         url = _callback_url(job.request)
         if url:
-            call = asyncio.get_running_loop().create_task(self._call(url, job))
+            call = asyncio.get_running_loop().create_task(self._send_callback(url, job))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 
-    async def _call(self, url: str, job: SimulatedJob) -> None:
+    async def _send_callback(self, url: str, job: SimulatedJob) -> None:
         """Send the callback of a job until a response has a 2xx status, at most five times."""
         for _ in range(_CALLBACK_ATTEMPTS):
             try:

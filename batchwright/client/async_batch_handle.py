@@ -49,8 +49,8 @@ class AsyncBatchHandle:
     async def follow(self) -> AsyncGenerator[Batch]:
         """Yield the batch now and after each change, until it has ended and its files are written."""
         last = None
-        async with aclosing(self._beats()) as beats:
-            async for batch in beats:
+        async with aclosing(self._updates()) as updates:
+            async for batch in updates:
                 if batch is not last:
                     last = batch
                     yield batch
@@ -60,7 +60,7 @@ class AsyncBatchHandle:
 
         The batch is returned even if it failed, expired or was cancelled.
         """
-        async for _ in self._beats():
+        async for _ in self._updates():
             pass
         return self.batch
 
@@ -78,10 +78,10 @@ class AsyncBatchHandle:
         if self._custom_ids is None:
             self._custom_ids = await self._read_custom_ids(patience)
         order = InputOrder(self._custom_ids)
-        async with aclosing(self._beats()) as beats:
-            async for batch in beats:
+        async with aclosing(self._updates()) as updates:
+            async for batch in updates:
                 if order.has_settled(batch) or has_ended(batch):
-                    async with aclosing(self._settled(order, patience)) as settled:
+                    async with aclosing(self._next_results(order, patience)) as settled:
                         async for result in settled:
                             yield result
         order.check(self.batch)
@@ -156,7 +156,7 @@ class AsyncBatchHandle:
         query = {"keep_files": "true"} if keep_files else {}
         await self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
 
-    async def _beats(self) -> AsyncGenerator[Batch]:
+    async def _updates(self) -> AsyncGenerator[Batch]:
         """Yield the batch each time the API sends something on the event stream.
 
         The API sends an event when the batch changes. After 15 s without an event, it sends a comment to keep
@@ -178,15 +178,15 @@ class AsyncBatchHandle:
                 pause = patience.pause_after(error)
             await asyncio.sleep(pause)
 
-    async def _settled(self, order: InputOrder, patience: Patience) -> AsyncGenerator[Result]:
+    async def _next_results(self, order: InputOrder, patience: Patience) -> AsyncGenerator[Result]:
         """Yield results in input order. Begin with the first result that was not yielded yet, and end before
         the first line without a final result.
         """
         while True:
             try:
                 async with (
-                    aclosing(self._file("completed", order)) as completed,
-                    aclosing(self._file("failed", order)) as failed,
+                    aclosing(self._read_results("completed", order)) as completed,
+                    aclosing(self._read_results("failed", order)) as failed,
                 ):
                     files: dict[Status, AsyncIterator[Result]] = {"completed": completed, "failed": failed}
                     heads: dict[Status, Result | None] = {
@@ -205,7 +205,7 @@ class AsyncBatchHandle:
             except ERRORS as error:
                 await asyncio.sleep(patience.pause_after(error))
 
-    async def _file(self, status: Status, order: InputOrder) -> AsyncGenerator[Result]:
+    async def _read_results(self, status: Status, order: InputOrder) -> AsyncGenerator[Result]:
         """Request the results with this status from the API, and yield them in input order. Results that were
         taken from `order` already are skipped.
 

@@ -50,8 +50,8 @@ class BatchHandle:
     def follow(self) -> Generator[Batch]:
         """Yield the batch now and after each change, until it has ended and its files are written."""
         last = None
-        with closing(self._beats()) as beats:
-            for batch in beats:
+        with closing(self._updates()) as updates:
+            for batch in updates:
                 if batch is not last:
                     last = batch
                     yield batch
@@ -61,7 +61,7 @@ class BatchHandle:
 
         The batch is returned even if it failed, expired or was cancelled.
         """
-        for _ in self._beats():
+        for _ in self._updates():
             pass
         return self.batch
 
@@ -79,10 +79,10 @@ class BatchHandle:
         if self._custom_ids is None:
             self._custom_ids = self._read_custom_ids(patience)
         order = InputOrder(self._custom_ids)
-        with closing(self._beats()) as beats:
-            for batch in beats:
+        with closing(self._updates()) as updates:
+            for batch in updates:
                 if order.has_settled(batch) or has_ended(batch):
-                    with closing(self._settled(order, patience)) as settled:
+                    with closing(self._next_results(order, patience)) as settled:
                         yield from settled
         order.check(self.batch)
 
@@ -156,7 +156,7 @@ class BatchHandle:
         query = {"keep_files": "true"} if keep_files else {}
         self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})
 
-    def _beats(self) -> Generator[Batch]:
+    def _updates(self) -> Generator[Batch]:
         """Yield the batch each time the API sends something on the event stream.
 
         The API sends an event when the batch changes. After 15 s without an event, it sends a comment to keep
@@ -178,15 +178,15 @@ class BatchHandle:
                 pause = patience.pause_after(error)
             time.sleep(pause)
 
-    def _settled(self, order: InputOrder, patience: Patience) -> Generator[Result]:
+    def _next_results(self, order: InputOrder, patience: Patience) -> Generator[Result]:
         """Yield results in input order. Begin with the first result that was not yielded yet, and end before
         the first line without a final result.
         """
         while True:
             try:
                 with (
-                    closing(self._file("completed", order)) as completed,
-                    closing(self._file("failed", order)) as failed,
+                    closing(self._read_results("completed", order)) as completed,
+                    closing(self._read_results("failed", order)) as failed,
                 ):
                     files: dict[Status, Iterator[Result]] = {"completed": completed, "failed": failed}
                     heads: dict[Status, Result | None] = {
@@ -205,7 +205,7 @@ class BatchHandle:
             except ERRORS as error:
                 time.sleep(patience.pause_after(error))
 
-    def _file(self, status: Status, order: InputOrder) -> Generator[Result]:
+    def _read_results(self, status: Status, order: InputOrder) -> Generator[Result]:
         """Request the results with this status from the API, and yield them in input order. Results that were
         taken from `order` already are skipped.
 

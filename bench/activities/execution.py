@@ -82,7 +82,7 @@ def _beat() -> Heartbeat:
     return beat
 
 
-async def _nobody(batch_id: str, reason: WaitingReason) -> None:
+async def _ignore_reason(batch_id: str, reason: WaitingReason) -> None:
     """Ignore the reason why a batch waits, because the benchmark shows no waiting reasons."""
 
 
@@ -98,7 +98,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
         progress=ProgressReporter(database.progress),
         metrics=Metrics(CollectorRegistry()),
         settings=settings,
-        waiting_reasons=WaitingReasons(_nobody, database.waiting),
+        waiting_reasons=WaitingReasons(_ignore_reason, database.waiting),
         costs=costs,
         heartbeat=_beat,
         rates=FleetRates(settings, database.rates, lambda: frozenset(MODELS), unavailable=OSError),

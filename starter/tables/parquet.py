@@ -47,7 +47,7 @@ class ParquetTable:
             names, number = file.schema_arrow.names, 0
             for batch in self._batches(file):
                 columns = zip(names, batch.columns, strict=True)
-                values = zip(*(self._convertible(*column) for column in columns), strict=True)
+                values = zip(*(self._python_values(*column) for column in columns), strict=True)
                 for size in _sizes_of_rows(batch):
                     number += 1
                     if size > MAX_ROW_BYTES:
@@ -75,7 +75,7 @@ class ParquetTable:
                     rows = expanded.iter_batches(batch_size=1, row_groups=[group])
                     yield from islice(rows, done, None)
 
-    def _convertible(self, name: str, column: pa.Array) -> Generator[object]:
+    def _python_values(self, name: str, column: pa.Array) -> Generator[object]:
         """Yield the values of the column `name` as Python objects.
 
         Raises:
