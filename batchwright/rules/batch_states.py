@@ -37,10 +37,10 @@ def cancel_effect(shown: BatchStatus) -> CancelEffect:
 
 
 def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
-    """Return True if a batch must end as cancelled instead of completed, because of a recent cancel request.
+    """Return True if a batch must end as cancelled instead of completed, because a client has requested it.
 
-    A request that is older than ten minutes does not count. The batch's workflow has probably lost such a
-    request, for example because Temporal was restored from a backup.
+    Only a request of the last ten minutes counts. Normally the batch's workflow handles the request much
+    earlier. It has probably lost an older request, for example because Temporal was restored from a backup.
 
     Args:
         end: status with which the batch would end. The result is False if it is not `completed`.

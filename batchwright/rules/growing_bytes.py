@@ -63,14 +63,14 @@ def sorted_rows(
 ) -> Iterable[bytes]:
     """Return all rows in ascending order. Add no rows before you have read the whole result.
 
-    The rows are sorted in groups of 65,536 rows (runs). If there are several runs, each run is stored again
-    in sorted order, and the runs are merged while you read the result.
+    The rows are sorted in groups of 65,536 rows (runs). If there are several runs, each is stored again in
+    sorted order, and the runs are merged while you read the result.
 
     Args:
         stored: the rows, one after the other.
         row_bytes: size of a row.
-        prepared: called with the bytes of a run; returns its rows in ascending order. It may change the
-            content of a row, but not the size. If it is None, the content of the rows stays unchanged, so
+        prepared: called with the bytes of a run; returns its rows in ascending order. It may replace the
+            content of the rows, but not change their size. If it is None, the content stays the same, so
             `stored` can be sorted again later.
     """
     if prepared is None:

@@ -108,9 +108,12 @@ def webhook_id_of_call(call_id: str) -> str:
 
 
 def call_group(*parts: str) -> str:
-    """Return the name of a group of calls. Calls with the same properties may run in the same batch.
+    """Return the name of a group of calls, which may run in the same batch.
 
-    `parts` are the properties that the calls of a group must have in common.
+    A call is a single request that a client sends without a file.
+
+    Args:
+        parts: the properties that all calls of the group have in common.
     """
     return _digest("\0".join(parts), 16)
 
@@ -192,9 +195,7 @@ def audit_entry_position(entry_id: str) -> int:
 
 
 def audit_entry_prefix(position: int) -> str:
-    """Return the text with which the id of an entry in the audit log begins, from the entry's position in the
-    log.
-    """
+    """Return the beginning of an audit log entry's id, which contains the entry's position in the log."""
     return f"act_{position:016x}"
 
 

@@ -3,8 +3,8 @@
 JSON can contain NUL characters and lone surrogates (halves of a UTF-16 pair). PostgreSQL can store neither of
 them, and msgspec rejects lone surrogates.
 
-The regular expressions for members use only possessive repetitions, which never backtrack. Backtracking would
-need a hundred times the memory of a string.
+The regular expressions for members never backtrack: they use only possessive repetitions, such as `*+`. With
+backtracking, a match would need a hundred times the memory of the matched string.
 """
 
 import json
@@ -170,7 +170,7 @@ def check_unique_keys(text: bytes) -> None:
 def check_nesting(text: bytes, most: int = MAX_NESTING) -> None:
     """Check how deeply a JSON text nests arrays and objects, before it is parsed.
 
-    Text that is not JSON may pass, because its parser rejects it.
+    Text that is not JSON may pass this check. The parser rejects it later.
 
     Raises:
         NestedTooDeeply: arrays and objects are nested more than `most` levels deep.

@@ -1,4 +1,4 @@
-"""Limit of how often a batch may be paused and resumed, and the order of changes at the same time.
+"""Limit how often a batch may be paused and resumed, and ignore a pause or resume that arrives too late.
 
 Each pause or resume is a signal to the batch's workflow. Temporal ends a workflow after 51,200 events, and
 accepts at most 10,000 signals. Without a limit, a tenant could end its own batch.
@@ -20,7 +20,7 @@ def allowed_changes(order: BatchOrder, at: datetime) -> int:
 
 
 def seconds_to_next_change(order: BatchOrder, at: datetime) -> int:
-    """Return the seconds from the time `at` until one more pause or resume is allowed, rounded up."""
+    """Return the seconds, rounded up, from the time `at` until one more pause or resume is allowed."""
     interval = change_interval(order)
     return math.ceil((interval - (at - order.created_at) % interval).total_seconds())
 
@@ -35,14 +35,15 @@ def change_interval(order: BatchOrder) -> timedelta:
 
 
 def is_overtaken(change: int, last: int, since: timedelta) -> bool:
-    """Return True if a pause or resume has no effect, because a later one has arrived before it.
+    """Return True if a pause or resume must be ignored, because a later one has already had an effect.
 
-    A database that was restored from a backup counts from a lower number again. So a lower number alone is
-    not enough: both must have arrived at about the same time.
+    Each pause or resume has a number, so a lower number is usually older. But after a restore of the database
+    from a backup, new ones get lower numbers again. Therefore a lower number counts as older only if both
+    arrive within a minute.
 
     Args:
         change: number of the pause or resume; 0 if it has no number.
-        last: number of the last one that had an effect.
-        since: time since that one.
+        last: number of the last pause or resume that had an effect.
+        since: time since this last one.
     """
     return 0 < change < last and since < _OVERTAKEN_WITHIN

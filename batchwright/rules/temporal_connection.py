@@ -27,7 +27,7 @@ def check_address(address: str) -> None:
 
 
 def check_tls_disabled(chosen: Mapping[str, object]) -> None:
-    """Check that no other setting needs TLS, so that TLS may be disabled.
+    """Check that TLS may be disabled, because no other setting needs it.
 
     Args:
         chosen: values of the other settings, by the settings' names.

@@ -19,7 +19,7 @@ _TOKENS_PER_PRICE = 10**MAX_PLACES
 
 
 class UnitPrices(NamedTuple):
-    """Prices of one token and of one request of a model, as exact integer amounts (`amount_of`)."""
+    """Prices of one token and of one request of a model, in 10^-12 of the currency's unit."""
 
     input: int
     cached_input: int

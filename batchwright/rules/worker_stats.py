@@ -1,8 +1,7 @@
-"""Make and read the statistics in worker heartbeats: polled queues, running slices (parts of batches), and
-sent requests.
+"""Make and read the statistics in worker heartbeats: polled queues, running slices and sent requests.
 
-The statistics map names to numbers. A polled queue has the name `polls QUEUE`, and a running slice has the
-name `runs BATCH_ID MODEL`.
+The statistics are numbers with names. A polled queue has the name `polls QUEUE`. A running slice, which is a
+part of a batch, has the name `runs BATCH_ID MODEL`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -39,8 +38,9 @@ def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, floa
 
 
 def is_worker_number(name: str) -> bool:
-    """Return True if the heartbeat statistic with this name is about the whole worker, not about a queue or a
-    batch.
+    """Return True if a heartbeat statistic is about the whole worker, not about a queue or a batch.
+
+    `name` is the name of the statistic.
     """
     return not name.startswith((_POLLS, _RUNS))
 
@@ -55,11 +55,11 @@ def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
-    """Return True if a worker polls the queue, or would poll it if a batch needed the queue.
+    """Return True if a worker polls the queue, or would poll it as soon as a batch needs it.
 
     Args:
-        served: queues that workers report. If ANY_MODEL_QUEUE is one of them, the queues of all models count
-            as polled.
+        served: queues that workers report. If ANY_MODEL_QUEUE is one of them, workers poll the queue of any
+            model that a batch needs.
     """
     return queue in served or (
         ANY_MODEL_QUEUE in served and queue.startswith(ANY_MODEL_QUEUE.removesuffix("*"))
@@ -67,7 +67,7 @@ def is_polled(queue: str, served: Collection[str]) -> bool:
 
 
 def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
-    """Return each (batch id, model) of which at least one worker runs a slice.
+    """Return a pair (batch id, model) for each model of a batch of which at least one worker runs a slice.
 
     Args:
         reports: the statistics of each worker.
@@ -110,9 +110,9 @@ class UpstreamTraffic(Message):
         seconds: sum of the durations of the ended requests.
         squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
-        tokens_per_second: tokens in the requests and responses of about the last minute.
-        open_circuits: 1 if the circuit breaker of the model at this backend is open. In a sum over workers it
-            is the number of workers whose circuit breaker is open.
+        tokens_per_second: average rate of tokens in requests and responses, over about the last minute.
+        open_circuits: 1 if the circuit breaker of the model at this backend is open. In a sum over workers,
+            it is the number of workers whose circuit breaker is open.
     """
 
     model: str

@@ -54,7 +54,7 @@ class JobReport(NamedTuple):
 class InvalidJobReport(ValueError):
     """Raised if a backend's report on a job cannot be used.
 
-    The message is a sentence without its subject, the backend. Example: "sent a body that is not JSON".
+    The message completes a sentence that begins with "The backend". Example: "sent a body that is not JSON".
     """
 
 
@@ -128,9 +128,9 @@ def _error_of(fields: _Fields) -> str:
 
 
 def _value_at(fields: _Fields, path: str) -> msgspec.Raw | None:
-    """Return the value at a dotted path; None if it is missing.
+    """Return the value at the dotted path `path`; None if it is missing.
 
-    The path `a.b` means the field `b` of the object `a`.
+    Example: the path `a.b` leads to the field `b` of the object `a`.
     """
     *outer, last = path.split(".")
     inner: _Fields | None = fields
@@ -155,10 +155,10 @@ def _fields_of(body: bytes) -> _Fields | None:
 
 
 def _fields_with_lone_surrogates(body: bytes) -> _Fields | None:
-    """Return the unparsed fields of a JSON object that contains lone surrogates (halves of a UTF-16 pair).
+    """Read the fields of a JSON object that the normal parser rejects because of lone surrogates.
 
-    The normal parser rejects such an object. Return None if `body` is not a JSON object or has no lone
-    surrogates.
+    A lone surrogate is half of a UTF-16 pair. Return None if `body` is not a JSON object, or if it has no
+    lone surrogates.
     """
     whole = replace_lone_surrogates(body)
     if whole is body or not whole.lstrip().startswith(b"{") or not is_json(whole):

@@ -64,8 +64,8 @@ def verify_token(token: str, secret: str) -> CallbackToken | None:
 def may_contain_token(path: str) -> bool:
     """Return True if a path may contain a callback token, which must not appear in logs.
 
-    Percent-encoding is removed up to `_MAX_DECODINGS` times. If the path is then still encoded, the result is
-    True.
+    Percent-encoding is removed up to `_MAX_DECODINGS` times. If the path is still encoded after that, a token
+    could be hidden in it, so the result is True.
     """
     for _ in range(_MAX_DECODINGS):
         if CALLBACK_PATH in path or _TOKEN_LIKE.search(path):

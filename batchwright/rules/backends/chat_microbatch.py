@@ -1,8 +1,8 @@
 """Microbatches of chats: several chats in one request, which the operator's own code joins and splits.
 
-There is no common protocol for several chats in one request. Therefore the settings name an object, the
-executor, that joins and splits them. This module decides which chats may share a request, and checks the
-executor's results.
+There is no common protocol for several chats in one request. Therefore the operator writes an executor: an
+object that joins the chats and splits the response. The settings name this object. This module decides which
+chats may share a request, calls the executor, and checks its results.
 """
 
 import reprlib
@@ -117,8 +117,10 @@ def _check_types(result: ChatResult) -> ChatResult:
 
 
 def _is_plain(fields: JsonFields) -> bool:
-    """Return True if a chat with these body fields requests one plain message: text, one choice, no stream,
-    no tools.
+    """Return True if a chat requests one plain text message. Only such chats may share a request.
+
+    A chat with tools, with several choices or with a streamed response is not plain. `fields` are the fields
+    of its body.
     """
     shown = {name: bytes(value).strip() for name, value in fields.items()}
     return (

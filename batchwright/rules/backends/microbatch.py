@@ -20,13 +20,11 @@ _integer = msgspec.json.Decoder(int)
 
 
 class MicrobatchPart(NamedTuple):
-    """The part that one line adds to a shared request.
-
-    A shared request contains the requests of several lines.
+    """One line's part of a shared request, which contains the requests of several lines.
 
     Attributes:
-        shared: properties that all lines of a shared request must have in common, as bytes.
-        own: JSON that only this line adds to the body of the request.
+        shared: the properties that must be equal in all parts of a shared request, as bytes.
+        own: the JSON that this line adds to the body of the shared request.
     """
 
     shared: bytes
@@ -200,7 +198,7 @@ class MicrobatchSize:
     def record_success(self) -> None:
         """Count a successful shared request. After several successes, raise the maximum by one line.
 
-        The number of successes needed is equal to the current maximum.
+        Example: if the maximum is 8 lines, 8 successes are needed.
         """
         self._failures = 0
         self._grow(self.current)

@@ -1,8 +1,12 @@
 """The model registry in effect: the models in the registry file, plus changes made at run time.
 
 A change is either the whole configuration of a model, or a patch with only some settings. A patch is merged
-key by key. Lists are replaced, and null undoes an earlier change. `backends` in a patch is the complete new
-list. If a backend was also in the old list, it keeps all settings that are not in the patch.
+key by key:
+
+- A null removes a setting that an earlier change has set.
+- A list replaces the whole earlier list.
+- The list `backends` names all backends of the model. If one of them was also in the earlier list, it keeps
+  the settings that the patch does not mention.
 """
 
 import json
@@ -69,8 +73,8 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 class _Gateways(RegistryEntry):
     """Validates the settings of one gateway, a backend that serves all models in its own model list.
 
-    `backends` contains only this gateway. Its key in `backends` is its index in the configured list, so that
-    error messages name this index.
+    `backends` has one entry: the gateway. Its key is the gateway's index in the whole list of backends,
+    because error messages show this key.
     """
 
     backends: dict[int, GatewayConfig]
@@ -79,9 +83,11 @@ class _Gateways(RegistryEntry):
 def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
     """Return the settings `before` with the changes in `patch`.
 
-    A value in `patch` replaces the value in `before`, and null removes it. Two objects are merged by the same
-    rule, key by key. A list replaces the whole earlier list. In the list `backends`, the settings of a
-    backend that was in the earlier list are merged with its earlier settings.
+    - A value in `patch` replaces the value in `before`. Null removes it.
+    - Two objects are merged key by key, by the same rules.
+    - A list replaces the whole earlier list.
+    - `backends` also replaces the earlier list. But a backend that was in this list keeps its earlier
+      settings, except for those that the patch changes.
     """
     result = dict(before)
     for name, value in patch.items():

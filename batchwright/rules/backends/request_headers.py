@@ -148,10 +148,9 @@ def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -
 
 
 def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return words that say what Batchwright itself sends in a header, such as "the trace context of its
-    request".
+    """Return what Batchwright itself sends in a header, as words for a message.
 
-    Return an empty string if Batchwright does not send the header.
+    Example: "the trace context of its request". The result is empty if Batchwright does not send this header.
 
     Args:
         name: name of the header.

@@ -46,10 +46,10 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
     """Remove the credentials that a model must not use.
 
-    Return the model, and one message for each changed backend. If a backend would misuse one credential, all
+    Return the model, and one message for each changed backend. If a backend uses a forbidden credential, all
     its settings of keys and TLS are removed.
 
-    Models that were registered at run time need this check after a change of the registry file. The new file
+    Call this for models that were registered at run time, after the registry file has changed. The new file
     can forbid a credential that such a model already uses.
 
     Args:

@@ -22,8 +22,8 @@ _BREAKS = b"\r\n"
 def call_line(call_id: str, endpoint: Endpoint, body: bytes) -> bytes:
     """Return the input line for a call, with a newline.
 
-    A call is a single request that runs as a line of a batch. If its body is nested at most MAX_CALL_NESTING
-    levels deep, ingestion can parse the line.
+    A call is a single request that a client sends without a file. It runs as a line of a batch. The body must
+    be nested at most MAX_CALL_NESTING levels deep, so that the line can be parsed later.
     """
     return _LINE % (call_id.encode(), endpoint.encode(), body.translate(None, _BREAKS))
 

@@ -89,7 +89,7 @@ def read_result(line: bytes) -> CallResult:
 
 
 def answers_of(lines: Iterable[bytes]) -> list[CallAnswer]:
-    """Return the answers for calls from the lines of an output or error file.
+    """Convert lines of output or error files to the answers of the calls that they belong to.
 
     A call is a single request that runs as a line of a batch.
     """

@@ -21,24 +21,24 @@ _MAX_KEY_BYTES, _PREFIX_BYTES, _DIGITS = 64, 40, 16  # Temporal's limit; lengths
 
 
 def priority_weight(priority: int) -> float:
-    """Return the weight with which a priority shares its tenant's permits: 1 for the default priority.
+    """Return the weight of a priority when a tenant's permits are divided between its priorities.
 
-    Each priority has twice the weight of the next lower priority.
+    The default priority has the weight 1. Each priority has twice the weight of the next lower priority.
     """
     return 2.0 ** (priority - DEFAULT_PRIORITY)
 
 
 def fairness_key_of(key: str, priority: int, group: str = "") -> str:
-    """Return the fairness key by which Temporal shares workers between the tasks of batches.
+    """Return the fairness key of a batch's tasks, by which Temporal divides workers between tasks.
 
-    Temporal starts tasks with the same key in the order in which they were scheduled. It divides the workers
-    between the keys, in proportion to the weights of their tenants. So a batch does not wait for tasks of a
-    batch that has another priority or size class.
+    Temporal gives each key a part of the workers, in proportion to the weights of the tenants. Tasks with the
+    same key start in the order in which they were scheduled. Each priority and each group has a key of its
+    own. So an urgent batch does not wait for the tasks of other batches.
 
     Args:
         key: fairness key of the tenant.
         priority: priority of the batch.
-        group: letter of the group within the priority, as `size_group` returns it; empty for no group.
+        group: letter that `size_group` returns for the batch; empty for no group.
     """
     suffix = f"/{priority}{group}"
     full = key + suffix
@@ -56,7 +56,10 @@ def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the group of a batch in Temporal's queue: a letter for its size class, or `u` if it is late."""
+    """Return the letter of a batch's group. Small batches do not wait for large ones in Temporal's queue.
+
+    The letter is `u` if the batch is late. Otherwise it is the batch's size class: `s`, `m`, `l` or `x`.
+    """
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
 
@@ -76,8 +79,8 @@ class Rank(NamedTuple):
     """Position of a batch among the batches of its tenant, model and priority. The lowest rank is sent first.
 
     Attributes:
-        is_safe: False if the batch is at risk of missing its deadline.
-        value: number of lines left; for a batch at risk, the seconds that it has to spare.
+        is_safe: False if the batch is at risk of missing its deadline. Such batches are sent first.
+        value: number of lines left if the batch is safe; seconds that it has to spare if it is at risk.
     """
 
     is_safe: bool
@@ -90,12 +93,12 @@ _NEW = Rank(is_safe=True, value=0.0)
 class BatchRanks(dict[str, Rank]):
     """Ranks of the batches of one model, by batch id. The batch with the lowest rank is sent first.
 
-    A new batch gets its rank only at the next update. Until then, it comes directly after the batches at risk
-    of missing their deadline, and before all others.
+    A new batch has no rank until the next update. Until then, it comes after the batches at risk of missing
+    their deadline, and before all others.
 
     Attributes:
-        first: (tenant, batch id) of the first batch of each tenant and priority. Tenants with only one batch
-            of the model are left out, because there is nothing to order.
+        first: a pair (tenant, batch id) for each tenant and priority: the batch that is sent first. A tenant
+            with only one batch of the model is left out, because there is nothing to order.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """
@@ -112,13 +115,14 @@ class BatchRanks(dict[str, Rank]):
 class BatchSchedule:
     """Decides in which order the batches of the same tenant, model and priority send their lines.
 
-    1. Batches at risk of missing their deadline, the batch with the least time to spare first.
-    2. All other batches, the batch with the fewest lines left first. So small batches do not wait for large
-       ones.
+    1. Batches at risk of missing their deadline. The batch with the least time to spare goes first.
+    2. All other batches. The batch with the fewest lines left goes first, so that small batches do not wait
+       for large ones.
 
-    The end of a batch is estimated as if the batch alone got the lines per second that all batches of its
-    priority get now. If this end is in the last quarter of the batch's window, the batch is at risk. If this
-    end is after the window, the batch would be late even if it went first, and does not count as at risk.
+    The end of a batch is estimated for the best case: it alone gets all the lines per second that the batches
+    of its priority send together now. The batch is at risk if this end is in the last quarter of its
+    completion window. If even this end is after the window, going first would not help. Such a batch does not
+    count as at risk.
     """
 
     def __init__(self) -> None:
@@ -138,14 +142,15 @@ class BatchSchedule:
     def update(
         self, batches: Collection[WaitingBatch], now: float, paused: Collection[str] = frozenset()
     ) -> None:
-        """Set the ranks of all batches.
+        """Compute the ranks of all batches again.
+
+        If a batch is missing that was in `batches` at the last call, it has probably ended. Its remaining
+        lines are then counted as sent. This does not apply to paused batches.
 
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
             now: Unix time in seconds.
-            paused: ids of the paused batches. They may be missing in `batches`. If another batch was in
-                `batches` at the last call and is missing now, its remaining lines are counted as settled
-                (they have a result).
+            paused: ids of the paused batches.
         """
         self._measure(batches, now, paused)
         self._updated_at = now
@@ -165,11 +170,11 @@ class BatchSchedule:
         self._ranks = ranks
 
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
-        """Add the lines that settled (got a result) since the last update to the rates of the priorities.
+        """Update the rates of the priorities with the lines that got a result since the last update.
 
-        If a batch is no longer in `batches`, its remaining lines count as settled. They do not count if the
-        batch is paused, or if its deadline has passed. The number of lines that are counted in this way is
-        limited, because the batch may have been cancelled instead.
+        If a batch is missing in `batches`, its remaining lines count as lines with a result, up to a maximum.
+        The maximum is needed because the batch may have been cancelled. A paused batch and a batch whose
+        deadline has passed do not count.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}

@@ -1,7 +1,7 @@
 """Select the waiting request that gets the next permit (the right to have one request in flight) of a model.
 
-`FairShare` selects the tenant, and the priority of a tenant, by weight and by the requests that they have in
-flight. `FairQueue` orders the batches of one tenant and their slices (parts).
+`FairShare` selects the tenant whose turn it is, by weight. For this tenant, `FairQueue` selects the priority,
+the batch and the slice (part of the batch).
 """
 
 import hashlib
@@ -28,8 +28,8 @@ class _TenantUsage:
     """Requests that one tenant has in flight to a model, and the time that its requests have taken so far.
 
     Attributes:
-        clock: total seconds that the tenant's requests were in flight, up to the time `since`, divided by the
-            tenant's weight. Two requests in flight at once add two seconds per second.
+        clock: total duration of the tenant's requests until `since`, in seconds, divided by the tenant's
+            weight. Example: two requests that both take 3 s add 6 s if the weight is 1, and 3 s if it is 2.
         since: when `clock` was last updated.
         default_weight: weight of the tenant's batches.
         share: 1 divided by the tenant's present weight.
@@ -49,11 +49,14 @@ class _TenantUsage:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set `share` after the tenant's weight has changed, and adapt `clock` to the new weight.
+        """Set `share` after the tenant's weight has changed.
 
-        The lead of a tenant is the difference between `clock` and `present`, the clock of the tenant that got
-        the last permit. `FairShare` converts a lead to a number of requests in flight. The new `clock` keeps
-        this number the same, so the tenant has no advantage or disadvantage from the change.
+        The tenant must have no advantage or disadvantage from the change. Therefore `clock` is adapted, too:
+        the tenant's lead (see `FairShare`) still counts as the same number of requests in flight.
+
+        Args:
+            share: 1 divided by the new weight.
+            present: clock of the tenant that got the last permit.
         """
         if share != self.share:
             self.clock = present + (self.clock - present) * share / self.share
@@ -64,20 +67,20 @@ class FairShare:
     """Decides which tenant gets the next permit, the right to have one request in flight.
 
     The next permit goes to the waiting tenant with the fewest requests in flight in proportion to its weight.
-    So the requests in flight of tenants that always wait are in proportion to the tenants' weights. The
-    durations of the requests do not matter, and nothing has to be estimated.
+    Example: of two tenants that always wait, the one with twice the weight has twice as many requests in
+    flight. The durations of the requests do not matter.
 
-    Whole numbers of requests rarely match the weights exactly, and there may be more tenants than permits.
-    Therefore each tenant also has a clock, which advances by 1 / weight seconds per second for each request
-    in flight. The lead of a tenant is the difference between its clock and the clock of the tenant that got
-    the last permit. With the weight 1, a lead of 5 s counts as one more request in flight. A longer lead
-    counts as more than one request, but always as less than two. A negative lead counts in the same way as
-    fewer requests.
+    This rule alone is not enough: whole numbers of requests rarely match the weights exactly, and there may
+    be more tenants than permits. Therefore each tenant also has a clock. For each request in flight, the
+    clock advances by 1 / weight seconds per second. A tenant's lead is its clock minus the clock of the
+    tenant that got the last permit. A lead counts as additional requests in flight: with the weight 1, a lead
+    of 5 s counts as one request. A longer lead counts as more, but always as less than two requests. A
+    negative lead counts as fewer requests.
 
-    When a tenant begins to wait, its clock is raised to the lowest clock of two groups: the waiting tenants,
-    and the tenant that got the last permit. So it gets no advantage for the time when it sent less than its
-    share. If the tenant has sent nothing for some seconds, a higher clock is lowered to the same value. So it
-    has no disadvantage for what it sent before this pause.
+    A tenant that begins to wait must not profit from the time when it sent little. So a low clock is raised
+    to the lowest clock of the waiting tenants and of the tenant that got the last permit. After a pause of
+    some seconds, a high clock is lowered to the same value, so that the tenant has no disadvantage from
+    earlier requests.
     """
 
     def __init__(self) -> None:
@@ -85,7 +88,7 @@ class FairShare:
         self._last = _TenantUsage(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
 
     def start_waiting(self, tenant: str, default_weight: float, waiting: Collection[str], now: float) -> None:
-        """Record that a tenant begins to wait for a permit, and set its clock.
+        """Record that a tenant begins to wait for a permit, and set its clock (see `FairShare`).
 
         Args:
             default_weight: the tenant's weight until `grant` or `refresh` sets another weight.
@@ -107,9 +110,9 @@ class FairShare:
             usage.clock, usage.since = max(usage.clock_at(now), lowest), now
 
     def next_tenant(self, waiting: Collection[str], now: float) -> str:
-        """Return the tenant that may send the next request.
+        """Return the waiting tenant that may send the next request.
 
-        If tenants are equal, return the first of them in `waiting`.
+        If two tenants have an equal claim, the one that comes first in `waiting` is returned.
 
         Args:
             waiting: the tenants that wait, at least one. `start_waiting` must have been called for each of
@@ -147,9 +150,9 @@ class FairShare:
         """Record that a request of the tenant is no longer in flight.
 
         Args:
-            is_contended: False if no tenant waits for the permit that becomes free. The tenant has then taken
-                nothing from other tenants, so a positive lead of the tenant is forgotten: from now on, all
-                leads are measured from this tenant's clock.
+            is_contended: False if no tenant waits for the permit that becomes free. Then the tenant has taken
+                nothing from other tenants, so its lead is set to 0: from now on, leads are measured from this
+                tenant's clock.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -158,7 +161,7 @@ class FairShare:
             self._last = usage
 
     def refresh(self, weights: Mapping[str, float], waiting: Collection[str], now: float) -> None:
-        """Apply the present weights, and drop the tenants that have been idle for some seconds.
+        """Set the present weights, and drop the tenants that have sent nothing for some seconds.
 
         Args:
             weights: the present weights of tenants. A missing tenant has its default weight.
@@ -188,8 +191,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns what the slice's next line costs the backends' prefix caches: 0, 1 or 2. The next permit
-            goes to the slice of the batch with the lowest cost. None if the cost is always 0.
+        cost: returns how much a backend must compute for the slice's next line because its prefix cache does
+            not have the system prompt: 0 (nothing), 1 or 2. The slice with the lowest cost goes first. None
+            if the cost is always 0.
     """
 
     batch_id: str
@@ -210,8 +214,7 @@ class _Priority(Generic[Request]):
 
     Attributes:
         batches: requests by batch id. The batch that has waited longest since its last permit comes first.
-            The requests of a batch are in descending order of the numbers of their slices (parts of the
-            batch).
+            Within a batch, the slice (part of the batch) with the highest number comes first.
         permits: number of permits granted so far.
     """
 
@@ -225,8 +228,8 @@ class _Priority(Generic[Request]):
         """Return the id of the batch that may send the next line; None if no batch may.
 
         Args:
-            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
-                None if no key has a cap.
+            is_capped: returns True if an API key already has as many requests in flight as it may have. The
+                batches of this key are then skipped. Pass None if no key has such a cap.
             ranks: the rank of each batch. The batch with the lowest rank is sent first.
         """
         batches = self.batches
@@ -266,23 +269,22 @@ def _cost(request: QueuedRequest) -> int:
 
 
 class FairQueue(Generic[Request]):
-    """Queue of one tenant's requests for permits of one model. A permit lets a slice (part of a batch) send
-    one line.
+    """Queue of one tenant's requests for permits of one model. A permit lets a slice send one line.
 
-    The next request is chosen in three steps:
+    A slice is a part of a batch. The next request is chosen in three steps:
 
-    1. Priority: by weight and time in flight, as `FairShare` chooses a tenant.
+    1. Priority: by weight and requests in flight, as `FairShare` chooses a tenant.
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
        has waited longest, so that no batch waits forever.
-    3. Slice: the one with the lowest cost, and of those the one with the lowest number. So the slices of a
-       worker end at different times, and one keeps sending while the results of another are stored. If all
-       have the highest cost, it is the slice with the highest number, so all permits gather at its lines.
+    3. Slice: the one with the lowest `cost`. If several have this cost, the slice with the lowest number goes
+       first. So the slices end at different times, and while one stores its results, another one sends. If
+       all slices have the highest cost, the slice with the highest number goes first.
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None while all requests so far had the same priority.
-            If it is not None when `pop` returns a request, call `shares.release(str(priority))` when the
-            permit of this request is given back.
+        shares: divides the permits between priorities; None as long as all requests had the same priority. If
+            it is set when `pop` returns a request, call `shares.release(str(priority))` after the permit of
+            this request is given back.
     """
 
     def __init__(self) -> None:
@@ -321,8 +323,8 @@ class FairQueue(Generic[Request]):
         """Remove and return the next request; None if no request may be sent.
 
         Args:
-            is_capped: returns True if an API key has reached its cap. Batches of such a key are skipped. Pass
-                None if no key has a cap.
+            is_capped: returns True if an API key already has as many requests in flight as it may have. The
+                batches of this key are then skipped. Pass None if no key has such a cap.
             ranks: the rank of each batch. The batch with the lowest rank is sent first.
             now: the current time in seconds.
         """
@@ -341,9 +343,9 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight, taken from a waiting request whose API key is below its cap.
+        """Return the tenant's weight; None if no waiting request may be sent now.
 
-        Return None if there is no such request.
+        The weight is a field of each request. `is_capped` is the same function as in `pop`.
         """
         for priority in self._priorities.values():
             for slices in priority.batches.values():
@@ -361,11 +363,10 @@ class FairQueue(Generic[Request]):
 
 
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
-    """Return a new fairness key for a tenant's tasks in Temporal, to use after the batch `stopped` has ended
-    early.
+    """Return a new fairness key for a tenant's tasks in Temporal, after the batch `stopped` has ended early.
 
-    Temporal counts the cancelled tasks of this batch as if they had run with the tenant's old key. With the
-    old key, the tenant's next batches would therefore have to wait.
+    Temporal counts the cancelled tasks of this batch as if they had run. With the same key as before, the
+    tenant's next batches would have to wait for that.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -58,13 +58,12 @@ def prefix_affine(
 ) -> _Candidate:
     """Choose the backend for a prompt prefix. All prompts with the same prefix get the same backend.
 
-    There is one exception: a backend that is far busier than the others is avoided. If a backend is removed,
-    only its prefixes move to other backends. If a backend is added, only the prefixes that it takes over
-    move.
+    There is one exception: a backend that is far busier than the others is avoided. If a backend is added or
+    removed, most prefixes keep their backend.
 
     Args:
-        prefix_hash: hash of the prefix. If it is 0, there is no prefix, and the less busy of two random
-            backends is returned.
+        prefix_hash: hash of the prefix. 0 means that there is no prefix. Then two backends are drawn at
+            random, and the less busy one is returned.
         draw: returns a random number from 0 to 1.
     """
     if not prefix_hash:

@@ -148,9 +148,12 @@ def classify_response(
 ) -> Classification:
     """Return the effect of a complete response on the line, and the kind of failure.
 
-    Some gateways name the cause at the beginning of their error message, for example that no backend is
-    healthy. A phrase that also occurs in `request` is ignored, because many errors quote the request. The
-    header `x-should-retry` is used only for failures that may be the line's fault.
+    The result depends mostly on the status. Two other things can change it:
+
+    - Some gateways name the cause at the beginning of their error message, for example that no backend is
+      healthy. A phrase that also occurs in `request` is ignored, because many errors quote the request.
+    - The header `x-should-retry` decides whether a failure of the line itself is retried. It is ignored for
+      failures that are always retried, such as those of an overloaded backend.
 
     Args:
         body: body of the response.

@@ -31,10 +31,10 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 
 
 class _Progress:
-    """Learns how much work one line of a batch is for one model.
+    """Learns how much work one line of a batch is for one model, compared with an average line.
 
-    It compares how many lines have settled (got a stored result) with how many were expected to settle. The
-    expected number is computed from the part of the model's capacity that the batch had.
+    Two numbers are compared: how many lines got a result, and how many would have got one if all lines were
+    average. The second number follows from the part of the model's capacity that the batch had.
     """
 
     def __init__(self, settled: int, lines: float, seconds: float) -> None:
@@ -71,9 +71,9 @@ class _Progress:
 
 
 class _ModelRate:
-    """How fast lines of one model settle while lines are waiting, and how long the model's requests take.
+    """How fast lines of one model settle (get a result) while lines wait, and how long its requests take.
 
-    The rate is in lines per second, where a line with twice the work of an average line counts as two
+    The rate is in average lines per second: a line with twice the work of an average line counts as two
     lines.
     """
 
@@ -92,22 +92,22 @@ class _ModelRate:
     def restart(self) -> None:
         """Begin a new measurement after an idle period.
 
-        From now on, earlier measurements get less weight than before, because the new lines may take longer
-        or shorter than the earlier ones.
+        Earlier measurements stay, but with a small weight: the new lines may take longer or shorter than the
+        earlier ones.
         """
         self._work *= _PAST_WEIGHT
         self._seconds *= _PAST_WEIGHT
         self.steady.reset()
 
     def record(self, done: float, started: int, passed: float) -> None:
-        """Record how much work was done in a period. Lines must have been waiting during the whole period.
+        """Record how much work was done in a period in which lines were always waiting.
 
         Args:
             done: work of the lines that got a result, as a number of average lines.
-            started: by how much the number of requests in flight has grown since the last measurement. These
-                additional requests are partly done, so a part of their work is added to `done`. If durations
-                vary much, this part is small, because short requests end first.
-            passed: seconds since the last measurement.
+            started: by how much the number of requests in flight has grown in this period. These additional
+                requests are partly done, so a part of their work is added to `done`. The part is small if
+                durations vary much, because then mostly short requests have ended.
+            passed: length of the period, in seconds.
         """
         if passed <= 0:
             return
@@ -147,11 +147,11 @@ class _ModelRate:
 
 
 class Forecaster:
-    """Forecasts when each live batch will end. It learns from each call of `observe`.
+    """Forecasts when each live batch will end, from the progress that each call of `observe` reports.
 
-    If the responses of one batch take longer than usual for the model, this batch settles fewer lines than
-    other batches in the same time. From the difference, the forecaster learns how much work one line of the
-    batch is.
+    Lines of different batches may need different amounts of work. The forecaster learns this from the
+    progress: if a batch settles fewer lines than other batches in the same time, one of its lines is more
+    work.
     """
 
     def __init__(self) -> None:
@@ -244,18 +244,17 @@ class Forecaster:
     def _expected_lines(
         self, model: _ModelRate, work: Sequence[UnsettledWork], done: float
     ) -> dict[ModelOfBatch, float]:
-        """Return how many lines each batch would have settled if its lines were average.
+        """Return how many lines each batch would have settled (got a result) if its lines were average.
 
-        The work `done` since the last call of `observe` is divided in two steps:
+        The work that was done since the last call of `observe` is divided in two steps:
 
-        1. Between the priorities of all tenants, by the shares of the capacity that they had at the last
-           call.
-        2. Between the batches of a priority, in proportion to the lines that really got a result since the
-           last call. The order of the batches is not used, because it may have changed meanwhile.
+        1. Between the priorities of all tenants, by the shares of the capacity that they had at that call.
+        2. Between the batches of a priority, in proportion to the lines that really got a result. The order
+           of the batches is not used, because it may have changed since then.
 
         Args:
-            done: work of all lines of the model that got a result since then. A line of average work counts
-                as 1.
+            done: work of all lines of the model that got a result since that call. A line of average work
+                counts as 1.
         """
         before = {each.key: each for each in model.waiting}
         part = present_shares(model.waiting)
@@ -281,9 +280,9 @@ class Forecaster:
     ) -> dict[ModelOfBatch, float]:
         """Return how many lines of each batch were settled (got a result) since the last call of `observe`.
 
-        Only batches that were known at the last call are counted. If a batch is no longer in `work`, it is
-        complete, paused or cancelled, and the call does not know which. The batch's remaining lines are then
-        counted as settled, but at most as many lines as the batch usually settles in `passed` seconds.
+        A batch that was not known at the last call is left out. A batch that is missing in `work` may be
+        complete, paused or cancelled. Its remaining lines count as settled, but at most as many as the batch
+        usually settles in `passed` seconds.
         """
         present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}

@@ -35,7 +35,7 @@ class ModelSpeed(Message):
 
 
 class LineWork(NamedTuple):
-    """How much work the lines of a batch are for one model, and at which rate they get results.
+    """How much work one line of a batch is for its model, and how fast the batch's lines get results.
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
@@ -105,10 +105,10 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return a number of seconds within which a batch of the queue is very unlikely to be done.
+        """Return the seconds that a batch of the queue takes in the best case.
 
-        The forecast assumes the best case: the batch goes before all other batches of its priority. Even
-        then, the batch takes longer than the result with a probability of 90 %.
+        In the best case, the batch goes before all other batches of its priority. Even then, it takes longer
+        than the result with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -120,23 +120,21 @@ class QueueForecast:
         return self._known.get(work.key, LineWork())
 
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
-        """Return within how many seconds after its last line was sent all requests of a batch end.
+        """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        They end within this time with the given probability. When the last line is sent, the batch is the
+        With the given probability, they have ended in this time. When the last line is sent, the batch is the
         first of its priority. So all requests in flight of this priority may belong to the batch.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the relative error to expect in a forecast of when a batch's last line is sent.
-
-        Example: 0.2 means 20 %.
+        """Return the expected error of the forecast for a batch's last line: 0.2 means 20 %.
 
         Args:
             work: the lines of the batch.
-            ahead: work of the other batches' lines that are sent before the last line. An average line of the
-                model has the work 1.
+            ahead: work of the other batches' lines that are sent before this last line. An average line of
+                the model has the work 1.
         """
         speed = self._speed
         known = 1 / (speed.lines_measured + 1) + 1 / self._work(work).certainty + 1 / (work.left + ahead + 1)

@@ -1,6 +1,4 @@
-"""Durations of a model's requests: their mean, their variation, and how long it takes until several requests
-that are in flight have all ended.
-"""
+"""Durations of a model's requests: mean, variation, and the time until all requests in flight have ended."""
 
 import math
 from functools import lru_cache
@@ -36,11 +34,11 @@ class RequestDurations(Spread):
         self._requests = self._sum = self._squares = 0.0
 
     def record(self, totals: UpstreamTraffic, passed: float) -> None:
-        """Record the request totals of a backend.
+        """Record how many requests one backend has answered so far, and how long they took.
 
         Args:
-            totals: number and total durations of the model's requests to the backend since the workers'
-                start.
+            totals: number and total durations of the model's requests to the backend, since the workers
+                started.
             passed: seconds since the last totals were recorded.
         """
         before = self._seen.get(totals.backend)
@@ -76,10 +74,9 @@ class RequestDurations(Spread):
 
 
 def longest_remaining(durations: Spread, count: float, probability: float) -> float:
-    """Return within how many seconds all requests that are in flight end, with the given probability.
+    """Return in how many seconds all requests that are now in flight have ended, with the given probability.
 
-    The calculation does not know when each request began. It assumes that durations have a lognormal
-    distribution.
+    It is not known when each request began. Durations are assumed to have a lognormal distribution.
 
     Args:
         durations: mean and variation of the durations of such requests.
@@ -92,7 +89,7 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return within what time a request in flight ends with the given probability.
+    """Return after what time one request in flight has ended, with the given probability.
 
     The unit of the result is the mean duration of a request. `variation` is the variance of the durations,
     divided by the square of their mean.
@@ -115,8 +112,7 @@ def _remaining_quantile(probability: float, variation: float) -> float:
 def _still_running(seconds: float, sigma: float) -> float:
     """Return the probability that a request in flight takes at least `seconds` more.
 
-    The durations of all requests are assumed to have a lognormal distribution with the mean 1. The result is
-    the integral of its survival function from `seconds` to infinity.
+    The durations of all requests are assumed to have a lognormal distribution with the mean 1.
 
     Args:
         seconds: further duration, in units of the mean duration.

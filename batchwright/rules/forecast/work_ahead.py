@@ -1,7 +1,7 @@
-"""Compute how much work of all owners is done by the time when one owner's work is done.
+"""Compute how much work is done in total until one tenant, priority or batch has finished its own work.
 
-An owner is a tenant, a priority or a batch. Owners share the capacity by weight. Example: when the first of
-two owners with equal weights has done its 10 lines, both together have done 20.
+Tenants, priorities and batches are owners: they share a capacity by weight. Example: two owners have equal
+weights. When the first to finish has done its 10 lines, both together have done 20.
 """
 
 from bisect import bisect_right
@@ -40,9 +40,8 @@ class SharedCapacity:
     def work_done_when(self, work: float, weight: float) -> float:
         """Return how much work all owners together have done when one owner has done `work`.
 
-        The result includes `work`.
-
-        Example: for the first of two owners with equal weights, the result is twice `work`.
+        Example: two owners have equal weights. When the first to finish has done its 10 lines, both together
+        have done 20, so the result is 20.
 
         Args:
             work: work of one of the owners that share the capacity.
@@ -89,7 +88,7 @@ class WorkUntil:
     """Computes how much work of all batches is done before the last line of one batch is sent.
 
     Tenants share a model by weight. The priorities of a tenant divide the tenant's part. Within a priority,
-    batches with fewer lines left go first, but a small part of the capacity goes to all other batches.
+    the batch with the fewest lines left gets most of the capacity, and all other batches share a small rest.
     """
 
     def __init__(self, work: Sequence[UnsettledWork], queued: Mapping[ModelOfBatch, float]) -> None:
@@ -130,9 +129,10 @@ class WorkUntil:
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Return how much work all tenants have done when the priority of this batch has done `in_priority`.
+        """Convert work of one tenant's priority to the work that all tenants do in the same time.
 
-        A priority belongs to one tenant. The result includes `in_priority`.
+        `in_priority` is the work of the priority to which the batch of `work` belongs. It is a part of the
+        result.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)

@@ -59,12 +59,12 @@ def is_unambiguous(line: bytes) -> bool:
 
 
 class LineTemplates:
-    """Fast check for ambiguous keys, for lines that differ only in their prompt.
+    """Fast check for ambiguous keys, for lines that differ only in their id and their prompt.
 
-    If a line passes the full check, the text from its `"body"` to its prompt and the text after its prompt
-    are stored as a template. A later line with the same two texts needs no full check. The text before
-    `"body"` may differ, because it contains the line's id. The quotes before `"body"` are counted, to make
-    sure that no unknown key comes before it.
+    The first such line gets the full check. If it passes, two texts of it are stored as a template: the text
+    from its `"body"` to its prompt, and the text after its prompt. A later line with the same two texts needs
+    no full check. Its text before `"body"` may differ, because it contains the line's id. The number of
+    quotes in it shows that no unknown key is there.
     """
 
     def __init__(self, field: str) -> None:
@@ -80,8 +80,9 @@ class LineTemplates:
     def is_unambiguous(self, line: bytes, fast: FastLine) -> bool:
         """Return True if no key of the line or its body is ambiguous (repeated, or not in lower case).
 
-        `fast` is the line after parsing. If the line needs the full check and passes it, a new template may
-        be stored.
+        Args:
+            line: bytes of the line.
+            fast: the same line after parsing.
         """
         body, start = fast.body, line.find(_BODY)
         prompt: RawValue = self._prompt_of(body)
@@ -120,9 +121,8 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quotes a line has before its `"body"` if exactly its other fields come before the body.
+    """Return how many quotes a usual line has before its `"body"`. A line with an unknown key there has more.
 
-    The number is four for `custom_id`, and four for each of `method` and `url` that `fast` has. If the line
-    has another number of quotes there, for example because of an unknown key, it needs the full check.
+    There are four quotes for `custom_id`, and four for each of `method` and `url` that the line has.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

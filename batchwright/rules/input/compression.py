@@ -74,7 +74,8 @@ class Expander:
         The caller must consume the iterator before it calls another method.
 
         Raises:
-            DamagedArchive: the data is not valid, or consists of too many members that are almost empty.
+            DamagedArchive: the data is not valid, or the file consists of too many parts that are almost
+                empty.
         """
         self._received += len(data)
         try:

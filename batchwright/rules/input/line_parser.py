@@ -126,7 +126,9 @@ def read_fields(line: bytes) -> LineFields:
 
 
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
-    """Replace each value in `fields` by the bytes that the same value has in `line`, and return `fields`.
+    """Give each field of `fields` the bytes that it has in `line`, and return `fields`.
+
+    This undoes the replacement of lone surrogates, which was necessary for parsing.
 
     Args:
         fields: fields that were decoded from `whole`.

@@ -88,12 +88,13 @@ def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingByt
 
 
 def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
-    """Return the id of the group of batches that are created from an input.
+    """Return the id of the group of batches that are created from one input file.
 
-    The id is the same for the same file content, `creation` and `key`.
+    The same file content, `creation` and `key` always give the same id. So a repeated call finds the same
+    group.
 
     Args:
-        creation: all other values from which the batches are created, as JSON values.
+        creation: all values, except the file, from which the batches are created, as JSON values.
         key: idempotency key; empty for none.
     """
     file.seek(0)
@@ -136,14 +137,14 @@ class FoundBatch(NamedTuple):
 
 
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
-    """Return the ids of the batches of a group that have results for all lines of their part.
+    """Return the ids of those batches of a group that process a whole part of the input, in the given order.
 
-    The ids are in the given order. A batch that retries failed lines of another batch has only these lines,
-    so it is left out. A batch that resumes such a retry is left out for the same reason.
+    A batch that retries failed lines of another batch has only these lines, so it is left out. A batch that
+    resumes such a retry has the same few lines, so it is left out, too.
 
     Args:
-        batches: all batches of the group: one for each part of a large input, and all batches that resume or
-            retry another batch of the group.
+        batches: all batches of the group: one for each part, and all batches that resume or retry another
+            batch.
     """
     partial = {batch.input_file_id for batch in batches if batch.is_retry}
     return [batch.id for batch in batches if batch.input_file_id not in partial]

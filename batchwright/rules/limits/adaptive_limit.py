@@ -8,9 +8,9 @@ together. If a backend rejects requests at any concurrency, its rejections do no
 Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the
 first responses of the next batch are its shortest ones. Such responses do not show how busy the backend is.
 
-A backend may serve other callers first, and refuse requests while they use its slots (`LoadSignal.BUSY`).
-Such a refusal does not mean that the backend is overloaded. After the first such refusal, a second limit also
-applies: the number of slots that the other callers leave free (`FreeSlots`).
+A backend may serve other callers first, and refuse requests while they use all its slots (`LoadSignal.BUSY`).
+A slot is the capacity for one request. Such a refusal does not mean that the backend is overloaded. After the
+first one, a second limit also applies: the number of slots that the other callers leave free (`FreeSlots`).
 """
 
 import math
@@ -43,7 +43,7 @@ _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """Greatest value of an adaptive limit, in requests in flight, and its tolerance of slow responses.
+    """Maximum of an adaptive limit (`ceiling`, in requests in flight), and its tolerance of slow responses.
 
     If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
     """
@@ -80,8 +80,7 @@ class AdaptiveLimit:
         in_flight_when_sent: int,
         kind: Hashable = None,
     ) -> LimitChange | None:
-        """Record the end of a request, and adapt the limit. Return why the limit changed; None if it did not
-        change.
+        """Record the end of a request, and adapt the limit. Return why the limit changed, or None.
 
         Args:
             signal: what the end of the request shows about the backend's load.
@@ -120,8 +119,8 @@ class AdaptiveLimit:
         """Measure a response that took `seconds`. Return why the limit changed; None if it did not change.
 
         Args:
-            has_fallen: True if far fewer requests are in flight than when the request was sent, although the
-                limit allows more.
+            has_fallen: True if far fewer requests are in flight now than when the request was sent, although
+                the limit allows more.
         """
         meter = self._meter
         if not meter.response_seconds:
@@ -144,11 +143,10 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """Undo a decrease that is still being tested, and ignore responses until the load is steady again.
+        """Ignore responses until the load is steady again, for example because a batch ends.
 
-        When a batch ends, fewer requests are in flight, and the last responses are the longest ones. These
-        long responses do not show that the backend is slow. If the decrease stayed, the next batch would
-        start with a limit that is too low. Return why the limit changed; None if it did not change.
+        The last responses of a batch are its longest ones, but this does not mean that the backend is slow.
+        Therefore a decrease that is still being tested is undone. Return why the limit changed, or None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -204,11 +202,10 @@ class AdaptiveLimit:
         return self._lower(lower, congestion.used, now, LimitChange.REJECTED)
 
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
-        """Lower the limit after a timeout.
+        """Lower the limit after a timeout, and return the reason of the change.
 
-        Return the reason of the change, or None if the limit stays the same. The limit stays the same if the
-        request was sent before the last decrease, or if the last decrease was less than one time window ago.
-        In both cases, the last decrease may have been enough.
+        Return None, without a change, if the limit was lowered after the request was sent, or less than one
+        time window ago. This earlier decrease may already be enough.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -258,7 +255,7 @@ class AdaptiveLimit:
     def _on_slow_window(self, now: float) -> LimitChange | None:
         """Decrease the limit if responses were slow for long enough, and return the reason.
 
-        Otherwise return None, start a new window, and remember since when responses have been slow.
+        Otherwise return None and start a new window, which knows since when responses have been slow.
         """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
@@ -328,9 +325,9 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep a decrease of the limit, because it made responses faster: requests had queued in the backend.
 
-        Some requests may still queue if responses are still slow, or if the decrease was a probe (made
-        without a sign of overload). If enough requests are in flight, the limit is then decreased again, and
-        the reason is returned. Otherwise the trial ends, and the result is None.
+        Some requests may queue even now: responses are still slow, or the decrease was only a probe (made
+        without a sign of overload). Then decrease the limit once more, and return the reason. Otherwise, or
+        if too few requests are in flight, end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -342,14 +339,12 @@ class AdaptiveLimit:
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
-        """React to a decrease of the limit that did not make responses faster. Return the reason of the new
-        change.
+        """React to a decrease of the limit that did not make responses faster, and return the reason.
 
         - If the decrease was a probe (made without a sign of overload), restore the limit from before it.
-        - If it was made because responses were slow, decrease the limit once more, unless it is at its
-          minimum.
-        - If that did not help either, the backend is slow but not crowded. Restore the limit from before the
-          first decrease, and take the slow response time as the usual one from now on.
+        - After the first decrease because of slow responses, decrease the limit once more if it is above 1.
+        - Otherwise the backend is slow but not crowded. Restore the limit from before the first decrease, and
+          from now on treat the slow response time as the usual one.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

@@ -1,10 +1,13 @@
 """Load of a backend as its rejections show it: how many requests it rejects, and why.
 
-There are two reasons for rejections. If a backend can process C requests at once and gets L requests at once,
-and L is greater than C, it rejects the fraction 1 - C/L of them. With fewer requests in flight, this fraction
-falls to zero. A gateway that fails now and then rejects the same fraction at any L. For such a gateway, fewer
-requests in flight would only cost throughput. To distinguish the two cases, requests sent at high concurrency
-are compared with requests sent at low concurrency.
+A backend rejects requests for one of two reasons:
+
+- It is overloaded. A backend that can process 8 requests at once and gets 10 rejects 20 % of them. With fewer
+  requests in flight, it rejects none.
+- It fails now and then, as some gateways do. Then it rejects the same fraction of requests at any load, and
+  fewer requests in flight would only cost throughput.
+
+To distinguish the two, requests sent at high concurrency are compared with requests sent at low concurrency.
 """
 
 import math
@@ -49,13 +52,13 @@ class CongestionWindow:
     rejected: int = 0
 
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
-        """Count a rejection. Return the new limit that follows from all rejections in its group.
+        """Count a rejection, and return the new limit.
 
-        The new limit is the number of requests that were in flight when the group started, minus one for each
-        rejection, but at least 70 % of this number of requests.
+        Each rejection in a group lowers the limit by 1. Example: 40 requests were in flight when the group
+        started. After 3 rejections, the limit is 37. It never falls below 70 % of 40.
 
-        A rejection starts a new group if two conditions are met: its request was sent after the current group
-        started, and the current group is at least `span` seconds old.
+        A rejection starts a new group if its request was sent after the start of the current group. The
+        current group must also be at least `span` seconds old.
 
         Args:
             used: number of requests in flight now. A new group starts with this number.
@@ -111,13 +114,13 @@ class RejectionHistory:
         return self._rejected <= expected + _TOLERANCE * math.sqrt(expected * (1 - self.usual)) + 1
 
     def ineffective_decrease_from(self) -> int:
-        """Return the highest recorded concurrency if lower concurrency did not reduce rejections, else 0.
+        """Return the highest recorded concurrency if lower concurrency did not reduce rejections; else 0.
 
         Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
-        help if the backend rejects about the same fraction of requests at low and at high concurrency. This
-        fraction is then stored in `usual`, and the recorded outcomes are deleted.
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
+        this case, the fraction is stored in `usual`, and the recorded outcomes are deleted.
 
-        The result is also 0 if there are too few outcomes to decide.
+        If there are too few outcomes to decide, the result is 0.
         """
         peak = max((in_flight for in_flight, _ in self._seen), default=0)
         high = [
@@ -142,12 +145,12 @@ class RejectionHistory:
 
 
 class FreeSlots:
-    """Limit of requests in flight for a backend that serves other clients first, and refuses requests while
-    all its slots are in use.
+    """Limit of requests in flight to a backend that serves other clients first.
 
-    A refusal is quick and harmless, and it shows exactly how many requests the backend accepts now. So free
-    slots are found by sending more requests: each response raises the limit a little. If the last refusal is
-    longer ago than a response usually takes, each response raises the limit by more.
+    Such a backend refuses requests while all its slots are in use. A refusal is quick and harmless, and shows
+    exactly how many requests the backend accepts now. So free slots are found by sending more requests: each
+    response raises the limit a little. If the last refusal is longer ago than a response usually takes, each
+    response raises the limit by more.
 
     If no response arrives for a long time, `search` raises the limit.
     """
@@ -157,9 +160,9 @@ class FreeSlots:
         self._refused_at = self._answered_at = self._searched_at = -math.inf
 
     def record_refusal(self, in_flight: int, now: float) -> None:
-        """Lower the limit to the number of requests that the backend has accepted, but at least to 1.
+        """Lower the limit to the number of requests that the backend has accepted. The limit is at least 1.
 
-        `in_flight` includes the refused request.
+        `in_flight` is the number of requests in flight, including the refused request.
         """
         if self.limit == math.inf:
             self._answered_at = now  # responses before the first refusal are not recorded
@@ -178,9 +181,12 @@ class FreeSlots:
     def search(self, now: float, response_seconds: float) -> bool:
         """Raise the limit by 1 to find a free slot, if no response has arrived for a long time.
 
-        Return True if the limit was raised. It is not raised shortly after a refusal or after an earlier call
-        that raised it. Call this regularly while the whole limit is used. `response_seconds` is the usual
-        duration of a request; 0 if unknown.
+        Return True if the limit was raised. It is not raised if the last refusal, or the last raise by this
+        method, is too recent. Call this regularly while the whole limit is used.
+
+        Args:
+            now: the current time.
+            response_seconds: usual duration of a request; 0 if unknown.
         """
         if now - self._answered_at < max(_SILENT_SECONDS, _SILENT_RESPONSES * response_seconds):
             return False

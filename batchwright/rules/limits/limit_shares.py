@@ -7,10 +7,10 @@ _BATCH_FRACTION = 0.1  # fraction of a limit that interactive calls never take f
 
 
 def left_to_batches(limit: int, interactive: float) -> int:
-    """Return how much of a limit batches may use: the part that interactive calls leave, but at least a
-    tenth.
+    """Return how much of a limit batches may use: what interactive calls do not use, but at least a tenth.
 
-    The tenth is rounded up.
+    The tenth is rounded up. Example: of a limit of 100, batches may use 10 even if interactive calls use all
+    100.
 
     Args:
         limit: the whole limit, such as a number of permits or of requests per minute.
@@ -22,11 +22,12 @@ def left_to_batches(limit: int, interactive: float) -> int:
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return the part of a rate per minute that one API process may use for interactive calls.
 
-    A tenth of the rate is always left to batches. The API processes share the rest, which is at least 1 per
-    minute for all of them together. This process may use what the other processes leave of the rest. If they
-    leave less than an equal part of the rest, this process may still use an equal part.
+    A tenth of the rate is always left to batches. Of the rest, this process may use what the other API
+    processes do not use, but at least an equal part. Example: the rate is 100, so the rest is 90, and one
+    other process uses 80 of it. This process may use 45, which is more than the 10 that are left.
 
     Args:
+        per_minute: the whole rate.
         others: how much the calls of all other API processes use, per minute.
         processes: number of the other API processes that use the rate.
     """
@@ -49,9 +50,8 @@ def share_of(total: int, worker: str, workers: Collection[str]) -> int:
 def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: int) -> float:
     """Return the part of a fleet-wide rate per minute that one worker may use.
 
-    The workers in `users` divide the rate equally, and all other workers get 0. So a new worker gets a part
-    as soon as `users` contains it. If `users` is empty, each of the `live` workers may begin with an equal
-    part.
+    The workers in `users` divide the rate equally, and all other workers get 0. If `users` is empty, no
+    worker uses the rate yet. Then each of the `live` workers may begin with an equal part.
 
     Args:
         per_minute: rate of the whole fleet.

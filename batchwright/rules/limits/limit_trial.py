@@ -1,12 +1,12 @@
 """Trials of a concurrency limit. Their effect on response times decides if a change is kept or undone.
 
 If requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
-slower. If the backend has room, response times stay the same. There are three kinds of trial:
+slower. If no requests queue, response times stay the same. There are three kinds of trial:
 
 - After slow responses, the limit is lowered. If responses do not get faster, the backend is slow but not
   crowded, and the limit is restored.
-- From time to time, the limit is lowered without a reason, because the backend may have been crowded from the
-  start.
+- From time to time, the limit is lowered although responses are not slow. The backend may have been crowded
+  from the start, so that slow responses look usual.
 - While the whole limit is used, the limit is raised. The steps grow as long as the additional requests do not
   queue.
 """
@@ -80,8 +80,11 @@ class LimitTrial:
         return meter.responses_to_compare_windows(effect)
 
     def judge(self, meter: ResponseMeter, limit: int) -> TrialResult:
-        """Return what the responses of the current time window show about this trial. `limit` is the current
-        limit.
+        """Decide from the responses of the current time window whether this trial has helped.
+
+        Args:
+            meter: measures the responses.
+            limit: the current limit.
         """
         change = self._change(meter)
         if abs(change) < _SAME_CONCURRENCY and limit > 1:
@@ -94,8 +97,7 @@ class LimitTrial:
         return TrialResult.QUEUED if is_queued else TrialResult.ROOM
 
     def _change(self, meter: ResponseMeter) -> float:
-        """Return how the number of requests in flight has changed in this trial: the logarithm of new divided
-        by old.
+        """Return how the number of requests in flight has changed in this trial, as log(new / old).
 
         The result is positive if more requests are in flight than before the trial.
         """
@@ -116,11 +118,11 @@ class TrialSchedule:
         """Return True if the limit may now be lowered as a probe.
 
         A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not
-        get faster, the probe has cost throughput. The cost is measured in seconds of full throughput. A probe
-        is allowed if its expected cost meets one of two conditions:
+        get faster, the probe has only cost throughput. Its cost is counted in seconds of full throughput. A
+        probe is allowed in two cases:
 
-        - It is at most `_CHEAP_PROBE_SECONDS`.
-        - It is at most the fraction `_PROBE_COST` of the time since the last trial.
+        - Its expected cost is at most `_CHEAP_PROBE_SECONDS`.
+        - Its expected cost is at most the fraction `_PROBE_COST` of the time since the last trial.
         """
         if now < self._next_decrease_at:
             return False
@@ -138,8 +140,11 @@ class TrialSchedule:
         return max(limit * self._increase_factor, limit + 1)
 
     def end_trial(self, response_seconds: float, now: float) -> None:
-        """Record the end of a trial, a tested change of the limit. `response_seconds` is the usual response
-        time.
+        """Record the end of a trial, a tested change of the limit.
+
+        Args:
+            response_seconds: usual response time.
+            now: the current time.
         """
         self._measured_at = now
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
@@ -162,10 +167,11 @@ class TrialSchedule:
         self._next_increase_at = now
 
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
-        """Test no increase of the limit for some time, because more requests than `good_limit` were too many.
+        """Do not raise the limit for some time, because more requests than `good_limit` were too many.
 
-        The next increase after this pause goes further than usual if `good_limit` is less than half of the
-        highest good limit of the recent past.
+        The first increase after this pause is larger than usual if `good_limit` is far below earlier good
+        limits, so that the limit can soon reach them again. Far below means less than half of the highest
+        recent one.
         """
         self._best_limit = max(good_limit, self._best_limit * _BEST_LIMIT_DECAY)
         far_below = good_limit < self._best_limit / 2

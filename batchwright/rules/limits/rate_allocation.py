@@ -106,9 +106,10 @@ class RateTable:
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move; empty if they can stay in `queue`.
+        """Return the task queue to which the model's slices must move after a rate has changed.
 
-        A slice is a part of a batch. `queue` is the task queue in which the slices are now.
+        The result is empty if they can stay in `queue`, the task queue in which they are now. A slice is a
+        part of a batch.
         """
         if self.is_shared(model) == (queue == DISPATCH_QUEUE):
             return ""
@@ -166,8 +167,8 @@ class RateAllocation:
     def queues(self, served: Iterable[str]) -> dict[str, Pacing | None]:
         """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
 
-        Models that share a rate also share the `dispatch` queue. Their own queues are polled as well, but
-        without a limit, because the slices in them are only moved to the `dispatch` queue.
+        Models that share a rate use the queue `dispatch`. The queues of these models are polled without a
+        limit, only to move slices from them to `dispatch`.
 
         Args:
             served: names of the models that the fleet serves.

@@ -1,8 +1,8 @@
 """Response times of a backend, measured in windows of time and compared with its usual response times.
 
-If all responses take about the same time, few of them are enough to notice a change. If their times differ
-much, many responses are needed. The meter measures how much the times differ, and computes from this how many
-responses a comparison needs. Response times are corrected for the sizes of the responses.
+If all responses take about the same time, a few of them are enough to notice a change. If their times differ
+much, many responses are needed. The meter measures how much the times differ, and computes how many responses
+a comparison needs. Response times are corrected for the sizes of the responses.
 """
 
 import math
@@ -25,16 +25,16 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """Sums over the responses of a time window, which began at the time `since`.
+    """Sums over the responses of one window of time, which began at the time `since`.
 
-    Each response has a latency level: the logarithm of its duration in seconds, minus the usual offset of its
-    kind. A kind is a group of comparable responses (`LatencyBaseline`).
+    Each response has a latency level: the logarithm of its seconds, corrected for the kind of request (see
+    `LatencyBaseline`).
 
     Attributes:
         levels: sum of the responses' latency levels.
         peak: highest number of requests in flight.
-        slow_since: start of the first of the slow windows directly before this one; infinity if there are
-            none. Those windows did not yet prove that the backend is slow.
+        slow_since: when responses began to be slow, if the windows directly before this one were slow;
+            otherwise infinity.
     """
 
     since: float
@@ -62,11 +62,13 @@ class MeasurementWindow:
 class LatencyBaseline:
     """Estimates the level of a backend (how slow it is now) and its baseline (how slow it usually is).
 
-    A kind is a group of comparable responses: the same model and about the same length. The logarithm of a
-    response's seconds is modelled as a sum: the level of the backend, the usual offset of the response's
-    kind, and noise. Because of the offsets, ten long responses after ten short responses do not look like a
-    slowdown. All kinds share one level, so responses of one model also show how slow the backend is for other
-    models. The baseline follows lower levels quickly and higher levels slowly.
+    Long responses take longer than short ones. So that this does not look like a slowdown, responses are
+    divided into kinds, such as one model and about the same length. Each kind has an offset: by how much its
+    responses usually take longer than others. All numbers are logarithms of seconds, and the level of a
+    response is this logarithm minus the offset of its kind. So the levels of all kinds and models can be
+    compared.
+
+    The baseline follows lower levels quickly and higher levels slowly.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,7 @@ class LatencyBaseline:
     def record(self, kind: Hashable, seconds: float) -> float:
         """Add a response to the current window, and return its latency level.
 
-        The level is the logarithm of `seconds` minus the usual offset of the response's kind.
+        The level is the logarithm of `seconds` minus the offset of its kind (see `LatencyBaseline`).
         """
         value = math.log(max(seconds, 1e-4))
         offset = self._offsets.get(kind)
@@ -93,17 +95,14 @@ class LatencyBaseline:
         return level
 
     def end_window(self, level: float, error: float = 0.0) -> None:
-        """End the current window of responses.
+        """End the current window, and move the baseline (the usual latency level) towards `level`.
 
-        The usual offset of each kind of response in the window is updated. The baseline, which is the usual
-        latency level, moves towards `level`. How fast the baseline moves depends on its difference to
-        `level`:
+        - If the two differ by at most two standard errors, the difference may be chance. The baseline moves
+          slowly.
+        - If `level` is lower by more than that, the baseline moves quickly.
+        - If `level` is higher by more than that, the baseline moves very slowly.
 
-        - If the difference is at most two standard errors, the baseline moves slowly, because the difference
-          may be chance.
-        - If `level` is lower by more than two standard errors, the baseline moves slowly because of the first
-          two standard errors, and quickly because of the rest of the difference.
-        - If `level` is higher by more than two standard errors, the baseline moves very slowly.
+        The usual offset of each kind of response in the window is updated, too.
 
         Args:
             level: mean latency level of the window's responses.
@@ -179,10 +178,10 @@ class ResponseMeter:
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
-        """Add a response to the current window.
+        """Add a response to the current window. Return True if the window is now long enough.
 
-        Return True if the window has lasted at least `window_seconds`. During a pause (`pause_until`), the
-        response is not added, and the result is False.
+        Long enough means `window_seconds`. During a pause (see `pause_until`), the response is not added, and
+        the result is False.
         """
         window = self.window
         if now < self._paused_until:
@@ -193,9 +192,15 @@ class ResponseMeter:
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
     def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of a request, so that `first_requests_have_ended` can return its result.
+        """Count the end of one of the backend's first requests, for `first_requests_have_ended`.
 
         Call this for each request until `noise` is known.
+
+        Args:
+            in_flight: number of requests in flight, including this request.
+            sent_at: when the request was sent.
+            now: the current time.
+            has_response: False if the request ended without a response, for example because it was cancelled.
         """
         if self._first is None and has_response:
             self._first = _FirstRequests(now, in_flight * _FIRST_SHARE)
@@ -203,11 +208,10 @@ class ResponseMeter:
             self._first.unfinished -= 1
 
     def first_requests_have_ended(self, now: float) -> bool:
-        """Return True if most of the first requests have ended.
+        """Return True if most of the first requests have ended; False before the first response.
 
-        The first requests are those that were in flight when the first response arrived. The result is also
-        True if the first requests take much longer than the usual response time. Before the first response,
-        the result is False.
+        The first requests are those that were in flight when the first response arrived. They also count as
+        ended if they take much longer than the usual response time.
         """
         first = self._first
         if first is None:
@@ -232,12 +236,11 @@ class ResponseMeter:
     def responses_to_compare_with_baseline(self, difference: float, limit: float) -> float:
         """Return how many responses a window needs before its latency level is compared with the baseline.
 
-        The latency level is the logarithm of a response's seconds, corrected for the kind of request. The
-        baseline is the usual level. With fewer responses, a difference between the window's level and the
-        baseline could be chance.
+        With fewer responses, a difference between the two could be chance. The latency level is the logarithm
+        of a response's seconds, corrected for the kind of request. The baseline is the usual level.
 
         Args:
-            difference: the smallest difference between these two levels that must be noticed.
+            difference: the smallest difference between the two that must be noticed.
             limit: maximum number of requests in flight. With a low limit, a window has few responses, so
                 fewer responses are required.
         """
@@ -247,11 +250,11 @@ class ResponseMeter:
     def responses_to_compare_windows(self, effect: float) -> float:
         """Return how many responses each of two time windows needs before their latency levels are compared.
 
-        The latency level is the logarithm of a response's seconds, corrected for the kind of request. With
-        fewer responses, a difference between the mean levels of the two windows could be chance.
+        With fewer responses, a difference between the two levels could be chance. The latency level is the
+        logarithm of a response's seconds, corrected for the kind of request.
 
         Args:
-            effect: the smallest difference between the two mean levels that must be noticed.
+            effect: the smallest difference between the two levels that must be noticed.
         """
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
@@ -280,9 +283,9 @@ class ResponseMeter:
         return before
 
     def add_to_history(self) -> None:
-        """Add the measurements of the current window (interval of time) to the history.
+        """Add the responses of the current window to the history of the present limit.
 
-        When another limit is tried, its measurements are compared with this history.
+        When another limit is tried, its responses are compared with this history.
         """
         self.history.responses = self.history.responses * _HISTORY_DECAY + self.window.responses
         self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels

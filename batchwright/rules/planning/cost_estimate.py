@@ -49,8 +49,8 @@ class InputEstimator:
 
     Args:
         validator: validates the input. It has not read anything yet.
-        canonical: called with the model's name in a line, or with None if the line names no model; returns
-            the registered model.
+        canonical: returns the name of the registered model for the name in a line, which may be an alias. The
+            argument is None if the line names no model.
         most_models: maximum number of models. More models are an error of the input.
     """
 
@@ -72,7 +72,10 @@ class InputEstimator:
         return self._validator.total
 
     def feed(self, piece: bytes) -> None:
-        """Read `piece`, the next bytes of the input. Lines beyond the allowed number of lines are ignored."""
+        """Read `piece`, the next bytes of the input.
+
+        Lines beyond the maximum number of lines of a batch are ignored.
+        """
         if not self._validator.is_full:
             self._add(self._validator.feed(piece))
 

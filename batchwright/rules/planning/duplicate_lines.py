@@ -21,9 +21,7 @@ _CUSTOM_ID = b',"custom_id":"'
 
 
 class Duplicate(NamedTuple):
-    """A line with the same request as an earlier line.
-
-    It is not sent, but gets the result of the earlier line.
+    """A line that is not sent, because it has the same request as an earlier line and gets its result.
 
     Attributes:
         offset: position of this line in the input, in bytes.
@@ -47,7 +45,7 @@ class _Number(str):
 
 
 def canonical_body(body: bytes) -> bytes:
-    """Return a normal form of a JSON body. Bodies with the same meaning have the same normal form.
+    """Return a JSON body in a normal form, so that bodies with the same meaning can be compared as bytes.
 
     A body that is nested too deeply is returned unchanged.
     """
@@ -102,7 +100,7 @@ def _decode_duplicate(line: bytes) -> Duplicate:
 
 
 def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
-    """Return the result line of a duplicate: a copy of the earlier request's result line with other ids.
+    """Return the result line of a duplicate: a copy of the earlier line's result with the duplicate's ids.
 
     Args:
         line: line of the output or error file for the earlier request.

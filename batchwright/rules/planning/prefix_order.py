@@ -1,7 +1,7 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
 
-Among lines that have only the prefix in common, the lines with the highest estimated cost go first, so that a
-batch does not end with a few long responses.
+Lines with the same prefix may have nothing else in common. Then those with the highest estimated cost go
+first, so that a batch does not end with a few long responses.
 
 Until the plan is written, each line takes 54 bytes, which are on disk if the input is large. The text of a
 line is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
@@ -141,6 +141,8 @@ class ModelLines:
         """Add a line of the input.
 
         Args:
+            offset: position of the line in the input, in bytes.
+            length: length of the line, in bytes.
             prefix: number of the line's prompt prefix, from `PromptPrefixes.intern`.
             prefix_hash: hash of the line's system prompt, from `PromptPrefixes.intern`.
             sort_key: key of the line among lines with the same prefix, from `PromptPrefixes.sort_key`.
@@ -158,7 +160,7 @@ class ModelLines:
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
         """Return an iterator of the lines in dispatch order. Call this only once.
 
-        It sorts all lines first. For millions of lines, this takes seconds and uses the disk.
+        The call sorts all lines first. For millions of lines, this takes seconds and uses the disk.
 
         Args:
             ranks: result of `PromptPrefixes.ranks`.
@@ -210,8 +212,8 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
     """Sort packed lines that have the same sort key by the rest of their prompts, and yield them.
 
-    The rest is the part that the key does not cover. If the key ends in a zero byte, it covers the whole
-    prompt. The lines then keep their order.
+    The rest is the part of a prompt that the key does not cover. If the key ends in a zero byte, there is no
+    rest, and the lines keep their order.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
@@ -233,15 +235,15 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Reorder packed lines so that, among lines with the same prefix, those with the highest cost go first.
+    """Reorder packed lines: among lines with the same prefix, those with the highest cost go first.
 
-    The order of the prefixes does not change. Neighbouring lines form a group in two cases:
+    The order of the prefixes does not change. Lines whose prompts begin alike stay together as a group:
+    backends can cache more than the prefix for them. The most expensive line of a group decides the place of
+    the group, and the lines in a group keep their order. Neighbouring lines are in the same group in two
+    cases:
 
     - Their sort keys are equal.
-    - Their texts have at least 128 leading bytes more in common than all texts with this prefix have.
-
-    A group is moved as a whole, and its lines keep their order. The highest cost in the group decides the
-    place of the group.
+    - They have many leading bytes in common: at least 128 more than all lines with this prefix have.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.
@@ -271,5 +273,5 @@ def _plan_line(row: bytes | bytearray) -> PlanLine:
 
 
 def reread_prompt(line: bytes) -> Prompt:
-    """Return the prompt of a line that was validated before, parsed again from the bytes of the line."""
+    """Return the prompt of a line that was validated earlier. The line is parsed again."""
     return prompt_of(reread_body(line))

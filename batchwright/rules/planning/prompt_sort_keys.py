@@ -1,9 +1,9 @@
 """Sort keys of at most 32 bytes, which sort prompts in the order of their texts.
 
-Prompts from the same template begin with the same bytes, so a key made of these bytes could not sort them.
-Therefore each key compares its prompt with a reference: the prompt that was read first among those with the
-same prefix (system messages and tools). The key encodes three things: how many leading bytes the prompt has
-in common with the reference, whether it sorts before or after the reference, and its next bytes.
+Prompts from the same template begin with the same bytes, so the first 32 bytes of a prompt would be a useless
+key. Therefore each key compares its prompt with a reference: the first prompt in the input with the same
+prefix (system messages and tools). The key encodes three things: how many leading bytes the prompt has in
+common with the reference, whether it sorts before or after the reference, and the bytes that follow.
 """
 
 import struct
@@ -55,13 +55,13 @@ class PromptSortKeys:
 
 
 def covered_bytes(key: bytes | bytearray) -> int:
-    """Return how many leading bytes two texts have in common at least, if both have this sort key.
+    """Return the minimum number of leading bytes that two texts have in common if both have this sort key.
 
     A text is the part of a prompt after its prefix (system messages and tools). Both prompts must have the
     same prefix.
 
     Args:
-        key: sort key of the text.
+        key: sort key of both texts.
     """
     return _FOLLOWING + common_with_first(key)
 

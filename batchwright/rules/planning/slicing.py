@@ -27,11 +27,11 @@ _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the m
 
 
 def min_equal_slice_lines(total: int) -> int:
-    """Return the smallest number of lines that a slice may have if a model's lines are cut into equal slices.
+    """Return the minimum number of lines of a slice if a model's lines are cut into equal slices.
 
-    A slice is a part of a model's lines that one worker sends. In a small batch, the minimum is low, so that
-    there are enough slices for several workers. In a large batch, there are enough slices anyway. The minimum
-    is then higher, because each slice costs time.
+    A slice is a part of a model's lines that one worker sends. For a small batch, the minimum is low, so that
+    there are enough slices for several workers. For a large batch, the minimum is higher, because each slice
+    costs time and there are enough slices anyway.
 
     Args:
         total: number of lines of the whole batch.
@@ -43,14 +43,13 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
     """Return how many lines the next slice of a plan may have. A plan lists the lines of a model.
 
     A small plan is cut into equal slices, so that several workers get slices. A large plan first gets large
-    slices, because they cost less per line. Both kinds of plan end with smaller slices, so that all workers
-    finish at about the same time.
+    slices, because they cost less per line. The last slices of both kinds of plan are smaller, so that all
+    workers finish at about the same time.
 
     Args:
         plan: number of lines of the whole plan.
         left: number of lines of the plan that are in no slice yet.
-        most: maximum number of lines of a slice. If equal slices would be larger than this, the plan is
-            large.
+        most: maximum number of lines of a slice. A plan is large if equal slices would have more lines.
         fewest: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))
@@ -99,9 +98,9 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the model's next line. If the line does not fit into the current slice, return this slice.
+        """Add the model's next line. If it does not fit into the current slice, return this slice.
 
-        In this case, the line begins a new slice. Return None if the line fits, or if it is the first line.
+        The line then begins a new slice. The result is None if the line fits, or if it is the first line.
 
         Args:
             length: length of the line in bytes, with the newline.

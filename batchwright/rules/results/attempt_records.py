@@ -1,7 +1,7 @@
-"""Stored records about the attempts of a line: which of two records is newer.
+"""Stored records about the attempts of a line, and how to find out which of two records is newer.
 
-The order of the segments does not show which record is newer, because a merge writes old records into a new
-segment.
+The place of a record in the segments does not show this, because old records are copied into new segments
+when segments are merged.
 """
 
 from typing import NamedTuple
@@ -10,9 +10,9 @@ import msgspec
 
 
 class AttemptOrder(NamedTuple):
-    """Progress of a line's attempts in one stored record. Two objects are compared as tuples.
+    """Progress of a line's attempts in one stored record. A newer record of the same line is never less.
 
-    The progress in a newer record is never less than the progress in an older record of the same line.
+    Two objects are compared as tuples.
 
     Attributes:
         attempts: number of failed attempts.
@@ -33,7 +33,7 @@ class RunningJobRecord(msgspec.Struct):
 
 
 class AttemptRecord(msgspec.Struct):
-    """Fields of a stored record about a line's attempts that are still needed after its slice has ended."""
+    """Record about a line's attempts, with only the fields that are needed after its slice has ended."""
 
     count: int = 0
     jobs: int = 0

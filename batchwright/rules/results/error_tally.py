@@ -66,10 +66,11 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 class ErrorTally:
     """Counts failed lines in groups with the same error code and model.
 
-    Each group has its first line as an example. The number of groups is limited. When there are 20 groups, a
-    line of a new group is counted by its code only. When there are 40 groups, a line with a new code is
-    counted as `other`. Lines that have no result, for example because their batch has expired, always keep
-    their code.
+    The first line of each group is its example. The number of groups is limited:
+
+    - When there are 20 groups, a line of a new group is counted by its code only, without its model.
+    - When there are 40 groups, a line with a new code is counted as `other`. An exception are the codes of
+      lines without a result, such as the lines of an expired batch.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

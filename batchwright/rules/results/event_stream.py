@@ -49,8 +49,8 @@ class EventStream:
     def feed(self, piece: bytes) -> bytes:
         """Return the events that the next piece of the stream completes; empty if there are none.
 
-        An event ends with an empty line. Only whole events are returned. So if the stream breaks off, the
-        caller can still send an event with the error after them.
+        An event ends with an empty line. Incomplete events are not returned. So if the stream breaks off, the
+        caller can still send an error as a further event.
         """
         seen = self._tail + piece
         ends = [seen.rfind(blank) + len(blank) for blank in _BLANK_LINES if blank in seen]

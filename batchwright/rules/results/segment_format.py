@@ -208,8 +208,8 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
     """Verify each record of a segment, and yield its location. Payloads are not copied.
 
     Raises:
-        SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
-            after all locations before it were yielded.
+        SegmentDamaged: the footer or a record is invalid. The locations of the records before this record
+            have then been yielded.
     """
     for kind, flags, offset, position, length, *tokens in walk_records(data):
         success, final = flags & SUCCESS_FLAG != 0, flags & FINAL_FLAG != 0
@@ -223,8 +223,8 @@ def walk_records(data: bytes) -> Iterator[RawRecord]:
     The comment at `RawRecord` lists the fields of the tuple.
 
     Raises:
-        SegmentDamaged: the footer is invalid, so that nothing is yielded; or the next record is invalid,
-            after all records before it were yielded.
+        SegmentDamaged: the footer or a record is invalid. The records before this record have then been
+            yielded.
     """
     end, _, count = _footer(data)
     view, position = memoryview(data), 0

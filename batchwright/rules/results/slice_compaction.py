@@ -18,7 +18,7 @@ class _SegmentRecord(NamedTuple):
 
     @property
     def order(self) -> AttemptOrder:
-        """Progress of the line's attempts. The record must hold this progress, and not a result."""
+        """Progress of the line's attempts. Use this only for a record of attempts, not for a result."""
         start = self.place.position
         return parse_attempt(self.data[start : start + self.place.length]).order
 
@@ -26,9 +26,9 @@ class _SegmentRecord(NamedTuple):
 def compact_segments(segments: Iterable[bytes]) -> bytes:
     """Merge several segments (objects with many results) into one with at most one result for each line.
 
-    If a line has several results, the first success is kept, or the first error if there is no success. If
-    the kept result is an error, the line's dead letter (record of its final failure) is kept, too. For a line
-    without a result, its newest record of attempts is kept.
+    - If a line has several results, the first success is kept. If there is no success, the first error is
+      kept, together with the line's dead letter (record of its final failure).
+    - If a line has no result, its newest record of attempts is kept.
     """
     kept: dict[int, _SegmentRecord] = {}
     finals: dict[int, _SegmentRecord] = {}

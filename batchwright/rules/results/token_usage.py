@@ -48,13 +48,12 @@ class _OutputDetails(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """Usage in a response, with the field names of all endpoints.
+    """Token usage in a response. It has the field names of all endpoints, because some gateways mix them.
 
-    Cached tokens were read from a cache or written to it. `prompt_tokens` includes the cached tokens.
-    `input_tokens` includes them only if the usage also has `input_tokens_details`. A usage with
-    `input_tokens` but without `input_tokens_details` comes from Anthropic's Messages API. Some gateways use
-    fields of both forms in one response. SGLang reports the `reasoning_tokens` of a chat beside the other
-    counts, without an object of details.
+    - `prompt_tokens` includes the cached tokens, which were read from a cache or written to it.
+    - `input_tokens` includes them if the usage also has `input_tokens_details`. Without these details, the
+      usage comes from Anthropic's Messages API, and cached tokens are added.
+    - `reasoning_tokens` is usually in an object of details. SGLang has it beside the other counts.
     """
 
     prompt_tokens: _Count = None
@@ -127,9 +126,7 @@ def _tokens(found: _Usage | None) -> Tokens:
 
 
 def total_usage(usages: Iterable[TokenUsage]) -> Usage:
-    """Return the sum of the token counts in `usages`. This is fast enough for thousands of responses at a
-    time.
-    """
+    """Return the sum of the token counts in `usages`. This is fast, even for thousands of responses."""
     inputs = cached = outputs = reasoning = 0
     for usage in usages:
         inputs += usage.input_tokens

@@ -76,10 +76,9 @@ def duplicates(prefix: str, safe_model: str) -> str:
 
 
 def unserved_root(prefix: str) -> str:
-    """Return the key prefix of the results of lines that failed during ingestion, the validation of the
-    input.
+    """Return the key prefix of the results of lines that failed before they could be sent.
 
-    `prefix` is from `ingest_prefix`.
+    These lines failed during ingestion, the validation of the input. `prefix` is from `ingest_prefix`.
     """
     return f"{prefix}/unserved/"
 

@@ -104,8 +104,8 @@ class KnownObjects:
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
     """Return the keys of the objects that may be deleted, because no database row refers to them.
 
-    Three kinds of objects are left out: objects that have changed since `before`, objects that a live batch
-    may still be writing, and objects whose key has an unknown form.
+    Three kinds of objects are kept: objects that have changed since `before`, objects that a live batch may
+    still be writing, and objects whose key has an unknown form.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [

@@ -36,7 +36,7 @@ class AttemptLimiter:
         """Return the seconds until the client may try again; 0 if it may try now.
 
         Args:
-            client: IP address of the client, or another name that identifies it, such as its tenant.
+            client: IP address or another name of the client, such as its tenant.
         """
         too_many = self._attempts(_network(client)) + 1 - self._per_minute
         if not self._per_minute or too_many <= 0:
@@ -44,15 +44,14 @@ class AttemptLimiter:
         return math.ceil(too_many * 60 / self._per_minute)
 
     def acquire(self, client: str) -> None:
-        """Count an attempt of a client.
+        """Count an attempt of a client. Call this before the attempt, so that concurrent attempts all count.
 
-        If only some attempts count, such as those that fail, count each before its result is known, so that
-        concurrent attempts cannot exceed the limit. Call `release` for those that do not count.
+        If only failed attempts count, call `release` after each success.
         """
         self._change(client, 1)
 
     def release(self, client: str) -> None:
-        """Undo a call of `acquire`, because the attempt does not count."""
+        """Undo one call of `acquire`, for an attempt that does not count."""
         self._change(client, -1)
 
     def _change(self, client: str, by: int) -> None:
@@ -65,9 +64,9 @@ class AttemptLimiter:
             self._levels.popitem(last=False)
 
     def _attempts(self, bucket: str) -> float:
-        """Return the number of a client's recent attempts. Older attempts count less.
+        """Return the number of a client's recent attempts. It decreases at a constant rate.
 
-        `bucket` is an IPv4 address, the network of an IPv6 address or a name, as `_network` returns it.
+        `bucket` is the result of `_network` for the client.
         """
         level = self._levels.get(bucket)
         if level is None:

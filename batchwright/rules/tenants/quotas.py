@@ -13,8 +13,7 @@ BUDGETS = (
 
 
 class DailyAmounts(NamedTuple):
-    """Numbers of tokens and cost for one day (UTC): either what was used on this day, or a budget for each
-    day.
+    """Tokens and cost of one day (UTC): the amounts that were used, or the budget for a day.
 
     Attributes:
         tokens: number of tokens. In a budget, 0 means no limit.
@@ -71,11 +70,13 @@ class EnqueuedWork(NamedTuple):
 
 
 class QuotaExcess(NamedTuple):
-    """Reason why a batch cannot be enqueued now: a quota, and the amounts of work that count towards it.
+    """Reason why a batch cannot be enqueued now: the quota that it would exceed, or for which it waits.
 
-    `before` is the number of earlier batches that wait for the quota. If `before` is 0, the batch itself
-    would exceed the quota: `used` plus `requested` is more than `limit`. If `before` is greater than 0, the
-    batch waits behind the earlier batches, even if it would not exceed the quota.
+    Attributes:
+        used: work of the tenant that is already enqueued.
+        requested: work of the batch. `used` plus `requested` may not be more than `limit`.
+        before: number of earlier batches that wait for the quota. Behind them, the batch must wait even if it
+            would not exceed the quota itself.
     """
 
     quota: Quota
@@ -86,7 +87,7 @@ class QuotaExcess(NamedTuple):
 
     @property
     def can_wait(self) -> bool:
-        """True if the batch only has to wait for other work; False if the batch alone exceeds the quota."""
+        """True if the batch only has to wait for other work. False if it alone exceeds the quota."""
         return self.requested <= self.limit
 
     @property
@@ -106,8 +107,8 @@ class QuotaExcess(NamedTuple):
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
     """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
 
-    There is a quota of lines and a quota of tokens. If the work exceeds a quota even without `used`, this
-    quota is returned first, because waiting does not help. Otherwise the quota of lines is returned first.
+    There is a quota of lines and a quota of tokens. If both would be exceeded, the quota of lines is usually
+    returned. But a quota that `requested` exceeds by itself goes first, because waiting cannot help.
 
     Args:
         used: work of the tenant that is already enqueued.
@@ -131,9 +132,9 @@ def queue_behind(
 ) -> QuotaExcess | None:
     """Return the quota that makes a batch wait; None if the batch may be enqueued now.
 
-    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota. Then the
-    quota of lines is returned, or the quota of tokens if the tenant's lines are unlimited. If both are
-    unlimited, the batch does not wait.
+    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota itself.
+    Then the quota of lines is returned, or the quota of tokens if lines are unlimited. If both are unlimited,
+    the batch does not wait.
 
     Args:
         limits: limits of the tenant.

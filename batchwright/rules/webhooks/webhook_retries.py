@@ -17,8 +17,11 @@ _MAX_DOUBLINGS = 20  # far beyond the longest pause
 def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> bool:
     """Return True if no further attempt follows this one, because the retry period is over.
 
-    `elapsed` is the time from the beginning of the first attempt to the beginning of this attempt. The
-    attempt is the last one if `elapsed` is at least `period`.
+    The attempt is the last one if it began at least `period` after the first attempt.
+
+    Args:
+        elapsed: time from the beginning of the first attempt to the beginning of this attempt.
+        period: the retry period.
     """
     return elapsed >= period
 
