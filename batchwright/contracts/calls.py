@@ -29,9 +29,11 @@ class CallStatus(StrEnum):
 class NewCall(Message):
     """A single request of a client (a call) that is to be stored.
 
-    Calls with the same `group` can be sent together, as lines of one batch. If `notifies` is True, webhook
-    endpoints receive an event when the call ends. `echoed` is a JSON object with fields of the request. A
-    response repeats these fields while the call has no answer. `echoed` is empty if there are no such fields.
+    Attributes:
+        group: name of a group. Calls of the same group can be sent together, as lines of one batch.
+        notifies: True if webhook endpoints receive an event when the call ends.
+        echoed: JSON object with those fields of the request that responses repeat while the call has no
+            answer; empty if there are none.
     """
 
     tenant: str
@@ -49,9 +51,9 @@ class Call(Message):
 
     `notifies` and `echoed` are the same as in `NewCall`. `request` is empty after the call has ended.
 
-    `answer` has the result of the call, as a line of an output or error file. It is None while the call runs,
-    and stays None if the call ended without a result. If the call has no result because the batch failed,
-    `error` has the batch's error.
+    `answer` has the result of the call, as a line of an output or error file. It is None while the call runs.
+    It stays None if the call ends without a result. If the reason is that its batch failed, `error` has the
+    batch's error.
     """
 
     tenant: str

@@ -46,7 +46,7 @@ class Endpoint(StrEnum):
 class Profile(StrEnum):
     """How strictly requests and input files are checked.
 
-    `strict` accepts only what OpenAI accepts. `relaxed` also accepts, for example, other completion windows
+    `strict` accepts only what OpenAI accepts. `relaxed` accepts more, for example other completion windows,
     and lines without `url` or `method`.
     """
 

@@ -20,7 +20,8 @@ class EstimatedCost(ApiObject):
 class ModelEstimateObject(ApiObject):
     """Estimate for the lines of one model.
 
-    If all these lines would fail without being sent, `error` is their error code. Otherwise it is null.
+    `error` is the error code with which all these lines would fail without being sent, for example because
+    the model does not exist. It is null if they would be sent.
     """
 
     model: str

@@ -17,7 +17,7 @@ from batchwright.contracts.terms import (
 class HoldObject(BaseModel):
     """Record that an operator has stopped the sending of all lines of a tenant or of a model.
 
-    If it is for a tenant, `model` is null. If it is for a model, `tenant` is null.
+    Exactly one of `tenant` and `model` is set; the other one is null.
     """
 
     object: Literal["hold"] = "hold"
@@ -46,8 +46,9 @@ class OperatorBatchPage(BaseModel):
 
 
 class PendingObject(BaseModel):
-    """An activity of a batch's workflow that runs or waits: a step of the batch, or the sending of some of
-    its lines.
+    """An activity of a batch's workflow that is running or waiting.
+
+    It is either a step of the batch or the sending of some of its lines.
     """
 
     state: ActivityState

@@ -13,7 +13,7 @@ class RunError(ApiObject):
 
 
 class ScheduleRunObject(ApiObject):
-    """One time at which a schedule was due.
+    """One time at which a schedule was due, and the batch that it created.
 
     `error` says why no batch was created; null if a batch was created. `status` is the status of the batch.
     It is null if no batch was created, or if the batch was deleted.

@@ -54,7 +54,7 @@ TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exi
 
 
 class EventDetails(Message):
-    """State of a batch at the first attempt to deliver the event.
+    """State of a batch when the delivery of the event was first attempted.
 
     A test event of an endpoint has no batch. Its details have only the field `test`, which is True.
     """

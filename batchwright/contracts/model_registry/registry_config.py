@@ -210,14 +210,14 @@ class ModelNameConflict(ValueError):
 
 
 def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] = frozenset()) -> None:
-    """Check that every alias belongs to only one model, and that every fallback is another known model.
+    """Check that every alias belongs to only one model, and that every fallback names another known model.
 
     Raises ModelNameConflict if a check fails.
 
     Args:
         models: the models to check, by name.
-        elsewhere: names of models that are defined in other places. A fallback may also be one of these
-            models.
+        elsewhere: names of further models, which are defined in another place. A fallback may name one of
+            them.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

@@ -110,9 +110,10 @@ class BatchOrder(Message):
         return self.start_at or self.created_at
 
     def started_later(self, at: datetime) -> Self:
-        """Return the order of the same batch for a start at the time `at`, with its whole completion window.
+        """Return the same order with a later start, so that the batch still gets its whole completion window.
 
-        If `start_at` is still to come, the window continues to count from there.
+        The window then begins at the time `at`. If `start_at` is later than `at`, the window begins at
+        `start_at`.
         """
         starts_at = max(self.start_at, at) if self.start_at else None
         deadline = (starts_at or at) + (self.deadline - self.starts_at)
@@ -125,10 +126,10 @@ class BatchOrder(Message):
 
     @property
     def longest_run(self) -> timedelta:
-        """Time after which Temporal ends the workflow.
+        """Time after which Temporal ends the workflow, even if no worker runs.
 
-        Usually the workflow's own timers end the workflow earlier. But these timers have no effect while no
-        worker runs.
+        Usually the workflow ends earlier by its own timers. But these timers have no effect while no worker
+        runs.
         """
         finalizing = timedelta(seconds=self.policy.finalize_patience_seconds)
         return self.deadline - self.created_at + finalizing + SAFETY_MARGIN
@@ -162,7 +163,7 @@ class ModelCounts(Message):
 class ModelUsage(Usage):
     """Number of successful requests of one model in a batch, and the tokens that they used.
 
-    A line that gets the result of another line or batch is not sent, so it does not count.
+    Some lines are not sent, because they get the result of another line or batch. They do not count.
     """
 
     model: str
@@ -191,12 +192,12 @@ class ErrorCount(Message):
 
 
 class WaitingReason(Message):
-    """Worker's report to the batch's workflow about why the lines of a model wait.
+    """A worker's report to the batch's workflow about why the lines of a model wait.
 
     An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch.
 
-    The reason ends by itself when all slices (parts of the model's lines) have ended. If `fleet_wide` is
-    False, it already ends when any slice of the model is finished.
+    The workflow deletes the reason when all slices (parts of the model's lines) have ended. If `fleet_wide`
+    is False, it does so as soon as any slice of the model has ended.
     """
 
     model: str
@@ -249,7 +250,7 @@ class StartForecast(Message):
 
     With a probability of 50 %, the batch ends within `p50_seconds` after `made_at`; with 90 %, within
     `p90_seconds`. In the best case it takes `soonest_seconds`. `refused` is True if the batch was refused,
-    because even the best case misses the completion window.
+    because its completion window is shorter than even the best case.
     """
 
     made_at: datetime

@@ -66,9 +66,9 @@ class ScheduleRef(Message):
 
 
 class ScheduledRun(Message):
-    """One time at which a schedule was due.
+    """One time at which a schedule was due. Temporal starts a workflow for each such time.
 
-    `run_id` is the id of the workflow for this time, and of the workflow's first run.
+    `run_id` identifies the workflow: its id, a slash, and the id of its first run.
     """
 
     schedule: ScheduleRef
@@ -88,7 +88,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """Result of one due time of a schedule, to be added to the schedule's list of runs."""
+    """What happened at one due time of a schedule. It is added to the schedule's list of runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch

@@ -101,9 +101,9 @@ class SliceRequest(Message):
 
     A slice is a part of a batch's lines for one model. `number` is the number of the slice.
 
-    The workflow may schedule the same slice several times. Each time, `generation` is greater, and Temporal
-    counts the attempts from 1 again. Of two attempts of a slice, the one with the greater `generation` is
-    newer. If both have the same `generation`, the one with the greater attempt number is newer.
+    The workflow may schedule the same slice several times. `generation` increases each time, and Temporal
+    counts the attempts from 1 again. So the newer of two attempts is the one with the greater `generation`.
+    If both have the same `generation`, the newer one has the greater attempt number.
     """
 
     batch_id: str
@@ -153,9 +153,12 @@ class SliceRequest(Message):
 class SliceResult(Message):
     """Result and heartbeat of the activity `run_slice`, which sends a slice: a part of a model's lines.
 
-    `completed` and `failed` are numbers of lines with a final result. `finished` is True if all lines of the
-    slice have a final result. `over_cap` is True if the remaining lines were not sent because the batch has
-    reached the cap on its cost.
+    Attributes:
+        finished: True if all lines of the slice have a final result.
+        over_cap: True if the remaining lines were not sent, because the batch has reached the cap on its
+            cost.
+        completed: number of lines that succeeded.
+        failed: number of lines that failed.
     """
 
     finished: bool = False
@@ -178,9 +181,12 @@ class SliceResult(Message):
 class ModelRunResult(Message):
     """Result of the workflow for one model of a batch: how many lines completed and how many failed.
 
-    Only finished slices (parts of the lines) count. `finished` is True if all slices are finished. `over_cap`
-    is True if the workflow ended because the batch has reached the cap on its cost. The counts are
-    preliminary: the lines are counted again when the output files are written.
+    The counts are preliminary, because only finished slices (parts of the lines) count. The lines are counted
+    again when the output files are written.
+
+    Attributes:
+        finished: True if all slices are finished.
+        over_cap: True if the workflow ended because the batch has reached the cap on its cost.
     """
 
     finished: bool

@@ -54,8 +54,8 @@ class EndRequest(Message):
     Attributes:
         keep_results: True to keep the results in storage until retention deletes them, so that the batch can
             be resumed.
-        files_pending: True if the files will be written later. A second request for the same batch with False
-            means that the files will never be written.
+        files_pending: True if the files will be written later. If this fails, a second request with False
+            says that they will never be written.
         errors: why the batch failed, or why its files are missing.
     """
 

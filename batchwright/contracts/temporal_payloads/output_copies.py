@@ -27,7 +27,7 @@ class OutputCopy(Message):
 
 
 class OutputCopyActivities:
-    """Declares the activities, so that workflows can call them without importing their implementation.
+    """Declares the activities that copy a batch's files. Workflows call them without importing their code.
 
     The implementation is in `activities/output_copies/activity.py`.
     """
@@ -39,7 +39,5 @@ class OutputCopyActivities:
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that no further attempt to copy the batch's files will be made, and return the final state
-        of the copy.
-        """
+        """Record that the batch's files are not copied any more. Return the final state of the copy."""
         raise NotImplementedError

@@ -72,8 +72,8 @@ class DeletionCount(Message):
 class SweepRequest(Message):
     """Request to delete old data of one kind, starting at `position`, until the activity's time is over.
 
-    `so_far` has the counts of the earlier activities of this sweep. If `dry_run` is True, the data is only
-    counted.
+    `so_far` has the counts of the earlier activities of this sweep. If `dry_run` is True, nothing is deleted,
+    and the data is only counted.
     """
 
     kind: RetentionKind
@@ -84,10 +84,9 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """Counts of a sweep (a deletion of old data) so far, and the position from which the next activity
-    continues.
+    """Counts of a sweep (a deletion of old data) so far, and where the next activity continues.
 
-    The position is None if the sweep is complete.
+    `position` is None if the sweep is complete.
     """
 
     deleted: DeletionCount

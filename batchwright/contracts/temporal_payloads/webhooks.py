@@ -10,10 +10,12 @@ WORKFLOW = "WebhookDeliveryWorkflow"
 class DeliveryOrder(Message):
     """Argument of the workflow that delivers one event to one endpoint.
 
-    The URL and the secret are not included: the activity reads them from the database. `is_test` is True for
-    a test event, which is retried for minutes only. Temporal shares the workers equally between fairness
-    keys, even if one key has many more deliveries than another. If `fairness_key` is empty, the endpoint's id
-    is the key.
+    The URL and the secret are not included: the activity reads them from the database.
+
+    Attributes:
+        is_test: True for a test event, which is retried for minutes only.
+        fairness_key: Temporal shares the workers equally between fairness keys, so that a key with many
+            deliveries does not delay the others. If it is empty, the endpoint's id is the key.
     """
 
     tenant: str
