@@ -63,9 +63,9 @@ def describe_invalid_json(kind: object) -> str:
 
 
 def describe_requirement(error: ErrorDetails) -> str:
-    """Return the requirement that a value does not meet, such as "be a number".
+    """Return what a value must be, for a message that continues after the words "it must".
 
-    The message continues with this text after the words "it must".
+    Example: "be a number".
     """
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     if error["type"] == "string_pattern_mismatch":
@@ -91,7 +91,10 @@ def _match(pattern: str) -> str:
 
 
 def _place(within: Sequence[int | str]) -> str:
-    """Return as text where in a setting an error is: ('a', 'in_flight') becomes "in_flight of 'a'"."""
+    """Return where in a setting an error is, as text.
+
+    Example: ('a', 'in_flight') becomes "in_flight of 'a'".
+    """
     if not within:
         return "it"
     if within[-1] == _KEY:

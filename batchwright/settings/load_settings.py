@@ -59,7 +59,8 @@ SECRETS = frozenset(
 class EnvironmentSource(EnvSettingsSource):
     """Reads settings from environment variables.
 
-    Unlike its base class, it does not decode JSON for variables that are not set.
+    A setting without a variable keeps its default. The base class would try to decode the missing value as
+    JSON.
     """
 
     def prepare_field_value(
@@ -121,9 +122,9 @@ class Settings(
     @field_validator("*")
     @classmethod
     def _finite(cls, value: object) -> object:
-        """Return the value of a setting unchanged.
+        """Check that a number in the settings is small enough for deadlines and database columns.
 
-        Raises ValueError if the value is a number too large for a deadline or a database column.
+        Return the value unchanged. Raise ValueError if it is too large.
         """
         if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
             raise ValueError(f"it must be at most {_MAX_SECONDS:,}")

@@ -24,9 +24,9 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """Rules that decide which traces are recorded.
 
-    With a rule named `parentbased_X`, a request that belongs to a trace of its caller is recorded if the
-    caller records this trace. All other requests are recorded by the rule X. A rule without `parentbased`
-    decides about every request, whether the caller records its trace or not.
+    A request may belong to a trace of its caller. A rule without `parentbased` ignores this, and decides
+    about every request. A rule `parentbased_X` records such a request if the caller records the trace. For
+    all other requests, it decides like the rule X.
     """
 
     ALWAYS_ON = "always_on"

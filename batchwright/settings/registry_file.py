@@ -85,7 +85,7 @@ def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """Return a sentence, without a full stop, about the first error in the file and how to correct it."""
+    """Return a sentence, without a full stop, about the first error in the file, and how to correct it."""
     first = error.errors()[0]
     place = _place(first["loc"])
     return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)
@@ -210,9 +210,8 @@ def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
     Args:
-        error: an error that pydantic has found in an object of the registry. `loc` in the error is relative
-            to this object.
-        within: path of the object in the registry; empty if the object is the whole registry.
+        error: an error that pydantic has found in an object of the registry. Its `loc` begins at this object.
+        within: path of this object in the registry; empty if it is the whole registry.
     """
     match error["type"]:
         case "extra_forbidden":

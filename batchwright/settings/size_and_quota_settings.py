@@ -146,7 +146,7 @@ class SizeAndQuotaSettings(BaseSettings):
 
     @property
     def quotas(self) -> QuotaLimits:
-        """Default quotas of every tenant. They apply unless other quotas were set for the tenant."""
+        """Default quotas of a tenant. Other quotas may be set for a single tenant at run time."""
         return QuotaLimits(
             live_batches=self.max_live_batches,
             stored_bytes=self.max_stored_bytes,

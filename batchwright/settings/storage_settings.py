@@ -12,9 +12,11 @@ from batchwright.settings.value_formats import check_tenant, http_urls, postgres
 
 
 class LocationAccess(BaseModel):
-    """Prefixes `s3://bucket/prefix/` that the batches of one tenant may read from, or write to.
+    """Prefixes `s3://bucket/prefix/` outside of Batchwright's storage that batches of one tenant may use.
 
-    The prefixes are for data outside of Batchwright's own storage.
+    Attributes:
+        read: prefixes from which input files may be read.
+        write: prefixes under which output and error files may be written.
     """
 
     model_config = ConfigDict(extra="forbid")

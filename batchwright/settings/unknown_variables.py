@@ -19,10 +19,10 @@ _NO_SETTINGS = re.compile(
 
 
 def unknown_variables() -> dict[str, str]:
-    """Return environment variables that start with `BATCHWRIGHT_` but belong to no setting.
+    """Return the environment variables that start with `BATCHWRIGHT_` but belong to no setting.
 
-    The keys are the names of the variables. Each value is the name of the most similar setting; empty if
-    there is no similar name.
+    The keys are the names of the variables. Each value is the setting with the most similar name; empty if no
+    name is similar.
     """
     known = {variable_name(name) for name in Settings.model_fields}
     endings = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]

@@ -42,8 +42,9 @@ def http_urls(urls: list[str]) -> list[str]:
 
 
 def web_origins(texts: list[str]) -> list[str]:
-    """Check origins of web pages, and return them as browsers send them: in lower case, without a slash at
-    the end. `*` stands for all origins.
+    """Check origins of web pages, and return them as browsers send them. `*` stands for all origins.
+
+    Browsers send origins in lower case and without a slash at the end.
 
     Raises:
         ValueError: a text is not an origin. The message contains the text.
@@ -156,7 +157,7 @@ def check_tenant(name: str) -> str:
 
 
 class InvalidObjectReference(Exception):
-    """An object named by a reference `module:attribute` cannot be loaded.
+    """Raised if the object that a reference `module:attribute` names cannot be loaded.
 
     The message has the reference and the reason.
     """
