@@ -72,8 +72,9 @@ class Call(Message):
 
 
 class CallAnswer(Message):
-    """Result of a call (single request of a client), as a line of an output or error file, and the resulting
-    status of the call.
+    """Result of a call (single request of a client), and the status that the call gets with it.
+
+    `line` is the result as a line of an output or error file.
     """
 
     id: str

@@ -20,8 +20,9 @@ class CancelEffect(Enum):
 
 
 def visible_status(stored: BatchStatus, *, cancel_requested: bool) -> BatchStatus:
-    """Return the status that clients see: `cancelling` for a live batch with a cancel request, otherwise
-    `stored`.
+    """Return the status that clients see.
+
+    It is `cancelling` for a live batch with a cancel request, and `stored` for all other batches.
     """
     return BatchStatus.CANCELLING if cancel_requested and stored in LIVE_STATES else stored
 

@@ -1,7 +1,8 @@
 """A growing sequence of bytes, and sorting of rows of a fixed size in it.
 
-For a large input, `batchwright/storage/spill/spilled_bytes.py` keeps the bytes on the local disk. So the
-memory of a worker does not grow with the number of lines.
+A large input needs many rows. Its bytes are kept on the local disk instead (see
+`batchwright/storage/spill/spilled_bytes.py`), so the memory of a worker does not grow with the number of
+lines.
 """
 
 import heapq

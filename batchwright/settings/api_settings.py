@@ -71,8 +71,9 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the weight of a tenant in the settings; 1.0 if it has none. A weight set at run time is not
-        considered.
+        """Return the weight of a tenant in the settings; 1.0 if it has none.
+
+        A weight that was set at run time is not considered.
         """
         return self.tenant_weights.get(tenant, 1.0)
 

@@ -92,8 +92,9 @@ def secure_url(url: str) -> str:
 
 
 def issuer_url(url: str) -> str:
-    """Check the URL of an OpenID Connect issuer. Return it unchanged, because tokens contain exactly this
-    text.
+    """Check the URL of an OpenID Connect issuer, and return it.
+
+    The URL is not changed, because tokens contain exactly this text.
 
     Raises:
         ValueError: the text is not a secure URL, or it has a user, a query or a fragment.

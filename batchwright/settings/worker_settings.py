@@ -136,9 +136,7 @@ class WorkerSettings(BaseSettings):
 
     @property
     def is_shared(self) -> bool:
-        """True if batches may use only a part of the backends' capacity. The rest is for interactive
-        requests.
-        """
+        """True if a part of the backends' capacity is kept free for interactive requests."""
         return any(limits.capacity_fraction for limits in self.models.values()) or self.capacity_fraction < 1
 
     @property

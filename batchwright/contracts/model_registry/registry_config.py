@@ -142,8 +142,9 @@ class GatewayConfig(BackendConfig):
 
 
 class RegistryConfig(RegistryEntry):
-    """The model registry. It has either models with their own backends, or one gateway (a backend that serves
-    all models).
+    """The model registry: either models with their own backends, or one gateway.
+
+    A gateway is a backend that serves all models.
     """
 
     gateway: GatewayConfig | None = Field(

@@ -45,9 +45,7 @@ class BatchTemplate(Message):
 
 
 class ScheduleSpec(Message):
-    """Rules for when a schedule creates batches, as stored in Temporal. `id` is the schedule's id in
-    Temporal.
-    """
+    """Rules for when a schedule creates batches, as Temporal stores them. `id` is its id in Temporal."""
 
     tenant: str
     id: str
@@ -57,8 +55,9 @@ class ScheduleSpec(Message):
 
 
 class ScheduleRef(Message):
-    """Argument of the workflow that a schedule starts. The workflow's activity reads the rest from the
-    database.
+    """Argument of the workflow that a schedule starts: the ids by which its activity finds the schedule.
+
+    The activity reads everything else from the database.
     """
 
     tenant: str
@@ -110,8 +109,7 @@ class ScheduleActivities:
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check that the batch that is due in `run` may be created. Return its start argument, or why it is
-        refused.
+        """Check that the batch that is due in `run` may be created. Return its start argument, or a refusal.
 
         The batch is not stored in the database yet. A repeated call returns the start argument of the same
         batch.
@@ -120,9 +118,7 @@ class ScheduleActivities:
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the database row of a batch that was started. Add `record`, the result of the run, to its
-        schedule.
-        """
+        """Insert the database row of the batch that was started, and add `record` to its schedule's runs."""
         raise NotImplementedError
 
     @activity.defn

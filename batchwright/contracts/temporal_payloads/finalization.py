@@ -67,8 +67,7 @@ class EndRequest(Message):
 
 
 class LifecycleActivities:
-    """Declares the activities `insert_row` and `end`, so that workflows can call them without importing their
-    implementation.
+    """Declares the activities `insert_row` and `end`. Workflows call them without importing their code.
 
     The implementation is in `activities/end_without_files.py`.
     """

@@ -118,8 +118,7 @@ class RetentionResult(Message):
 
 
 class RetentionActivities:
-    """Declares the activity `sweep`, which deletes old data. Workflows call it without importing its
-    implementation.
+    """Declares the activity `sweep`, which deletes old data. Workflows call it without importing its code.
 
     The implementation is in `activities/retention/activity.py`.
     """

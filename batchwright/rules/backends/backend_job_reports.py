@@ -36,7 +36,7 @@ class JobReport(NamedTuple):
     """A backend's report on an asynchronous job.
 
     Attributes:
-        status: the status in the backend's own words; empty if it is missing.
+        status: the status as the backend wrote it; empty if it is missing.
         job_id: id of the job; empty if it is missing.
         result: the response for the line, unchanged; empty if the job is not done.
         error: the error message; empty if the job has not failed.
@@ -100,7 +100,7 @@ def job_result(body: bytes, config: JobConfig) -> bytes:
 
 
 def job_path(template: str, job_id: str) -> str:
-    """Return the path `template` with the job's id, percent-encoded, in place of `{id}`."""
+    """Return the path `template`, in which the percent-encoded job id replaces `{id}`."""
     return template.replace("{id}", quote(job_id, safe=""))
 
 

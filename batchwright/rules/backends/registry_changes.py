@@ -51,8 +51,12 @@ def registry_fingerprint(
     gateways: Sequence[BackendConfig],
     changes: Sequence[RegistryChange],
 ) -> str:
-    """Return a hash of the registry in effect: the configured models and gateways, and the changes at run
-    time. Processes with the same registry get the same hash.
+    """Return a short hash of the registry in effect. Processes with the same registry get the same hash.
+
+    Args:
+        configured: the models in the registry file.
+        gateways: the backends that serve all models.
+        changes: the changes of models at run time.
     """
     patches = {row.model: row.patch for row in changes if row.patch is not None}
     models = effective_models(configured, {row.model: row.config for row in changes if row.patch is None})

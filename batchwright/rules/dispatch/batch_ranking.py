@@ -1,4 +1,4 @@
-"""Order of one tenant's batches: the part that each priority gets, and the batch that is sent first."""
+"""Order of one tenant's batches: how priorities divide its permits, and which batch is sent first."""
 
 import hashlib
 import math
@@ -49,8 +49,9 @@ def fairness_key_of(key: str, priority: int, group: str = "") -> str:
 
 
 def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
-    """Return True if `now` is in the last quarter of a batch's completion window, from `created_at` to
-    `deadline`.
+    """Return True if `now` is in the last quarter of a batch's completion window.
+
+    The window is the time from `created_at` to `deadline`.
     """
     return deadline - now < _AT_RISK * (deadline - created_at)
 

@@ -191,9 +191,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns how much a backend must compute for the slice's next line because its prefix cache does
-            not have the system prompt: 0 (nothing), 1 or 2. The slice with the lowest cost goes first. None
-            if the cost is always 0.
+        cost: returns 0, 1 or 2: how much a backend must compute for the slice's next line, because its prefix
+            cache does not have the line's system prompt. The slice with the lowest cost goes first. None if
+            the cost is always 0.
     """
 
     batch_id: str
@@ -345,7 +345,9 @@ class FairQueue(Generic[Request]):
     def next_weight(self, is_capped: IsCapped) -> float | None:
         """Return the tenant's weight; None if no waiting request may be sent now.
 
-        The weight is a field of each request. `is_capped` is the same function as in `pop`.
+        Args:
+            is_capped: returns True if an API key already has as many requests in flight as it may have. None
+                if no key has such a cap.
         """
         for priority in self._priorities.values():
             for slices in priority.batches.values():

@@ -137,7 +137,7 @@ _MAX_SEARCHED_CHARACTERS = 256  # only the beginning of an error's message is se
 def classify(status: int) -> Classification:
     """Return the effect of an HTTP status on the line, and the kind of failure. The body is not considered.
 
-    A redirect is not followed. It comes from a machine in front of the backend, so it counts as an
+    A redirect is not followed. It usually comes from a proxy in front of the backend, so it counts as an
     unavailable backend and not as an error of the line.
     """
     return STATUS_CLASSES.get(status) or _STATUS_FAMILIES.get(status // 100, _UNKNOWN)
@@ -190,8 +190,9 @@ def _mentions(body: bytes, phrases: Iterable[str], request: bytes) -> bool:
 
 
 class _GatewayError(msgspec.Struct):
-    """The usual fields of an error response. The fields are at the top level of the response's body, or in
-    the object `error` of the body.
+    """The usual fields of an error response.
+
+    They are at the top level of the response's body, or in its object `error`.
     """
 
     type: object = None

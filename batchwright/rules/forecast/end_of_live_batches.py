@@ -150,7 +150,7 @@ class Forecaster:
     """Forecasts when each live batch will end, from the progress that each call of `observe` reports.
 
     Lines of different batches may need different amounts of work. The forecaster learns this from the
-    progress: if a batch settles fewer lines than other batches in the same time, one of its lines is more
+    progress: if a batch settles fewer lines than other batches in the same time, each of its lines is more
     work.
     """
 

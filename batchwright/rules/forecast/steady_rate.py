@@ -13,11 +13,11 @@ _BUSY_PART = 0.5
 
 
 class SteadyRate:
-    """Measures how fast a model settles lines when only the model itself is the limit. Forecasts of new
-    batches use it.
+    """Measures how fast a model settles lines when only the model itself is the limit.
 
-    The measurement starts again after a period in which something else was the limit: no backend was
-    available, only tenants with caps had lines left, or most lines waited for a retry.
+    Forecasts of new batches use this rate. The measurement starts again after a period in which something
+    else was the limit: no backend was available, only tenants with caps had lines left, or most lines waited
+    for a retry.
     """
 
     def __init__(self) -> None:

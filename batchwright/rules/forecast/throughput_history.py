@@ -24,10 +24,10 @@ class ThroughputHistory:
         self._seen: dict[str, _BatchProgress] = {}
 
     def record(self, batch_id: str, settled: int, at: float) -> float:
-        """Record that `settled` lines of a batch have a result at the time `at`. Return the average lines per
-        second.
+        """Record that `settled` lines of a batch have a result at the time `at`. Return lines per second.
 
-        The first call for a batch returns 0, because a rate needs two measurements.
+        The result is the moving average. The first call for a batch returns 0, because a rate needs two
+        measurements.
 
         Args:
             at: seconds of any clock.

@@ -59,14 +59,13 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """The lines of one model of a live batch: how many are settled (have a result), and how many are left to
-    send.
+    """The lines of one model of a live batch that have no result yet (`left`), or have one (`settled`).
 
     Attributes:
         began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
         weight: weight of the batch's tenant.
-        limited: True if the tenant has a rate limit or a cap on requests in flight, or if the API key of the
-            batch has such a cap.
+        limited: True if the tenant has a rate limit or a cap on requests in flight, or if the batch's API key
+            has such a cap.
     """
 
     tenant: str

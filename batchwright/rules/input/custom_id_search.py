@@ -2,9 +2,9 @@
 
 With them, the database finds the batches that have a line with a certain `custom_id`.
 
-A fingerprint has 48 bits, and a search compares it with about 256 others. Two different custom ids can have
-the same fingerprint. The probability that a search finds a wrong batch for this reason is below 1 in 10^11,
-so found batches are not verified.
+A fingerprint has 48 bits. In each part of a batch, a search compares one fingerprint with about 256 others.
+Two different custom ids can have the same fingerprint. The probability that a search finds a wrong batch for
+this reason is below 1 in 10^11, so found batches are not verified.
 """
 
 import secrets
@@ -61,10 +61,10 @@ class CustomIdIndex:
         )
 
     def parts(self) -> Iterator[CustomIdPart]:
-        """Yield the parts of the index.
+        """Yield the parts of the index, one for each 262,144 custom ids.
 
-        Part N is always about the same lines of an input. So parts from different attempts of an activity can
-        be combined.
+        Part N is always about the same lines of an input. So parts that were written by different attempts of
+        an activity fit together.
         """
         return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
 

@@ -52,8 +52,7 @@ class ExpandedContent:
             self._expander.finish()
 
     def _detect_format(self, start: bytes) -> bytes:
-        """Detect the compression format from the first bytes, and create an expander if the file is
-        compressed.
+        """Detect the compression format from the first bytes. Create an expander for a compressed file.
 
         Return `start`, because these bytes still have to be processed.
         """

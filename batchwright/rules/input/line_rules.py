@@ -299,8 +299,7 @@ def _problems(endpoint: Endpoint, body: RawValue) -> Iterator[BodyProblem]:
 
 
 def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[BodyProblem]:
-    """Yield a problem for each ambiguous key. A backend may read such a key differently than Batchwright
-    does.
+    """Yield a problem for each ambiguous key, which a backend may read differently than Batchwright does.
 
     Args:
         text: a JSON object.

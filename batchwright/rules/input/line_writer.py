@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 
 def request_line(custom_id: str, endpoint: str, body: Mapping[str, object]) -> bytes:
-    """Return the line of an input file for one request with this custom id, endpoint and body. It ends with a
-    newline.
+    """Return the line of an input file for one request. It ends with a newline.
 
     Raises:
         ValueError: the body has NaN or an infinite number, which JSON cannot represent.

@@ -72,9 +72,7 @@ class LimitTrial:
     failures: int = 0
 
     def responses_needed(self, meter: ResponseMeter) -> float:
-        """Return how many responses the current time window needs before it shows if requests queue in the
-        backend.
-        """
+        """Return how many responses the current time window needs before `judge` can decide."""
         # If requests queue, the level changes by at least this much.
         effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
         return meter.responses_to_compare_windows(effect)
@@ -150,15 +148,11 @@ class TrialSchedule:
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """From now on, test decreases of the limit as often as at first, because a test has shown how busy
-        the backend is.
-        """
+        """Test decreases of the limit as often as at first, because a trial has shown that this is useful."""
         self._decrease_pause = _DECREASE_SECONDS
 
     def expect_decreases_to_fail(self) -> None:
-        """From now on, test decreases of the limit half as often, because the last one did not make responses
-        faster.
-        """
+        """Test decreases of the limit half as often from now on, because the last one did not help."""
         self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
 
     def continue_increases(self, now: float) -> None:
@@ -182,8 +176,8 @@ class TrialSchedule:
 def slow_factor(slower: float) -> float:
     """Return the factor by which the limit is lowered if responses take `slower` times as long as usual.
 
-    The factor is 1 / `slower` within bounds. Example: if a crowded backend takes twice as long as usual, the
-    backend works on half of the requests, and the other half waits in its queue. So half of the requests are
-    enough to keep the backend busy.
+    The factor is 1 / `slower`, but at least 0.5 and at most 0.7. Example: if a crowded backend takes twice as
+    long as usual, half of the requests wait in its queue. So the other half is enough to keep the backend
+    busy.
     """
     return min(max(1 / slower, _MIN_DECREASE_FACTOR), DECREASE_FACTOR)

@@ -10,9 +10,9 @@ class PerMinuteLimit:
     The limit works like a bucket that fills evenly. A request may be sent while the level is above 0. The
     request takes its cost from the bucket, even if the level becomes negative.
 
-    A full bucket holds half a second's worth of the limit. A full bucket and 60 seconds of filling are
-    together exactly the limit. So in any 60 seconds, the limit is exceeded by less than the cost of the last
-    request.
+    A full bucket holds half a second of the limit. It fills a little more slowly than the limit, so that a
+    full bucket and 60 seconds of filling add up to exactly the limit. Only the last request of these 60
+    seconds can exceed it, by less than its cost.
     """
 
     def __init__(self, per_minute: float, now: float) -> None:

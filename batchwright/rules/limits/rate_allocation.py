@@ -1,6 +1,6 @@
 """Rate limits of the whole fleet: which limits are in effect, how they are divided, what one turn may send.
 
-A turn is one run of a slice (part of a batch) on a worker. Temporal limits how many turns start per second.
+A turn is one attempt of a slice (part of a batch). Temporal limits how many turns start per second.
 """
 
 import math
@@ -40,8 +40,8 @@ class EffectiveRate(NamedTuple):
 class Pacing(NamedTuple):
     """How a rate is enforced: the maximum number of requests per turn, and of turns per second.
 
-    A turn is one run of a slice (part of a batch) on a worker. A turn sends at most `lines` requests.
-    Temporal's task queue limits how many turns start per second.
+    A turn is one attempt of a slice (part of a batch). It sends at most `lines` requests. Temporal's task
+    queue limits how many turns start per second.
     """
 
     requests_per_second: float

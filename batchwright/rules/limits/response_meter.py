@@ -50,7 +50,7 @@ class MeasurementWindow:
 
     @property
     def variance(self) -> float:
-        """Return the statistical variance of the latency levels of single responses."""
+        """Variance of the latency levels of single responses."""
         return max(0.0, self.squares / self.responses - self.level**2)
 
     def add(self, level: float) -> None:

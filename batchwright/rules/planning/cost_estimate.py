@@ -158,11 +158,10 @@ def estimate_object(
 
 
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
-    """Return how many output tokens the lines of a model probably need, computed from the model's earlier
-    requests.
+    """Return how many output tokens the lines of a model probably need.
 
-    The result is at most the sum of the lines' limits of output tokens. If there are no earlier requests, the
-    result is this sum, or None if a line has no limit.
+    The number follows from the model's earlier requests, and is at most the sum of the lines' limits. Without
+    earlier requests, it is this sum, or None if a line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:

@@ -108,8 +108,7 @@ class PromptPrefixes:
         return number, self._hashes[number]
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
-        """Sort all prefixes by their text. Return the place of each prefix in this order, indexed by prefix
-        number.
+        """Sort all prefixes by their text. Return the place of each in this order, indexed by its number.
 
         Args:
             read_line: returns a line, given its offset and length.

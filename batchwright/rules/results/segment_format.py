@@ -104,9 +104,7 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects results and records of attempts. `finish` returns all of them as one segment, the bytes of an
-    object.
-    """
+    """Collects results and records of attempts. `finish` returns them as the bytes of one segment."""
 
     def __init__(self) -> None:
         self._data = bytearray()

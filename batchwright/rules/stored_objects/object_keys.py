@@ -59,10 +59,10 @@ def slice_table(prefix: str, safe_model: str) -> str:
 
 
 def shard(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's shard: the object with the model's lines in dispatch order, each with a
-    newline.
+    """Return the key of a model's shard.
 
-    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    A shard is the object with the model's lines in dispatch order, each with a newline. `prefix` is from
+    `ingest_prefix`, `safe_model` from `safe_name`.
     """
     return f"{prefix}/shards/{safe_model}.jsonl"
 
