@@ -49,11 +49,14 @@ class NewCall(Message):
 class Call(Message):
     """A stored call: a single request of a client, which is processed as a line of a batch.
 
-    `notifies` and `echoed` are the same as in `NewCall`. `request` is empty after the call has ended.
-
-    `answer` has the result of the call, as a line of an output or error file. It is None while the call runs.
-    It stays None if the call ends without a result. If the reason is that its batch failed, `error` has the
-    batch's error.
+    Attributes:
+        request: body for the backend, as JSON; empty after the call has ended.
+        notifies: True if webhook endpoints receive an event when the call ends.
+        echoed: JSON object with those fields of the request that responses repeat while the call has no
+            answer.
+        answer: result of the call, as a line of an output or error file. None while the call runs, and if the
+            call ended without a result.
+        error: error of the batch if the call has no result because the batch failed.
     """
 
     tenant: str

@@ -104,9 +104,8 @@ class Deadline(Struct, frozen=True):
         return self.at - now
 
     def grace_remaining(self, now: float) -> float:
-        """Return the seconds until the grace period ends.
+        """Return the seconds until the grace period ends, which is `grace` seconds after the deadline.
 
-        The grace period ends `grace` seconds after the deadline. Requests that are in flight then are
-        cancelled.
+        At the end of the grace period, requests that are still in flight are cancelled.
         """
         return self.at + self.grace - now

@@ -26,7 +26,7 @@ def seconds_to_next_change(order: BatchOrder, at: datetime) -> int:
 
 
 def change_interval(order: BatchOrder) -> timedelta:
-    """Return how long it takes until one more pause or resume of the batch becomes allowed.
+    """Return the interval after which one more pause or resume of the batch is allowed.
 
     The longer the batch may run, the longer the interval.
     """

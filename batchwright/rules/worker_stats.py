@@ -165,7 +165,7 @@ def sum_traffic(
 ) -> FleetTraffic:
     """Add up the requests of all workers: in total, by backend and by model.
 
-    The lists contain each of the registered `backends` and `models`, even without requests. The totals also
+    The result contains each of the registered `backends` and `models`, even without requests. The totals also
     include requests to backends and models that are no longer registered.
     """
     by_backend = {name: _TrafficSum() for name in sorted({*backends})}

@@ -37,7 +37,7 @@ _KEY = "[key]"  # pydantic's location of a map's key
 
 
 class SettingsError(Exception):
-    """A setting is invalid. The message names the setting and the valid values."""
+    """Raised if a setting is invalid. The message names the setting and the valid values."""
 
 
 def describe_error(error: ErrorDetails) -> str:

@@ -33,7 +33,10 @@ _KEYS: dict[str, type[BaseModel]] = {
 
 
 class SecretUnreadable(Exception):
-    """An API key or a certificate cannot be read. The message names the file or variable, and the reason."""
+    """Raised if an API key or a certificate cannot be read.
+
+    The message names the file or the variable, and the reason.
+    """
 
 
 def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:

@@ -204,7 +204,7 @@ def _first_duplicate(items: Iterable[_Item]) -> _Item | None:
 
 
 class ModelNameConflict(ValueError):
-    """The name, an alias or a fallback of a model conflicts with another model.
+    """Raised if the name, an alias or a fallback of a model conflicts with another model.
 
     The message names the conflict and how to resolve it.
     """

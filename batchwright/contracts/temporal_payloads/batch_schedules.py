@@ -45,7 +45,10 @@ class BatchTemplate(Message):
 
 
 class ScheduleSpec(Message):
-    """Rules for when a schedule creates batches, as Temporal stores them. `id` is its id in Temporal."""
+    """Rules for when a schedule creates batches, as Temporal stores them.
+
+    `id` is the id of the schedule in Temporal.
+    """
 
     tenant: str
     id: str

@@ -59,7 +59,7 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """The lines of one model of a live batch that have no result yet (`left`), or have one (`settled`).
+    """How many lines of one model of a live batch have a result (`settled`), and how many have none (`left`).
 
     Attributes:
         began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
@@ -128,10 +128,9 @@ class WorkUntil:
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
-        """Convert work of one tenant's priority to the work that all tenants do in the same time.
+        """Return how much work all tenants do while this batch's priority does the work `in_priority`.
 
-        `in_priority` is the work of the priority to which the batch of `work` belongs. It is a part of the
-        result.
+        The result includes `in_priority`. A priority belongs to one tenant.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)

@@ -40,7 +40,7 @@ class LoadSignal(StrEnum):
 
 @dataclass(slots=True)
 class CongestionWindow:
-    """Groups rejections of requests that were in flight together. One group lowers the limit only once.
+    """Groups rejections of requests that were in flight together. A group lowers the limit by at most 30 %.
 
     Attributes:
         since: time of the group's first rejection.

@@ -24,7 +24,7 @@ def interactive_share(per_minute: int, others: float, processes: int) -> float:
 
     A tenth of the rate is always left to batches. Of the rest, this process may use what the other API
     processes do not use, but at least an equal part. Example: the rate is 100, so the rest is 90, and one
-    other process uses 80 of it. This process may use 45, which is more than the 10 that are left.
+    other process uses 80 of it. This process may use 45, half of the rest, although only 10 are left.
 
     Args:
         per_minute: the whole rate.

@@ -148,7 +148,7 @@ class TrialSchedule:
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """Test decreases of the limit as often as at first, because a trial has shown that this is useful."""
+        """Test decreases of the limit as often as at first, because the last trial was a success."""
         self._decrease_pause = _DECREASE_SECONDS
 
     def expect_decreases_to_fail(self) -> None:

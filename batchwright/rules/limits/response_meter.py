@@ -271,9 +271,9 @@ class ResponseMeter:
         return excess > _BEYOND_CHANCE * self.error or self.window.responses >= enough
 
     def update_noise(self) -> float | None:
-        """Update `noise`, the variance of a single response's latency level, from the current window.
+        """Measure from the current window how much response times differ, and update `noise`.
 
-        Return its previous value, which is None at first.
+        Return the previous value of `noise`, which is None at first.
         """
         variance, before = self.window.variance, self.noise
         if before is None:

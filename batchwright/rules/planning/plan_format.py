@@ -14,7 +14,7 @@ SLICE_BYTES = _SLICE.size  # 32
 
 
 class PlanDamaged(ValueError):
-    """Stored bytes are not a valid plan or slice table. A retry does not help.
+    """Raised if stored bytes are not a valid plan or slice table. A retry does not help.
 
     A plan lists a model's lines in dispatch order.
     """
