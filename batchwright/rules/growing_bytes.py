@@ -1,8 +1,7 @@
 """A growing sequence of bytes, and sorting of rows of a fixed size in it.
 
-A large input needs many rows. Its bytes are kept on the local disk instead (see
-`batchwright/storage/spill/spilled_bytes.py`), so the memory of a worker does not grow with the number of
-lines.
+For a large input, the rows are kept on the local disk instead (`batchwright/storage/spill/spilled_bytes.py`).
+So the memory of a worker does not grow with the number of lines.
 """
 
 import heapq

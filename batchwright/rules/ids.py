@@ -108,7 +108,7 @@ def webhook_id_of_call(call_id: str) -> str:
 
 
 def call_group(*parts: str) -> str:
-    """Return the name of a group of calls, which may run in the same batch.
+    """Return the name of a group of calls. Calls of the same group may run in the same batch.
 
     A call is a single request that a client sends without a file.
 

@@ -1,4 +1,4 @@
-"""Objects of the audit log, which records who changed or destroyed what."""
+"""Objects of the audit log, which records who changed or deleted an object."""
 
 from enum import StrEnum
 from typing import Literal

@@ -19,8 +19,8 @@ class JobObject(BaseModel):
     """A request that was submitted to the queue.
 
     This object is the body of responses, and of the callback when the job ends. `result` is the body of the
-    backend's response. If it is too large for a callback, the callback has `result` null and `result_omitted`
-    true. Times are in Unix seconds.
+    backend's response. If the result is too large for a callback, the callback has `result` null and
+    `result_omitted` true. Times are in Unix seconds.
     """
 
     job_id: str

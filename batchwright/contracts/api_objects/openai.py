@@ -119,11 +119,11 @@ class WaitingObject(ApiObject):
 class ForecastObject(ApiObject):
     """Forecast of when the last line of a batch gets its result. It was calculated at `made_at`.
 
-    The batch ends within `remaining_seconds_p50` from now with a probability of 50 %, and within
-    `remaining_seconds_p90` with a probability of 90 %. `window` is `fits` if the batch ends within its
-    completion window with a probability of 90 % or more. From 50 % to 90 %, it is `at_risk`. Below 50 %, it
-    is `late`. `lines_ahead` is the number of lines of other batches that are sent before the last line of
-    this batch.
+    - The batch ends within `remaining_seconds_p50` from now with a probability of 50 %, and within
+      `remaining_seconds_p90` with a probability of 90 %.
+    - `window` says if the batch ends within its completion window. It is `fits` if the probability is 90 % or
+      more, `at_risk` from 50 % to 90 %, and `late` below 50 %.
+    - `lines_ahead` is the number of lines of other batches that are sent before the last line of this batch.
     """
 
     window: WindowFit
@@ -137,10 +137,10 @@ class ForecastObject(ApiObject):
 class StartForecastObject(ApiObject):
     """Forecast of a batch's end, made at `made_at`, before the first line of the batch was sent.
 
-    `window` is `fits` if the batch ends within its completion window with a probability of 90 % or more. It
-    is `cannot` if the batch is late even in the best case. In all other cases, it is `at_risk`. Seconds count
-    from `made_at`. `lines_ahead` is the number of lines of other batches that are sent before the last line
-    of this batch.
+    - Seconds count from `made_at`.
+    - `window` says if the batch ends within its completion window. It is `fits` if the probability is 90 % or
+      more, and `cannot` if the batch is late even in the best case. In all other cases, it is `at_risk`.
+    - `lines_ahead` is the number of lines of other batches that are sent before the last line of this batch.
     """
 
     window: StartFit

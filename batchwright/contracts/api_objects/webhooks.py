@@ -11,11 +11,13 @@ DeliveryStatus = Literal["pending", "delivered", "failed"]
 class WebhookObject(ApiObject):
     """A webhook endpoint: a URL that receives events about batches.
 
-    `secret` is included in two responses only: when the endpoint is created, and when its secret is replaced.
-    It is null in all other responses. `batch_id` is null if the endpoint receives the events of all batches.
-    If `details` is true, events contain `data.x_batchwright`. After a secret was replaced, requests are
-    signed with the old secret, too, until `previous_secret_expires_at`. `failing_since` is the time of the
-    first failed attempt since the last success. `disabled_reason` is null while the endpoint is enabled.
+    - `secret` is null, except in the response that creates the endpoint, and in the response that replaces
+      its secret.
+    - `batch_id` is null if the endpoint receives the events of all batches.
+    - If `details` is true, events contain `data.x_batchwright`.
+    - After the secret was replaced, requests are signed with both secrets until `previous_secret_expires_at`.
+    - `failing_since` is the time of the first failed attempt since the last success.
+    - `disabled_reason` is null while the endpoint is enabled.
     """
 
     id: str

@@ -39,5 +39,5 @@ class OutputCopyActivities:
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that the batch's files are not copied any more. Return the final state of the copy."""
+        """Record that the batch's files will not be copied. Return the final state of the copy."""
         raise NotImplementedError

@@ -57,9 +57,10 @@ def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the letter of a batch's group. Small batches do not wait for large ones in Temporal's queue.
+    """Return the letter of a batch's group in Temporal's queue.
 
-    The letter is `u` if the batch is late. Otherwise it is the batch's size class: `s`, `m`, `l` or `x`.
+    The groups share the workers, so that small batches do not wait for large ones. The letter is `u` if the
+    batch is late. Otherwise it is the batch's size class: `s`, `m`, `l` or `x`.
     """
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 

@@ -69,8 +69,8 @@ class ErrorTally:
     The first line of each group is its example. The number of groups is limited:
 
     - When there are 20 groups, a line of a new group is counted by its code only, without its model.
-    - When there are 40 groups, a line with a new code is counted as `other`. An exception are the codes of
-      lines without a result, such as the lines of an expired batch.
+    - When there are 40 groups, a line with a new code is counted as `other`. But lines without a result, such
+      as the lines of an expired batch, keep their code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:
