@@ -14,9 +14,8 @@ from batchwright.settings.value_formats import check_tenant, http_urls, postgres
 class LocationAccess(BaseModel):
     """Prefixes `s3://bucket/prefix/` outside of Batchwright's storage that batches of one tenant may use.
 
-    Attributes:
-        read: prefixes from which input files may be read.
-        write: prefixes under which output and error files may be written.
+    Input files may be read from the prefixes in `read`. Output and error files may be written under those in
+    `write`.
     """
 
     model_config = ConfigDict(extra="forbid")

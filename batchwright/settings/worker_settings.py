@@ -20,11 +20,10 @@ _MIB = 1024 * 1024
 class ModelLimits(BaseModel):
     """Limits of one model that replace the default limits.
 
-    Attributes:
-        requests_per_second: limit of all workers together.
-        in_flight: limit of each worker on its requests in flight.
-        inputs_per_request: maximum number of lines of `/v1/embeddings` that may share a request.
-        chat_executor: reference `module:attribute` to code that joins several chats into one request.
+    - `requests_per_second` is the limit of all workers together.
+    - `in_flight` is the limit of each worker on its requests in flight.
+    - `inputs_per_request` is the maximum number of lines of `/v1/embeddings` that may share a request.
+    - `chat_executor` is a reference `module:attribute` to code that joins several chats into one request.
     """
 
     model_config = ConfigDict(extra="forbid")
