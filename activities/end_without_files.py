@@ -59,12 +59,14 @@ class Lifecycle(LifecycleActivities):
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
-        """End a batch by setting its final status, and return the status.
+        """End a batch that gets no files, or gets them later: set its final status. Return the status.
 
-        A batch that has ended keeps its status. If the batch's database row is missing because the API
-        crashed, it is inserted first. If an ended batch still waits for its files, and the request says that
-        they will never be written, the batch stops waiting. The batch's intermediate objects are deleted,
-        unless they are still needed to write its files or to resume it.
+        If the batch's database row is missing because the API crashed, it is inserted first. A batch that has
+        ended keeps its status. But if it still waits for its files, and the request says that they will never
+        be written, it stops waiting.
+
+        If no files follow, the batch's intermediate objects are deleted. They are kept if another batch needs
+        them to resume this batch.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

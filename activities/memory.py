@@ -29,9 +29,9 @@ def glibc_malloc() -> Malloc | None:
 def return_large_blocks(malloc: Malloc | None) -> bool:
     """Make glibc return large memory blocks to the system when they are freed. Return True if glibc agreed.
 
-    Call this before all other code of the process. Without this call, glibc first places a large array in
-    memory of its own. But after some large arrays were freed, it places new ones between small blocks. When
-    such an array is freed, its memory cannot be returned to the system.
+    Without this call, glibc does so only at first. After some large arrays were freed, it places new ones
+    between small blocks, and cannot return their memory to the system. Call this before all other code of the
+    process.
 
     Args:
         malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.

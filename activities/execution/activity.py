@@ -97,9 +97,9 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to at least one backend of the model.
 
-    A backend may have a limit for the whole fleet, which is divided between the workers. A worker's part of
-    the limit can be 0: right after the worker's start, if the limit is smaller than the number of workers, or
-    while interactive calls use most of the limit.
+    A limit of a backend applies to the whole fleet and is divided between the workers. A worker's part of it
+    can be 0 in three cases: right after the worker's start, if the limit is smaller than the number of
+    workers, or while interactive calls use most of the limit.
 
     Raises:
         Deferred: this worker's part is 0 for every backend of the model. The slice returns to its queue for
@@ -117,13 +117,14 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def require_need(held: HeldSlice, request: SliceRequest) -> None:
-    """Check that the worker needs the slice. If it does not, return the slice to its queue.
+    """Return a surplus slice to its queue. Do nothing if the slice is not surplus (`HeldSlice.is_surplus`).
 
-    To find a slice of a certain tenant or batch, a worker can only take the next slice of the queue, which
-    may be another one. If it does not need that slice, the slice is surplus (`HeldSlice.is_surplus`).
+    A worker sometimes searches for a slice of a certain tenant or batch. It cannot choose, because it always
+    gets the next slice of the queue. If it gets another slice, and does not need that slice, the slice is
+    surplus.
 
-    A surplus slice still runs if its deadline has passed. It also runs if its last attempt crashed, because
-    an attempt that ends early would hide the crash.
+    A surplus slice is sent nevertheless in two cases: its deadline has passed, or its last attempt crashed.
+    In the second case, an attempt that ends at once would reset the number of crashes.
 
     Raises:
         TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.

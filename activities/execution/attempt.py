@@ -220,7 +220,8 @@ class SliceAttempt:
     async def _quarantined_preparation(self) -> AsyncGenerator[None]:
         """Context manager for a preparation that may crash the process, because earlier attempts crashed.
 
-        Meanwhile no other quarantined work of the process runs, and heartbeats say what the attempt does.
+        No other quarantined line, preparation or activity of this process runs in the block. A heartbeat
+        before the block and another one after it show the next attempt if the process crashed in the block.
 
         Raises:
             ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.
@@ -239,7 +240,7 @@ class SliceAttempt:
             await self._lease.report(self._heartbeat_details())  # also before a line can crash the process
 
     async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
-        """Read the lines of the slice that have no stored result, and settle those that may not be sent."""
+        """Return the objects that send the lines without a result. Settle the lines that may not be sent."""
         worker, request, storage = self._worker, self._request, self._worker.storage
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
@@ -307,10 +308,10 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
-        The result is False after the lease was lost. It is also False when `LAST_FLUSH_SECONDS` have passed
-        since the end of a grace period, because the workflow does not wait longer for the slice. The grace
-        period begins with the stop signal. If the batch has reached the cap on its cost, there is no stop
-        signal, and the grace period begins with the batch's deadline.
+        After a grace period and `LAST_FLUSH_SECONDS`, the result is False, because the workflow waits no
+        longer for the slice. It is also False after the lease was lost. The grace period begins with the stop
+        signal. It begins with the batch's deadline if there is no stop signal, or if the batch has reached
+        the cap on its cost.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())
@@ -319,14 +320,13 @@ class SliceAttempt:
         return remaining > -LAST_FLUSH_SECONDS and not self._stop.is_lease_lost
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
-        """Merge the small segments of the slice if there are too many. A segment is a stored object with
-        results.
+        """Merge the small segments (stored objects with results) of the slice if there are too many of them.
 
-        - After a signal to stop, such as a cancel or a shutdown, nothing is merged, because finalization may
+        - If the slice is finished, its segments are merged if this at least halves their number.
+        - If the turn's time is over, the segments are merged if at least `_COMPACT_BETWEEN_TURNS` are small.
+        - After any other end of the turn, nothing is merged. For example, after a cancel, finalization may
           already be reading the segments.
-        - If the slice is finished, its segments are merged if it then has at most half as many segments.
-        - If the slice is not finished, they are merged if it has at least `_COMPACT_BETWEEN_TURNS` of them.
-        - If workers crashed right before this attempt, nothing is merged, because that may be the cause.
+        - If workers crashed right before this attempt, nothing is merged, because a merge may be the cause.
 
         Args:
             reason: why the turn ended.
@@ -370,13 +370,13 @@ class SliceAttempt:
         logger.debug("turn ended", extra={**fields, "seconds": seconds})
 
     def _result(self, end: _TurnEnd) -> SliceResult:
-        """Return the activity's result if no other attempt must follow. Raise an error if one must follow.
+        """Return the activity's result, or raise an error if another attempt must follow.
 
         In the result, `finished` is True if every line has a stored result.
 
         Raises:
-            ApplicationError: another attempt follows, which is not an error, or another attempt owns the
-                slice.
+            ApplicationError: another attempt must follow, which is not an error, or another attempt already
+                owns the slice.
         """
         reason = end.reason
         if reason is StopReason.LEASE_LOST:

@@ -189,8 +189,8 @@ class JobRunner:
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
         """Wait until a job ends, takes too long, or cannot be polled. Return the outcome of its line.
 
-        If the job has not succeeded by then, its stored callback is read once more. If the callback has
-        arrived meanwhile, it decides the outcome.
+        If the outcome is a failure, the job's stored callback is read once more. If the callback has arrived
+        meanwhile, it decides the outcome.
 
         Args:
             callback: future for the backend's callback; None if the backend does not call back.

@@ -168,14 +168,13 @@ class SliceDispatcher:
         return StopReason.DEFERRED if is_blocked else None
 
     def _is_time_over(self) -> bool:
-        """Return True if this attempt (turn) has used its time and another slice waits for its place.
+        """Return True if the turn has used up its time and another slice waits for its place.
 
-        The time begins with the first line that the turn sends, and lasts `slice_seconds`. Before the first
-        line is sent, the time begins with the turn, and lasts `slice_seconds`, but at least
-        `MAX_BLOCKED_SECONDS`.
-
-        There is one exception: if other slices of this worker can use up the limit for which this slice
-        waits, the time is over `MAX_BLOCKED_SECONDS` after the start of the turn.
+        - If the turn has sent a line, it has `slice_seconds`, counted from the first line.
+        - If it has not sent a line yet, it has `slice_seconds`, but at least `MAX_BLOCKED_SECONDS`, counted
+          from its start.
+        - If it waits for a limit that other slices of this worker can use up, its time is over
+          `MAX_BLOCKED_SECONDS` after its start.
         """
         now = time.monotonic()
         if self._sender.started_at is None:
@@ -193,16 +192,16 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from its queue. Some lines cannot be sent now,
-        although another slice could send lines. They are not counted:
+        If this number is low, the worker takes another slice from its queue. So a line is not counted if it
+        has to wait while a line of another slice could be sent:
 
-        - The result is 0 if a limit stops this slice but not others: a cap or a rate of the tenant. In a
-          queue that several models share, a rate of the model is such a limit, too.
-        - If the model's prefix groups (lines with the same system prompt) are limited, lines of full groups
-          are not counted.
+        - If a cap or a rate of the tenant stops this slice, the result is 0. In a queue that several models
+          share, the same applies to a rate of the model.
+        - If the model limits how many lines with the same system prompt are in flight (a prefix group), lines
+          of full groups are not counted.
 
-        If the worker already holds many slices of the tenant, more slices would not help. So these two rules
-        do not apply, and all due lines are counted.
+        If the worker already holds many slices of the tenant, these two rules do not apply, because more
+        slices would not help.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0
@@ -252,8 +251,8 @@ class SliceDispatcher:
         flight, and no other slice of this process is sending a quarantined line. If the line may no longer be
         sent, it is settled with an error, and the result is True.
 
-        Return False if no quarantined line can be sent now, or if the line got no permit for
-        `MAX_BLOCKED_SECONDS`. Other quarantined lines and steps of the process need the lock meanwhile.
+        Return False if no quarantined line can be sent now. Also return False if the line got no permit for
+        `MAX_BLOCKED_SECONDS`: other slices can then send their quarantined lines.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
         if (

@@ -70,12 +70,12 @@ class LineAttempts:
             self._persist(line)
 
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
-        """Schedule a retry because the backend has no capacity now. The wait costs the line no attempt.
+        """Schedule a retry because the backend has no capacity now. The line keeps all its attempts.
 
-        If the backend is busy with direct requests of other clients, the line is due at once, and the
-        adaptive limit of the backend decides when it is sent.
+        The wait grows with each failure. If the backend is busy with direct requests of other clients, there
+        is no wait: the adaptive limit of the backend decides when the line is sent.
 
-        The line's state is stored only if the change is large enough to matter to a later turn.
+        The line's state is stored only if a later turn needs it, for example because the wait is long.
         """
         policy, before, now = self._policy, line.attempt, time.time()
         line.capacity_failures += 1

@@ -89,8 +89,8 @@ class LineSender:
     def queue_next(self) -> None:
         """Request a permit for the next line. A permit is the right to have one request in flight.
 
-        If a permit is free, the line is sent at once. While crash tracking is on, the line stays in the queue
-        until the tracking has recorded that it is about to be sent.
+        If a permit is free, the line is sent at once. After crashes, each line must be recorded before it is
+        sent. If the next line is not recorded yet, it stays in the queue, and `must_track` becomes True.
         """
         line = None if self.is_exclusive else self._queue.next()
         if line is None:
@@ -105,7 +105,7 @@ class LineSender:
 
     @contextmanager
     def sending_alone(self, line: SliceLine) -> Generator[None]:
-        """Context manager in which no line is sent except a quarantined line, for which it requests a permit.
+        """Context manager that requests a permit for a quarantined line. No other line is sent in its block.
 
         If a permit is free, the line is sent at once.
         """
@@ -118,7 +118,7 @@ class LineSender:
             self.is_exclusive = False
 
     def leave_queue(self) -> None:
-        """Put the line that waits for a permit back at the front of the queue."""
+        """Withdraw the request for a permit, and put its line back at the front of the queue."""
         line, self._state.waiting_line = self._state.waiting_line, None
         if line is not None:
             self._limiter.cancel(self._permit_request)
@@ -155,10 +155,11 @@ class LineSender:
             state.wake.set()
 
     def _prompt_cost(self) -> int:
-        """Return what the next line of this slice costs the prefix caches of the backends (`PromptCost`).
+        """Return how much work the next line of this slice causes in the prefix caches of the backends
+        (`PromptCost`).
 
-        The slice with the lowest cost gets the next permit. If the model's prefix groups have no limit (an
-        infinite `width`), the result is 0 for all slices.
+        The slice with the lowest cost gets the next permit. If any number of lines with the same system
+        prompt may be in flight (`width` is infinite), the result is 0 for all slices.
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf

@@ -56,9 +56,10 @@ class InFlightRequest(Struct, eq=False):
             flight.
         held: bytes of the memory budget that are reserved for the request and its response.
         job_since: Unix seconds at which the line's running job was submitted; None if the line has no job.
-        exchange: the request while no task awaits its response; None in all other cases.
-        outcome: outcome of `exchange`, if a task has to handle it.
-        seconds: duration of `exchange`.
+        exchange: the HTTP request, if it was sent without a task and has no response yet; otherwise None.
+        outcome: outcome of a request that was sent without a task, if a task has to handle it; otherwise
+            None.
+        seconds: duration of a request that was sent without a task.
     """
 
     line: SliceLine
@@ -219,7 +220,7 @@ class LineSettler:
         return OutboundRequest(line.request_id, custom_id, body)
 
     def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report an outcome to the adaptive limits, the prefix groups and the memory budget.
+        """Report an outcome to the adaptive limits and the prefix groups (lines with the same system prompt).
 
         The memory budget gets the size of the response's body.
         """

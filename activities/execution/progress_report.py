@@ -58,11 +58,11 @@ class SliceReporter:
         self._report_waiting(writer.completed + writer.failed)
 
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
-        """Withdraw the waiting reason, because the slice has sent lines, and no longer count it as deferred.
+        """Clear the slice's waiting reason and its deferral at the end of a turn that has sent lines.
 
-        Call this at the end of the turn. While the model's circuit breaker allows only trial requests, the
-        waiting reason stays. If another turn follows in this state, the slice also still counts as deferred
-        (returned to its queue).
+        With a deferral, the metrics count the slice as returned to its queue. While the model's circuit
+        breaker allows only trial requests, the waiting reason stays. The deferral then stays, too, if another
+        turn follows.
         """
         is_open = self._open_circuit() is not None
         if not is_open:

@@ -44,7 +44,7 @@ class RatePacer:
         return math.inf if pacing is None else max(0, pacing.lines - self._sends)
 
     def may_send(self) -> bool:
-        """Return True if a request may be sent now. Remember the rate that decides this for `record_send`."""
+        """Return True if a request may be sent now. `record_send` uses the rate that this call has found."""
         self._checked = pacing = self._pacing
         return pacing is None or (self._sends < pacing.lines and not self._delay(pacing))
 
@@ -62,9 +62,7 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a request that is sent now. `may_send` must have been True before. If a line is sent again,
-        count it again.
-        """
+        """Count a request that is sent now, even if it repeats a line. Call this only after `may_send`."""
         pacing, now = self._checked, self._clock()
         if pacing is None or not self._sends:
             self._last_due = now

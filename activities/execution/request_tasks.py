@@ -290,7 +290,7 @@ class RequestTasks:
         return True
 
     def _may_send(self) -> bool:
-        """Return True while the turn has no reason to stop and no other attempt may have the slice."""
+        """Return True if the turn has no reason to stop, and its lease on the slice is valid."""
         return self._stop.reason is None and self._turn.lease.is_valid
 
     def _may_send_again(self, sent: InFlightRequest) -> bool:
@@ -358,10 +358,9 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     Call this before a line is sent again after a request without a response. The result shows if the line or
     the backend was at fault (decision 0005).
 
-    If the backend has answered another line since this line was last sent, return True. If not, request the
-    backend's list of models: return True if the backend responds, False if it does not. There is one
-    exception: some backends answer lines, but have never responded to a request for their list. If such a
-    backend does not respond, return None.
+    If the backend has answered another line since this line was last sent, the result is True. If it has not,
+    the backend's list of models is requested. A backend that does not respond to this request is down. But if
+    it has answered lines before, and never a request for its list, the result is None.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

@@ -110,9 +110,10 @@ class MissingLineSettler:
 
 
 class _PlacedLines:
-    """Finds the lines without a result by their places in the shards (stored copies of each model's lines).
+    """Finds the lines without a result in the shards, which are read if the input file is missing.
 
-    The caller must read the shards in the order of the models' numbers.
+    A shard is the stored copy of a model's lines. The place of a line is the number of lines before it in the
+    shard. The caller must read the shards in the order of the models' numbers.
     """
 
     def __init__(self, missing: MissingLines) -> None:
@@ -166,9 +167,10 @@ class _LineCutter:
         return lines
 
     def rest(self) -> list[tuple[MissingLine, bytes]]:
-        """Return the last line of the input, if it has no newline and needs a result.
+        """Return the last line of the input, if it has no newline and needs a result; otherwise an empty
+        list.
 
-        In all other cases, return an empty list. Call this at the end of the input.
+        Call this at the end of the input.
 
         Raises:
             PlanDamaged: the input ends before a planned line.

@@ -55,9 +55,7 @@ class MissingLines:
 
     @property
     def end(self) -> int:
-        """Position in the input, in bytes, after the last line without a result. At least one line has no
-        result.
-        """
+        """Position in the input after the last line without a result, in bytes. There must be such a line."""
         offset, length, *_ = _MISSING.unpack(
             self._rows.read(len(self._rows) - _MISSING.size, len(self._rows))
         )

@@ -216,10 +216,10 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Check that the batch does not have to wait longer for its tenant's quota.
+        """Raise an error if the batch has to wait longer for its tenant's quota. Call this before the input
+        is read again.
 
-        Call this before the input is read again. Nothing is checked if the batch does not wait for a quota,
-        or if its deadline has passed.
+        If no earlier attempt has requested a quota for the batch, or if its deadline has passed, do nothing.
 
         Raises:
             ApplicationError (OVER_QUOTA): the batch must continue to wait.

@@ -230,9 +230,9 @@ class Publisher:
     def _slicer(self, model: str, lines: int) -> Slicer:
         """Return the object that divides a model's lines into slices.
 
-        If the model has a rate limit, a worker sends a slice in several turns (attempts of limited time).
-        Every turn counts against the rate like a full turn, even if it sends fewer lines. Therefore the
-        number of lines of a slice is a multiple of the lines that a full turn sends.
+        If the model has a rate limit, the number of lines of a slice is a multiple of the lines that one full
+        turn (attempt) of a slice sends. A last turn with fewer lines would count against the rate like a full
+        turn.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:

@@ -134,10 +134,10 @@ def _now() -> datetime:
 
 
 def _began_at() -> datetime:
-    """Return when the first attempt of this activity began.
+    """Return when this activity began.
 
-    In later attempts, this time is not known. The result is then the time when the first attempt was
-    scheduled.
+    The first attempt returns its own start. A later attempt does not know this time, and returns when the
+    first attempt was scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time

@@ -92,8 +92,8 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
     """Delete old database rows of three kinds, in this order: ended batches, uploads, records of deleted
     batches.
 
-    Return the position at which the next turn continues; None after the last row. A position with the id of
-    an upload means that all rows of batches were processed.
+    Return the position at which the next turn continues; None after the last row. If the position has the id
+    of an upload, all rows of batches are done.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 

@@ -124,9 +124,8 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position at which turns continue after all data of this tenant was processed.
-
-    In this position, `at` is set, which means that the tenant is done.
+    """Return the position after all data of this tenant. Its `at` is set, so turns continue with the
+    next tenant.
     """
     return SweepPosition(at=turn.now, tenant=tenant)
 
@@ -134,8 +133,8 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants whose data this sweep has not processed yet.
 
-    If `position.at` is None, the first name is the tenant in `position`. If `position.at` is set, this tenant
-    is done, and the first name is the next tenant.
+    The first one is the tenant in `position`, or the tenant after it if `position.at` is set
+    (`_tenant_done`).
     """
     after = position.tenant
     if after and position.at is None:

@@ -26,8 +26,8 @@ T = TypeVar("T")
 class RetentionTurn:
     """One turn of retention: it deletes old data of one kind, for a limited time.
 
-    When `is_over` is True, the turn stops at the next position. A position is a point in the data from which
-    another turn can continue.
+    The next turn can continue only at certain points in the data, called positions. When `is_over` is True,
+    the turn stops at the next position.
 
     Attributes:
         cutoffs: the time before which data is old enough to be deleted, for each kind of data.

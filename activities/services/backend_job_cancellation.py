@@ -62,22 +62,22 @@ async def cancel_job(
 
 
 class JobCanceller:
-    """Cancels the jobs of ended batches at their backends.
+    """Cancels the jobs of an ended batch that still run at backends.
 
-    A turn is one attempt to send lines of a slice. If a batch ends early during a turn, the turn itself
-    cancels its jobs. If the batch ends between two turns, the jobs continue until the worker that writes the
-    batch's files cancels them.
+    A turn (one attempt to send lines of a slice) cancels its own jobs if the batch ends early during the
+    turn. If the batch ends between two turns, the worker that writes the batch's files cancels the jobs with
+    this class.
     """
 
     def __init__(self, routers: RouterLookup, metrics: Metrics) -> None:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch at their backends. After 5 s, stop: jobs that are not cancelled by then
+        """Cancel jobs of a batch at their backends, for at most 5 s. Jobs that are not cancelled then
         continue to run.
 
         Args:
-            models: models of the batch.
+            models: models of the batch, whose backends are searched for the jobs.
             jobs: the jobs to cancel.
         """
         if not jobs:

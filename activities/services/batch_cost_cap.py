@@ -1,13 +1,13 @@
-"""The cost so far of the batches whose slices run in this process, compared with their caps.
+"""The cost so far of each batch that has a slice in this process, compared with the cap on the batch's cost.
 
-A process knows the cost of its own slices at once, and the cost of slices on other workers from its last
-refresh. So a batch may cost a little more than its cap: some requests are in flight when the cap is reached,
-and other workers notice this only about three seconds later.
+A process adds the cost of its own slices at once. It reads the cost of slices on other workers from the
+database at each refresh. So a batch may cost a little more than its cap: some requests are in flight when the
+cap is reached, and other workers notice this only about three seconds later.
 
-When a process finds that the cap is reached, it sends no more lines of the batch. At its next refresh, it
-records in the database that the cap is reached. Only after that, its slices of the batch end. If the cap was
-raised before the refresh, nothing is recorded, and sending continues. So a change of a cap that the API has
-accepted always takes effect.
+If the cap is reached, the batch ends in two steps. First, the process sends no more lines of the batch. At
+its next refresh, it records in the database that the cap is reached, and then its slices of the batch end. If
+the cap is raised before the second step, nothing is recorded, and the process sends lines again. So every
+change of a cap that the API has accepted takes effect.
 """
 
 import time
@@ -48,12 +48,14 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of the lines of one slice that have succeeded. `rules/token_costs.py` defines the unit of amounts.
+    """Cost of the lines of one slice that have succeeded.
+
+    Amounts are in millionths of a millionth of the currency's unit (`rules/token_costs.py`).
 
     Attributes:
         amount: cost of the slice, including its earlier turns.
-        counted_elsewhere: the part of `amount` that the cost read from the database already includes. The
-            cost of the batch must not include this part twice.
+        counted_elsewhere: the part of `amount` that the batch's cost in the database already includes. It is
+            subtracted, so that it does not count twice.
         ended_at: when the turn ended; None while it runs.
     """
 
@@ -66,14 +68,15 @@ class SliceCost:
     def is_over_cap(self) -> bool:
         """True if the batch has reached the cap on its cost, so that none of its lines may be sent.
 
-        If the cap is raised before the database has recorded that it is reached, lines may be sent again. If
-        the database has recorded it, the cap can no longer be raised, and the batch ends.
+        It can become False again, if the cap is raised before `ends_batch` is True.
         """
         return self._batch.is_over_cap
 
     @property
     def ends_batch(self) -> bool:
-        """True if the batch ends because it has reached its cap. The cap can no longer be raised."""
+        """True if the database has recorded that the cap is reached. The batch ends, and the cap cannot be
+        raised.
+        """
         return self._batch.is_ending
 
     def add(self, usage: TokenUsage) -> int:
@@ -121,8 +124,8 @@ class BatchCosts:
     def end(self, cost: SliceCost) -> None:
         """Record that the turn of a slice has ended.
 
-        This object still counts the slice's cost for `_REPORTED_SECONDS`. After that, the last report of the
-        slice is certainly in the database, and the cost is read from there.
+        The cost of the slice is counted here for `_REPORTED_SECONDS` more. After that, its last report is
+        certainly in the database, and the cost is read from there.
         """
         cost.ended_at = self._clock()
 

@@ -11,13 +11,13 @@ class HeldSlice:
     """A slice that this worker runs, as `SliceDemand` sees it.
 
     Attributes:
-        queue: task queue from which the slice came, named by its model, as in `SliceDemand`.
+        queue: model whose task queue the slice came from, or `ALL_MODELS` for the queue that models share.
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
         is_yielding: True if the slice has to end, because another slice waits for its place on the worker or
             for its memory.
-        is_surplus: True if the slice must return to its queue, because the worker does not need it: the
-            worker was searching for a slice of another tenant or batch, but got this one.
+        is_surplus: True if the slice must return to its queue: the worker searched for a slice of another
+            tenant or batch, and does not need this one.
         memory: memory for the slice's lines; None until the slice requests memory.
     """
 

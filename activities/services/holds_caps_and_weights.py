@@ -24,19 +24,17 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredTenantSettings(TenantSettings):
-    """Limits of tenants and API keys, holds (operators' orders to send nothing), weights, and the order of
-    batches.
+    """Limits and weights of tenants, caps of API keys, holds, and the order of batches.
 
-    Everything is read from the database every two seconds.
+    They are read from the database every two seconds. A hold is an operator's order to send nothing.
 
     A cap limits requests in flight. The cap of a tenant or API key is divided between the workers that run
-    slices of its batches. A worker learns of other workers from their heartbeats. So for a few seconds after
-    another worker begins its first slice of this tenant or key, the parts of all workers together may exceed
-    the cap.
+    slices of its batches. If another worker begins such a slice, the other workers learn this from its
+    heartbeat, a few seconds later. Until then, all parts together may exceed the cap.
 
-    The rates of a tenant are divided in the same way, but a new worker sends nothing until the other workers
-    know of it. The part of a rate that interactive calls use is subtracted first. At least a tenth of the
-    rate is always left to batches.
+    The rates of a tenant are divided in the same way. But a new worker sends nothing until the other workers
+    know of it, so the parts do not exceed the rate. The requests and tokens of interactive calls are
+    subtracted first. At least a tenth of the rate is always left to batches.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:

@@ -66,12 +66,14 @@ class SignalBudget:
 async def history_has_room(
     workflow: WorkflowHandle[object, object], more_events: int = 0, *, rpc_timeout: timedelta | None = None
 ) -> bool:
-    """Return True if the history of a batch's workflow has room for a signal that only informs.
+    """Return True if a batch's workflow may get another signal that only informs.
+
+    Its history must have fewer events than `max_events` allows.
 
     Args:
         workflow: the workflow.
-        more_events: number of events that is added to the limit `max_events`, such as
-            `EVENTS_FOR_WITHDRAWALS` for a signal that withdraws a waiting reason.
+        more_events: number of events that are allowed in addition, such as `EVENTS_FOR_WITHDRAWALS` for a
+            signal that withdraws a waiting reason.
         rpc_timeout: maximum time to wait for Temporal's response; None for the client's default.
 
     Raises:
@@ -83,11 +85,13 @@ async def history_has_room(
 
 
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
-    """Return the number of events up to which signals that only inform are sent to a workflow.
+    """Return how many events a workflow's history may have before it gets no more signals that only inform.
 
-    If its history has this many events or more, only signals that the workflow needs are sent. The number
-    grows evenly from the start of the workflow to the deadline. If the deadline is not known, it stays as low
-    as at the start.
+    After that, the workflow gets only the signals that it needs. The number grows evenly from the start of
+    the workflow to its deadline. If the deadline is not known, the number does not grow.
+
+    Args:
+        at: the current time.
     """
     if deadline is None:
         return _MAX_EVENTS_AT_START

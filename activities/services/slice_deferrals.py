@@ -98,9 +98,9 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 class DeferralMetrics:
     """Metrics about deferred slices: how often slices are deferred, and how many are deferred now.
 
-    A deferred slice returns to its queue, and is tried again later. If the slice continues on another worker,
-    this worker does not learn of that. So a slice counts as deferred until one minute after the end of its
-    deferral. Slices of the same batch and model count once.
+    A deferred slice returns to its queue, and is tried again later. This may happen on another worker, and
+    then this worker does not learn of it. So a slice counts as deferred until one minute after the end of its
+    wait. Slices of the same batch and model count once.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:

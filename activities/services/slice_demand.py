@@ -1,8 +1,7 @@
-"""Decide when a worker takes another slice (a part of a batch's lines).
+"""Decide when a worker takes another slice (a part of a batch's lines) from a task queue.
 
-A worker takes another slice when it could send more lines than its slices have ready. For example, a slice
-that only waits for its last responses has no lines ready. So the number of slices is not fixed: the load of a
-worker is measured in permits (requests in flight).
+There is no fixed number of slices. A worker takes another slice if it could have more requests in flight than
+its slices have lines ready. For example, a slice that only waits for its last responses has no lines ready.
 """
 
 import math
@@ -180,9 +179,8 @@ class SliceDemand:
         """Return True if the slice must stop sending, because another slice waits for its place on this
         worker or for its memory.
 
-        A slice that yields frees its place and its memory only after its last response. Until then, no other
-        slice yields in favour of the same waiting slice. After the result was True once for a slice, it stays
-        True for this slice.
+        A slice that yields frees its place and its memory only after its last response. One yielding slice is
+        enough for one waiting slice. If the result was True once for a slice, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -193,12 +191,12 @@ class SliceDemand:
         return held.is_yielding
 
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if other slices on this worker can use up the limit for which this slice waits, so that
-        it may give up its place.
+        """Return True if this slice may give up its place, because other slices here can use up the limit
+        that stops it.
 
-        In the queue `ALL_MODELS`, this is so if more than `_MAX_BLOCKED_SLICES` slices have the same tenant
-        as this slice (for a limit of the tenant) or the same model (for a limit of the model). Slices that
-        yield are not counted. In all other queues, the result is False.
+        Only slices from the queue `ALL_MODELS` give up their place in this way. There must be more than
+        `_MAX_BLOCKED_SLICES` slices that the limit stops: slices of the same tenant for a limit of the
+        tenant, slices of the same model for a limit of the model. Slices that yield are not counted.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -208,10 +206,10 @@ class SliceDemand:
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
     def holds_few_of_tenant(self, held: HeldSlice, most: int = _MAX_BLOCKED_SLICES) -> bool:
-        """Return True if the worker should take more slices while this slice may not send: it holds only few
-        slices of the same tenant from the same queue.
+        """Return True if the worker holds only few slices of this slice's tenant from the same queue.
 
-        Few are up to `_MAX_BLOCKED_SLICES`, or up to `most` if that is more.
+        The worker then takes more slices while this slice may not send. Few means at most
+        `_MAX_BLOCKED_SLICES`, or at most `most` if this is more.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, most)
@@ -219,9 +217,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        A slice that already yields will free its memory soon, which is counted as enough for one waiting
-        slice. So the result is True only if the slices that wait for memory are more than the slices with
-        memory that already yield.
+        One slice has to yield for each slice that waits. If enough slices with memory yield already, the
+        result is False.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -246,8 +243,7 @@ class SliceDemand:
         return self._is_hungry(queue, here) or self._starts_search(queue, here)
 
     def _is_hungry(self, name: str, here: TaskQueueSlices, arrived: int = 0) -> bool:
-        """Return True if the worker needs another slice, because it could send more lines than its slices
-        have ready.
+        """Return True if the worker could send more lines than its slices from this queue have ready.
 
         Args:
             name: task queue from which slices are taken, named by its model.
@@ -269,8 +265,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, a slice that only waits for responses occupies no place on the worker. A
-        batch that has only such slices here is counted, too.
+        In the queue `ALL_MODELS`, slices that only wait for responses are ignored, because they occupy no
+        place on the worker.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
@@ -298,8 +294,9 @@ class SliceDemand:
         }
 
     def _starts_search(self, name: str, here: TaskQueueSlices) -> bool:
-        """Return True if the worker should take another slice only because it may belong to a tenant or batch
-        that has no lines on this worker.
+        """Return True if the worker should take another slice although it needs no more lines.
+
+        The slice may belong to a tenant or batch that has no lines on this worker.
 
         Args:
             name: task queue from which slices are taken, named by its model.

@@ -17,30 +17,31 @@ _MAX_MISSES = 32  # after so many wrong slices in a row, a worker pauses its sea
 
 
 class _Search(NamedTuple):
-    """A search that runs. If `new_tenant` is empty, the worker looks for a further batch.
+    """A running search for a slice of the tenant `new_tenant`, which has no lines on this worker.
 
-    Otherwise, it looks for slices of `new_tenant`, a tenant without lines on this worker.
+    If `new_tenant` is empty, the search is for a slice of a certain batch, or of any further batch.
     """
 
     new_tenant: str
 
 
 class SliceSearch:
-    """Decides when a worker searches for slices, and which slices it keeps. One object is for one task queue.
+    """Decides when a worker searches one task queue for slices, and which of the slices it keeps.
 
     There are three kinds of searches:
 
-    - For a tenant without lines on this worker: at once, and then every `_SEEK_SECONDS`.
+    - For a tenant without lines on this worker: at once, and again after each wrong slice. After
+      `_MAX_MISSES` wrong slices in a row, there is a pause of `_SEEK_SECONDS`.
     - For a further batch of a tenant that has lines on this worker: every `_SEEK_SECONDS`.
     - For a batch that goes first (is sent before the other batches of its tenant): at once, and then every
-      `_SEEK_SECONDS`. Otherwise the batch would wait until the worker has sent all lines that it holds.
+      `_SEEK_SECONDS`. Without a search, the batch would wait until the worker has sent all lines that it
+      holds.
 
-    A search ends when the next slice arrives. At most one search runs at a time. If another one begins
-    meanwhile, the search for a tenant without lines is the one that continues.
+    At most one search runs at a time, and it ends when the next slice arrives. A new search replaces a
+    running one, but not a search for a tenant without lines.
 
-    After a check that started no search, the next check follows a call of `check_again` or the end of a
-    search. In all methods, `now` is the current time in seconds. `with_lines` are those slices of the worker
-    from the queue that have lines to send, or whose lines were not read yet.
+    In all methods, `now` is the current time in seconds. `with_lines` are the slices of this queue on this
+    worker that have lines to send, or whose lines were not read yet.
     """
 
     def __init__(self) -> None:
@@ -53,16 +54,18 @@ class SliceSearch:
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def check_again(self) -> None:
-        """Check all tenants and batches again, because other batches wait now."""
+        """Let the next calls of `start_for_tenant` and `start_for_first_batch` look for tenants and batches
+        again.
+        """
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def must_check_tenants(self, now: float) -> bool:
-        """Return True if `start_for_tenant` has to be called."""
+        """Return True if `start_for_tenant` could start a search, so that it has to be called."""
         return not self._tenants_are_checked and now >= self._no_tenant_before
 
     @property
     def must_check_first_batches(self) -> bool:
-        """True if `start_for_first_batch` has to be called."""
+        """True if `start_for_first_batch` could start a search, so that it has to be called."""
         return not self._first_batches_are_checked
 
     def start_for_tenant(
@@ -72,7 +75,9 @@ class SliceSearch:
         with_lines: Collection[HeldSlice],
         now: float,
     ) -> bool:
-        """Start a search if a tenant has more batches than slices on this worker. Return False if none has.
+        """Start a search if a tenant has batches to send that have no slice on this worker.
+
+        Return True if a search was started, False if none is due.
 
         Args:
             sendable: number of batches that have lines to send now, by tenant.
@@ -104,8 +109,9 @@ class SliceSearch:
         with_lines: Sequence[HeldSlice],
         now: float,
     ) -> bool:
-        """Start a search if a batch that goes first has no lines on this worker. Return False if there is no
-        such batch.
+        """Start a search if a batch that goes first has no lines on this worker.
+
+        Return True if a search was started, False if none is due.
 
         Args:
             first: tenant and id of each batch that goes first.
@@ -135,10 +141,14 @@ class SliceSearch:
         first: Collection[tuple[str, str]],
         now: float,
     ) -> bool:
-        """Record that a slice has arrived, which ends the search if one runs. Return True if the slice is
-        wrong: the worker was searching for another one, and has to return it unless it needs more lines.
+        """Record that a slice has arrived, and end the running search. Return True if the search found a
+        wrong slice.
+
+        The caller returns a wrong slice to its queue, except if the worker needs more lines. If no search
+        runs, the result is False.
 
         Args:
+            found: the slice that has arrived.
             with_lines: the other slices of the worker that have lines.
             first: tenant and id of each batch of the slice's model that goes first.
         """

@@ -1,7 +1,8 @@
 """Index of a batch's results. It selects one result for each line, in the order of the input.
 
-The results themselves are in a file on the local disk. The index has one row for each result, and one more
-row for each selected result. A row has 24 bytes. The rows of a large batch are on the local disk, too.
+The results themselves are in a file on the local disk. The index has one row of 24 bytes for each result.
+`select` adds a second row for each result that it selects. The rows of a large batch are on the local disk,
+too.
 """
 
 import struct
@@ -43,9 +44,11 @@ _LOW_BYTE = KEY_BYTES - 1  # place of the lowest byte of the key in a packed row
 
 
 class FolderUsage(NamedTuple):
-    """Number of successes in a folder of segments that were selected for the output file.
+    """What the selected results in one folder of segments have used. A folder has the segments of one model.
 
-    `tokens` are the tokens of these successes, and of the selected failures in the folder.
+    Attributes:
+        requests: number of successes.
+        tokens: tokens of the successes and of the failures.
     """
 
     requests: int
@@ -63,7 +66,7 @@ class SelectedResults(NamedTuple):
     Attributes:
         output: results of the lines that succeeded.
         error: results of the lines that failed.
-        usages: tokens of all these results, by the folder of their segments (`_folder`).
+        usages: successes and tokens of all these results, by the folder of their segments (`_folder`).
     """
 
     output: RecordRows
@@ -192,9 +195,9 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, an error if there is none.
 
-        Of several successes, or several errors, the one whose segment has the lowest name is selected. If
-        results are added later, call this again. The earlier selection is then no longer usable, because its
-        rows are deleted.
+        If a line has several successes, or only several errors, the result whose segment has the lowest name
+        is selected. If results are added later, call this again. The earlier selection is then no longer
+        usable, because its rows are deleted.
         """
         output, error = self._selected
         output.clear()
@@ -210,13 +213,13 @@ class ResultIndex:
         return SelectedResults(output, error, used)
 
     def _best_rows(self, rows: list[bytes], usages: dict[str, list[int]]) -> list[bytes]:
-        """Select one result for each line, and return the packed rows of these results, in the order of the
-        input.
+        """Return the packed rows of the selected results: one for each line, in the order of the input.
 
-        The successes and tokens of all other results are subtracted from `usages`.
+        The successes and tokens of the results that are not selected are subtracted from `usages`.
 
         Args:
-            rows: packed rows, sorted. At least one.
+            rows: packed rows of all results, in the order of `RecordRows.in_order`; at least one.
+            usages: successes, and tokens of four kinds, by folder of segments.
         """
         best = rows[0]
         chosen, head = [best], best[:_LOW_BYTE]
@@ -251,10 +254,11 @@ class ResultIndex:
             yield self._segments[row[1]], self.line(row)
 
     def dead_letters(self, selected: SelectedResults) -> Iterator[tuple[int, bytes]]:
-        """Yield the dead letters of failed lines, sorted by offset in the input.
+        """Yield the dead letters of failed lines (the records of why they failed), sorted by offset in the
+        input.
 
-        Each item is (offset of the line in the input, dead letter). A dead letter records why the line
-        failed. It is yielded only if it is in the same segment as the line's selected result.
+        Each item is (offset of the line in the input, dead letter). A dead letter in another segment than the
+        line's selected result belongs to a result that was not selected. So it is left out.
         """
         if not self._dead_letters:
             return

@@ -20,7 +20,11 @@ RecordRow = tuple[int, int, int, int]
 
 
 def failure_key(offset: int) -> int:
-    """Return the key of a failed result or attempt of the line at `offset` in the input."""
+    """Return the key of rows about failed results and attempts of one line.
+
+    Args:
+        offset: position of the line in the input, in bytes.
+    """
     return offset << 1 | 1
 
 

@@ -92,15 +92,13 @@ class SliceLease:
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if this is the slice's first attempt and it has just started, so that its first heartbeat
-    can wait.
+    """Return True if the slice's first attempt has just started, so that its first heartbeat can wait.
 
-    A later attempt must send a heartbeat at once, to report the crashes of earlier attempts. A first attempt
-    that started long ago in a frozen process must send one at once, too, to find out if it still owns the
-    slice.
+    In two cases, a heartbeat must be sent at once. A later attempt must report the crashes of earlier
+    attempts. A first attempt that started long ago, in a process that was frozen, must find out if it still
+    owns the slice.
 
-    If the worker's clock is wrong, the result may be False by mistake. Then the attempt only sends one
-    heartbeat more.
+    If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
     """
     return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
 
@@ -108,8 +106,8 @@ def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
 def temporal_heartbeat(client: Client) -> Heartbeat:
     """Return a function that sends a heartbeat for the running activity and returns Temporal's reply.
 
-    The function sends each heartbeat twice. The first is sent through the SDK, which needs it but does not
-    report whether the server has acknowledged it. The second is sent directly to the server, which replies.
+    The function sends each heartbeat twice: through the SDK, which does not report if the server has
+    acknowledged it, and then directly to the server, which replies.
     """
     handle = client.get_async_activity_handle(task_token=activity.info().task_token)
 

@@ -52,8 +52,7 @@ class LineAttempt(BaseModel):
     def supersedes(self, other: "LineAttempt") -> bool:
         """Return True if this record is at least as new as `other`, a record of the same line.
 
-        If both are equally new, the result is True. So of two such records, the one that is read later is
-        used.
+        So if two records are equally new, the one that is read later is used.
         """
         return self._order >= other._order
 
@@ -88,19 +87,21 @@ class SliceLine(Struct, eq=False):
 
     @property
     def due_group(self) -> int:
-        """Prefix group of the line: lines with the same system prompt. 0 if the line's job already runs."""
+        """Number of the line's prefix group (lines with the same system prompt).
+
+        It is 0 if the line has no group, or if its job already runs.
+        """
         return self.prefix_group if self.prefix_group and self.attempt.job is None else 0
 
 
 class PromptCost(IntEnum):
-    """Cost of a line for the prefix caches of the backends, from the lowest to the highest.
+    """How much work a line causes in the prefix caches of the backends, from the least to the most.
 
     Attributes:
-        NONE: a free slot of a backend has the line's system prompt. If the worker does not know what
-            the slots have, it is the cost of every line that need not wait for a response.
-        ONE_PROMPT: a backend may have to compute the system prompt.
-        SECOND_COPY: lines with the same system prompt are in flight, and another slot has to compute the
-            system prompt, too.
+        NONE: a free slot of a backend has the line's system prompt. If the worker does not know the prompts
+            in the slots, every line whose group is not full has this cost.
+        ONE_PROMPT: a backend may have to compute the line's system prompt.
+        SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it.
     """
 
     NONE = 0
@@ -121,10 +122,13 @@ Line = TypeVar("Line", bound=GroupedLine)
 class DueLines(Generic[Line]):
     """Queue of the lines that may be sent now, by prefix group (lines with the same system prompt).
 
-    The groups are in the order of the plan, and so are the lines within a group. A group is full while its
-    next line should wait for the response to an earlier line of the group. `pop` returns a line of a full
-    group only if all groups that have lines are full. It prefers a group whose prompt a backend has in a slot
-    (see `PrefixGroups.in_slot`). Lines without a group are in group 0, which is never full.
+    A backend caches the system prompt of a group when it responds to the group's first line. Until then, the
+    group is *full*: its next line should wait. Later it is full while `PrefixGroups.width` of its lines are
+    in flight. `pop` prefers a group whose prompt is in a free slot of a backend (`PrefixGroups.in_slot`), and
+    then a group that is not full.
+
+    The groups are in the order of the plan, and so are the lines within a group. Lines without a group are in
+    group 0, which is never full.
     """
 
     def __init__(self, prefixes: PrefixGroups) -> None:
@@ -157,10 +161,13 @@ class DueLines(Generic[Line]):
     def pop(self) -> Line | None:
         """Remove and return the next line to send; None if there are no lines.
 
-        This is the first line of a group whose prompt a backend has in a free slot. If there is no such
-        group, it is the first line of the first group that is not full. If all groups are full, it is the
-        first line of the first group. But if the backends have few slots, it is the first line of the last
-        group: all permits then gather at this group, so its prompt is computed only once in each slot.
+        It is the first line of a group. The first rule that applies selects the group:
+
+        - A group whose prompt a backend has in a free slot.
+        - The first group that is not full.
+        - If the backends have few slots, the last group. All permits then go to this group, so each slot
+          computes the prompt of only this group.
+        - The first group.
         """
         groups = self._groups
         if self._emptied is not None and not groups[self._emptied]:
@@ -181,15 +188,12 @@ class DueLines(Generic[Line]):
         return line
 
     def count_preferred(self) -> float:
-        """Return how many lines could be sent without sending a line of a full group.
-
-        A group is full while its next line should wait for the response to an earlier line of the group.
-        """
+        """Return how many of the lines can be sent before all groups are full."""
         room = self._prefixes.room
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
     def prompt_cost(self) -> PromptCost:
-        """Return what the line that `pop` would return costs the backends' prefix caches."""
+        """Return how much work the line that `pop` would return causes in the backends' prefix caches."""
         prefixes, groups = self._prefixes, {group for group, lines in self._groups.items() if lines}
         are_full = all(prefixes.is_full(group) for group in groups)
         if prefixes.in_slot(groups) is not None or not (are_full or prefixes.slots):
@@ -228,11 +232,7 @@ class LineQueue:
 
     @property
     def preferred(self) -> float:
-        """Number of lines that could be sent now without sending a line of a full prefix group.
-
-        A prefix group consists of the lines with the same system prompt. While a group is full, its next line
-        should wait for the response to an earlier line of the group.
-        """
+        """Number of lines that can be sent now before all prefix groups (see `DueLines`) are full."""
         return self._ready.count_preferred()
 
     def requeue(self, line: SliceLine) -> None:
@@ -252,10 +252,10 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines are not returned. First, lines whose wait for a retry has ended are added to those
-        that may be sent. Such a line goes to the end of its prefix group (lines with the same system prompt).
-        But if a job for the line already runs at a backend, the line has no group. It then goes before all
-        other lines without a group, because polling a job is cheap.
+        Quarantined lines are never returned. If a line's wait for a retry has ended, the line may be sent
+        now. It goes to the end of its prefix group (lines with the same system prompt). But if a job for the
+        line already runs at a backend, it goes before all lines without a group, because polling a job is
+        cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -278,11 +278,11 @@ class LineQueue:
         return self._ready.pop() or line
 
     def prompt_cost(self, line: SliceLine) -> PromptCost:
-        """Return what the next line of this slice costs the backends' prefix caches.
+        """Return how much work the next line of this slice causes in the backends' prefix caches.
 
         Args:
-            line: a line that `next` has returned. The next line is this one, or one that is due and costs
-                less (see `reselect`).
+            line: a line that `next` has returned. It is the next line, unless `reselect` replaces it by a
+                line that costs less.
         """
         prefixes, group = self._prefixes, line.due_group
         is_full = prefixes.is_full(group)

@@ -1,8 +1,8 @@
 """Quarantine: find lines that crash workers, send them one at a time, and fail them after 3 crashes.
 
 After two crashes in a row, a slice stores which lines it is about to send. If its worker crashes again, these
-lines are quarantined. A quarantined line is sent only while no other line of its slice, and no other
-quarantined line or step of the process, is in flight.
+lines are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other
+quarantined line or quarantined step (activity such as ingestion) of the process may run at the same time.
 
 An attempt may also crash before it sends a line, while it prepares the slice: it reads stored results and
 lines. After two crashes in a row, preparations are quarantined, too. After three crashes during a quarantined
@@ -40,7 +40,7 @@ class AttemptHistory(NamedTuple):
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
-    """Return how many attempts of a slice crashed before this one, as the slice's last heartbeat shows it.
+    """Return how many attempts of a slice crashed right before this one, as its last heartbeat shows it.
 
     Args:
         attempt: number of the attempt that starts now.
