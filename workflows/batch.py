@@ -85,9 +85,10 @@ class BatchWorkflow:
     def pause(self, change: int = 0) -> None:
         """Stop sending requests until `resume`. The deadline stays the same.
 
-        Signals of the API may arrive in another order than the API has counted them. So a signal has no
-        effect if its number `change` is lower than that of a signal in the minute before it. A signal without
-        a number, for example from Temporal's Web UI, always has an effect.
+        Args:
+            change: the API numbers the pauses and resumes of a batch, but the signals may arrive in another
+                order. So a signal has no effect if a signal with a higher number has arrived in the last
+                minute. A signal without a number, for example from Temporal's Web UI, always has an effect.
         """
         self._set_paused(True, change)
 
@@ -197,9 +198,11 @@ class BatchWorkflow:
     async def _wait_for_start(self) -> bool:
         """Wait until the batch's `start_at`. Return False if the batch is cancelled before that time.
 
-        Temporal's start delay is not used, because any signal would end it. Meanwhile, an activity inserts
-        the batch's row if the API could not, so that clients find the batch. The start does not wait for this
-        activity, because ingestion would insert the row, too.
+        Temporal's start delay is not used, because any signal would end it.
+
+        Meanwhile, an activity inserts the batch's row if the API could not, so that clients find the batch.
+        If the activity takes longer than the wait, the start does not wait for it, because ingestion inserts
+        the row, too.
         """
         start = self._order.start_at
         if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:
@@ -247,8 +250,8 @@ class BatchWorkflow:
     async def _run_models(self, ingested: IngestResult) -> None:
         """Start one child workflow (model run) for each model, and wait until all of them have ended.
 
-        If the batch is already ending, do nothing. If the deadline passes meanwhile, but all lines get their
-        results before the slices stop, the batch does not expire.
+        If the batch is already ending, do nothing. If the deadline passes meanwhile, the slices are stopped.
+        If all lines get their results nevertheless, the batch does not expire.
         """
         if self._early_end.status is not None or not ingested.models:
             return

@@ -1,4 +1,7 @@
-"""Writes the files of a batch and sets its final status, on time even if the files have to follow later."""
+"""Write the files of a batch and set its final status.
+
+The status is set on time, even if the files can only be written later.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -51,7 +54,7 @@ class BatchFiles:
         self.failed_by_code: dict[str, int] = {}
 
     def abandon(self) -> None:
-        """Stop the writing of the files. Do nothing unless they are being written or are pending."""
+        """Stop the writing of the files, or the wait for pending files. At all other times, do nothing."""
         self.are_abandoned = self._is_finalizing or self.are_pending
 
     async def finalize(self, ingested: IngestResult) -> BatchResult:

@@ -19,8 +19,10 @@ _OVER_CAP = (
 
 
 class EarlyEnd:
-    """Records why a batch ends early. The first status stays, with two exceptions: a failed step replaces it,
-    and a deadline has no effect if all lines get their results nevertheless.
+    """Records why a batch ends early, for example because of a cancel or its deadline.
+
+    The first reason sets the status, and later reasons have no effect. There are two exceptions: a failed
+    step replaces the status, and `withdraw_deadline` removes it.
 
     Attributes:
         status: status with which the batch ends early; None if it is not ending early.
@@ -40,7 +42,10 @@ class EarlyEnd:
                 self.add_error(error, code)
 
     def withdraw_deadline(self) -> None:
-        """If the batch ends only because of its deadline, let it complete: all of its lines are settled."""
+        """Let the batch complete although its deadline has passed, because all of its lines have results.
+
+        If the batch ends early for another reason, do nothing.
+        """
         if self.status is BatchStatus.EXPIRED and not self._is_over_cap:
             self.status = None
 

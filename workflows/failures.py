@@ -78,10 +78,10 @@ def abandoned(*, results_kept: bool) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if an activity has failed because storage is unavailable.
+    """Return True if `error` is the failure of an activity that ended because storage is unavailable.
 
-    Only activities whose options forbid waiting for storage fail for this reason; all others are retried. The
-    result is False for any other failure, and if `error` is None.
+    Only an activity whose options do not allow it to wait for storage ends in this way. The result is False
+    for every other error and for None.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

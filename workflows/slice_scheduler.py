@@ -195,8 +195,8 @@ class SliceScheduler:
     def _begin_generation(self, **changes: object) -> None:
         """Increase the generation of the run. Call this before slices are scheduled again.
 
-        When a slice is scheduled again, Temporal numbers its attempts from 1 again. The attempt number alone
-        then no longer shows which of two attempts is newer, but the generation does.
+        The generation shows which of two attempts of a slice is newer. Their attempt numbers do not show it,
+        because Temporal counts from 1 again when a slice is scheduled again.
 
         Args:
             changes: other fields of the run that change at the same time.
@@ -247,10 +247,12 @@ class SliceScheduler:
     # Over several histories
 
     async def _continue_as_new(self) -> None:
-        """Continue the workflow as new, with the state of this run, after the scheduled slices have returned.
+        """Wait until the scheduled slices have returned, then continue the workflow as new with the state of
+        this run.
 
-        If the run is paused, or if a slice has not returned after the time of one turn, cancel the slices. If
-        the run has to end, or if no slices are left to schedule, return without continuing as new.
+        Slices that have not returned after the time of one turn are cancelled. If the run is paused, they are
+        cancelled at once. If the run has to end, or if no slices are left to schedule, return without
+        continuing as new.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
