@@ -26,13 +26,15 @@ def failure_count_details(failures: int) -> tuple[str, ...]:
 
 
 class StepCrashes(Message):
-    """Heartbeat detail of a step: how many attempts crashed, one after the other, right before an attempt.
+    """Heartbeat detail of a step (activity that handles whole inputs or results): how many attempts have
+    crashed.
 
     Attributes:
         attempt: number of the attempt that sends the heartbeat.
-        crashes: number of attempts right before it that ended with their worker.
-        quarantined_crashes: how many of these were running in quarantine.
-        is_quarantined: True if the attempt that sends the heartbeat is running in quarantine.
+        crashes: number of attempts right before it that crashed, which means that they ended with their
+            worker.
+        quarantined_crashes: how many of these attempts ran in quarantine.
+        is_quarantined: True if the attempt that sends the heartbeat runs in quarantine.
     """
 
     attempt: int
@@ -44,8 +46,9 @@ class StepCrashes(Message):
 def step_crashes(attempt: int, details: Sequence[object]) -> StepCrashes:
     """Return how many attempts of a step crashed right before this one, as its last heartbeat shows it.
 
-    After an attempt that ended without a crash, the count begins again. There is one exception: an unknown
-    exception does not reset the count. An input that needs too much memory may end attempts in both ways.
+    An attempt that ended without a crash resets the count. There is one exception: after an attempt that
+    ended with an unknown exception, the count continues, because an input that needs too much memory may
+    cause both.
 
     Args:
         attempt: number of the attempt that starts now.

@@ -104,8 +104,8 @@ class StaleSeriesRemover:
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: further names that may have series. A name that is in `counted` but not in `present` no
-                longer exists.
+            counted: names that have series although earlier calls may not have had them in `present`. If such
+                a name is not in `present` now, its series are removed, too.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

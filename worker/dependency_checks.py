@@ -33,15 +33,17 @@ _FAILURES_BEFORE_BLOCKING = 2
 class DependencyMonitor:
     """Checks dependencies regularly, and decides if the worker may start slices (activities that send lines).
 
-    `failing` is a text with the required dependencies that failed the last check, and their errors; empty if
-    none failed. `blocking` is the same text, but only after a second failed check in a row. While it is not
-    empty, the worker may not start slices.
-
     Args:
         checks: health checks by the name of the dependency.
         required: names of the dependencies that slices need. A failure of any other dependency does not block
             slices.
         every_seconds: pause between two checks.
+
+    Attributes:
+        failing: required dependencies that failed the last check, with their errors, as text; empty if none
+            failed.
+        blocking: the same text, from the second failed check in a row until a check succeeds. While it is not
+            empty, the worker may not start slices.
     """
 
     def __init__(

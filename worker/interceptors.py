@@ -77,8 +77,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's latest heartbeat.
 
-    If the attempt fails, these details are sent once more in a final heartbeat. Without this heartbeat,
-    Temporal would lose the details.
+    If the attempt fails, the final heartbeat repeats these details. It replaces the latest heartbeat, so
+    Temporal would otherwise lose them.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -97,7 +97,8 @@ class _Attempt:
     Attributes:
         step: name of the activity.
         is_of_batch: True for the steps of a batch, False for other activities such as retention.
-        took_over: True if a worker was lost with the last attempt of this step of a batch.
+        took_over: True if the previous attempt ended because its worker was lost, so that this worker
+            continues its work. Always False if `is_of_batch` is False.
         unexpected_failures: number of attempts that ended with an unknown exception.
     """
 
@@ -172,7 +173,9 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._metrics.recoveries.labels(_BATCH_STATUS.get(attempt.step, "unknown"), action).inc()
 
     def _record_end(self, attempt: _Attempt) -> None:
-        """Send a last heartbeat, so that this attempt does not count as crashed with its worker."""
+        """Send a last heartbeat with RELEASED. Without it, the next attempt would count this attempt as
+        crashed.
+        """
         last = self._heartbeats.last if self._heartbeats else ()
         activity.heartbeat(*last, *failure_count_details(attempt.unexpected_failures), RELEASED)
 
@@ -189,11 +192,12 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
     def _count_release(self, attempt: _Attempt, reason: str | None) -> None:
         """Count an attempt that ended before its work was finished, so that Temporal starts another attempt.
 
-        If the worker is shutting down, the attempt is always counted, with the shutdown as the reason.
-
         Args:
-            reason: why the attempt ended, as the value of a metric label. None if it ended as planned, for
-                example by a cancel or at its time limit; such an attempt is not counted.
+            attempt: the attempt of the activity.
+            reason: why the attempt ended, as a metric label; None if it ended as planned, for example by a
+                cancel or at its time limit. An attempt that ended as planned is not counted. But while the
+                worker is shutting down, every attempt of a batch's step is counted, with the shutdown as the
+                reason.
         """
         if activity.is_worker_shutdown() and attempt.is_of_batch:
             reason = "guard_shutdown"

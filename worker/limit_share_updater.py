@@ -156,8 +156,8 @@ class LimitShareUpdater:
         return rates
 
     def is_taken(self, url: str) -> bool:
-        """Return True if this worker may send nothing to a backend, and would have a part of its limit
-        without the interactive requests.
+        """Return True if interactive requests are the only reason why this worker may send nothing to
+        the backend `url`.
         """
         return url in self._taken
 
@@ -166,12 +166,11 @@ class LimitShareUpdater:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet's limits on requests in flight, by backend URL.
+        """Return the fleet's limits on requests in flight, by backend URL. Backends without a limit are left
+        out.
 
-        Backends without a limit are left out.
-
-        If a URL has several limits, the lowest one counts. A gateway, which lists its own models, is included
-        even before its models are known. So its first requests are limited, too.
+        If a URL has several limits, the lowest one counts. The limit of a gateway, a backend that lists its
+        own models, applies even before its models are known.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:
@@ -186,12 +185,14 @@ class LimitShareUpdater:
         """Return how many requests in flight at a backend are kept free for interactive requests.
 
         The number of interactive requests varies around its mean, by about the square root of the mean. The
-        mean and half of this root are kept free: 18 if the mean is 16. This is enough, because an interactive
-        request without a free place only waits until the next line ends. If many more requests are in flight
-        now, the traffic has grown. Their number minus the root is then kept free.
+        mean and half of this root are kept free: 18 if the mean is 16. More is not necessary, because an
+        interactive request that finds no free place waits only until the next line ends.
 
-        If a backend serves direct callers first, nothing is kept free, because it refuses lines of batches
-        itself.
+        If many more interactive requests than the mean are in flight now, the traffic has grown. Their number
+        minus the root is then kept free.
+
+        If a backend serves direct callers first, the result is 0, because the backend refuses lines of
+        batches itself.
         """
         load = self._load.get(url)
         if load is None or url in self._direct_first():

@@ -1,14 +1,15 @@
 """Quarantine of steps: find steps that crash their workers, run them one at a time, and fail them.
 
 A step is an activity that handles whole inputs or results, such as the ingestion of a batch. Some inputs may
-crash each worker that handles them, for example because they need too much memory. Temporal would give the
-step to one worker after the other until its timeout. So after two crashes in a row, the step is quarantined:
-it runs only while no other quarantined step and no quarantined line of the process runs. After three crashes
-in quarantine, it fails. Crashes while the step waits for its turn do not count, so a step that only runs
-beside the one at fault does not fail.
+crash each worker that handles them, for example because they need too much memory. Without a quarantine,
+Temporal would give the step to one worker after the other until its timeout.
+
+After two crashes in a row, the step is quarantined: it runs only while no other quarantined step and no
+quarantined line of the process runs. After three crashes in quarantine, the step fails. A crash during the
+wait for the other step does not count, because the other step may be the cause.
 
 An attempt that ended without RELEASED in its heartbeats counts as a crash. A worker that shuts down reports
-RELEASED. Slices quarantine single lines instead (`slice_state/quarantine.py`).
+RELEASED. Slices are not quarantined as a whole: they quarantine single lines (`slice_state/quarantine.py`).
 """
 
 import asyncio
@@ -69,8 +70,8 @@ class StepQuarantineInterceptor(Interceptor):
     """Quarantines steps that crash their workers.
 
     Args:
-        lock: held by the quarantined step or the quarantined line that the process runs.
-        acknowledged: see `AcknowledgedHeartbeat`.
+        lock: lock of the process, held while a quarantined step or a quarantined line runs.
+        acknowledged: sends a heartbeat, and returns when Temporal has acknowledged it.
     """
 
     def __init__(self, lock: asyncio.Lock, acknowledged: AcknowledgedHeartbeat = send_heartbeat) -> None:
@@ -81,7 +82,7 @@ class StepQuarantineInterceptor(Interceptor):
 
 
 class _CarriedDetails(ActivityOutboundInterceptor):
-    """Adds details to each heartbeat of an activity, which the next attempt needs if this one crashes."""
+    """Adds details to each heartbeat of an activity. If this attempt crashes, the next attempt reads them."""
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
         super().__init__(next)

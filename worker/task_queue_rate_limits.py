@@ -112,8 +112,9 @@ class RateLimitSync:
     async def sync(self, polled: Collection[str] | None = None) -> None:
         """Read Batchwright's rates, and set or remove the limits on the server accordingly.
 
-        Each queue with a rate gets its limit. The limit of a queue without a rate is removed, unless it is
-        known that this process does not poll the queue. Failures are logged, and the next call tries again.
+        Each queue with a rate gets its limit. If a queue has no rate, a limit that Batchwright has set is
+        removed. But if this process is known not to poll that queue, the limit stays. Failures are logged,
+        and the next call tries again.
 
         Args:
             polled: queues that the process polls from now on; None if they are the same as in the last call.
@@ -168,9 +169,9 @@ class RateLimitSync:
             logger.info("task queue rate limit set", extra={"queue": queue, "turns_per_second": wanted})
 
     def _log_failure(self, error: RPCError, *, is_limited: bool) -> None:
-        """Log a failure to read or set a limit, unless the last one was the same.
+        """Log a failure to read or set a limit, but not the same failure twice in a row.
 
-        Failures are logged only for queues that need a limit (`is_limited`).
+        If `is_limited` is False, the queue needs no limit, and nothing is logged.
         """
         if error.message == self._last_error or not is_limited:
             return

@@ -278,8 +278,8 @@ class InferenceWorkers:
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
         """Return a function for each task queue to poll. The function creates the poller of the queue.
 
-        The queues are those of `models` and the dispatch queue, which models share. Models use the dispatch
-        queue while there is a rate limit over all models, unless they have their own rate limit.
+        The queues are those of `models` and the dispatch queue, which models share. While there is a rate
+        limit over all models, a model without its own rate limit uses the dispatch queue.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS

@@ -20,9 +20,9 @@ _NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
 class BudgetCollector:
     """Sets the metrics of daily budgets: the usage today, and how many budgets are nearly or fully used.
 
-    Tenants and organizations that have used the greatest part of their budgets get their own series. Teams,
-    users and keys are only counted, because their names and ids must not become labels. `default` is the
-    budget that applies to a tenant for which no other budget was set.
+    The tenants and organizations that have used the greatest part of their budgets get their own series.
+    Budgets of teams, users and keys are only counted, because their names and ids must not become labels.
+    `default` is the budget of each tenant that has no budget of its own.
     """
 
     def __init__(

@@ -63,8 +63,8 @@ class ModelRates(Protocol):
 class WaitingReasonMonitor:
     """Writes to the database why live batches wait, and reports changes to their workflows.
 
-    All control workers find the same reasons. Only the worker that writes a change first reports it, as soon
-    as `SignalBudget` allows another signal.
+    All control workers find the same reasons. The worker that is the first to write a change reports it to
+    the workflow. If `SignalBudget` allows no signal now, it reports the change later.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class WaitingReasonMonitor:
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
         """Return a waiting reason for each live batch whose next activity reads or writes files.
 
-        The reason says that no worker polls the queue of these activities. The caller has checked this.
+        Call this only if no worker polls the queue of these activities. This is what the reason says.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -191,8 +191,8 @@ class WaitingReasonMonitor:
         Args:
             model: name of the model.
             depth: number of slices of all batches that wait in the queue.
-            waits_for_own: False if the batch waits for slices of other batches. True if some of its own
-                slices for this model run, or if no other batch has lines for the queue.
+            waits_for_own: True if the batch waits for its own slices: some of its slices for this model run,
+                or no other batch has lines for the queue. False if it waits for slices of other batches.
         """
         if not depth:
             return ""  # running slices report their own reasons
@@ -219,8 +219,8 @@ class WaitingReasonMonitor:
     async def _report_due(self, reasons: Mapping[_BatchModel, str]) -> None:
         """Report changed reasons to the workflows, as far as the signal budget of each batch allows.
 
-        A change that cannot be reported now stays due. It is dropped when `reasons` no longer contains it.
-        The withdrawal of a reason that this process has reported is always allowed.
+        A change that cannot be reported now stays due. It is dropped if the reason changes again meanwhile.
+        If this process has reported a reason, it may always withdraw it.
         """
         self._due = {key: due for key, due in self._due.items() if due.reason == reasons.get(key, "")}
         for key, due in list(self._due.items()):
