@@ -46,8 +46,10 @@ class SdkMetricsClient:
         """Return the SDK's metrics as text.
 
         The text is empty if the SDK serves no metrics, or does not send a valid response within a few
-        seconds. If the server has closed the connection, the request is sent once more. `on_sent` is called
-        each time a request was sent.
+        seconds. If the server has closed the connection, the request is sent once more.
+
+        Args:
+            on_sent: called each time a request was sent, to do other work while the SDK responds.
         """
         if not self._address:
             return b""

@@ -109,9 +109,9 @@ class CountingSpanProcessor(BatchSpanProcessor):
 
 
 class _LastErrors(logging.Handler):
-    """Log handler that keeps the last two messages of OpenTelemetry instead of printing them.
+    """Log handler that keeps the last two messages of OpenTelemetry, and prints none.
 
-    After a failed export, one message is about the last attempt, and the other is about the final failure.
+    A failed export logs two messages: one about its last attempt, and one about the final failure.
     """
 
     def __init__(self) -> None:

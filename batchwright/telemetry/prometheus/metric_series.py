@@ -127,7 +127,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Copy the values of the series to the end of `numbers`, and keep them there from now on.
+        """Copy the values of the series to the end of the list `numbers`, and use them there from now on.
 
         The caller must hold the lock of the metric.
         """
