@@ -26,8 +26,7 @@ def failure_count_details(failures: int) -> tuple[str, ...]:
 
 
 class StepCrashes(Message):
-    """Heartbeat detail of a step (activity that handles whole inputs or results): how many attempts have
-    crashed.
+    """Heartbeat detail of a step: how many of its attempts have crashed in a row.
 
     Attributes:
         attempt: number of the attempt that sends the heartbeat.

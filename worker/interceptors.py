@@ -173,7 +173,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._metrics.recoveries.labels(_BATCH_STATUS.get(attempt.step, "unknown"), action).inc()
 
     def _record_end(self, attempt: _Attempt) -> None:
-        """Send a last heartbeat with RELEASED. Without it, the next attempt would count this attempt as
+        """Send a last heartbeat with RELEASED, so that the next attempt does not count this one as
         crashed.
         """
         last = self._heartbeats.last if self._heartbeats else ()

@@ -37,7 +37,7 @@ class Heartbeats(Protocol):
 class Backends(Protocol):
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """Gateways: backends that serve all models in their own model lists."""
+        """Gateways: backends whose own model lists say which models they serve."""
         ...
 
     @property
@@ -156,8 +156,9 @@ class LimitShareUpdater:
         return rates
 
     def is_taken(self, url: str) -> bool:
-        """Return True if interactive requests are the only reason why this worker may send nothing to
-        the backend `url`.
+        """Return True if interactive requests use this worker's whole part of the backend's limit.
+
+        The worker may then send nothing to the backend with this URL.
         """
         return url in self._taken
 
@@ -166,8 +167,8 @@ class LimitShareUpdater:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet's limits on requests in flight, by backend URL. Backends without a limit are left
-        out.
+        """Return the fleet's limits on requests in flight, by backend URL, without backends that have no
+        limit.
 
         If a URL has several limits, the lowest one counts. The limit of a gateway, a backend that lists its
         own models, applies even before its models are known.

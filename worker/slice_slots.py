@@ -1,5 +1,6 @@
-"""Slots for a task queue of slices (parts of batches). The SDK polls it only while the worker wants another
-slice.
+"""Slots for a task queue of slices (parts of batches).
+
+The SDK polls the queue only while the worker wants another slice.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Applies Batchwright's rate limits on the Temporal server, as rate limits of the task queues from which
-workers take slices (parts of batches).
+"""Apply Batchwright's rate limits on the Temporal server, as rate limits of the task queues of slices.
 
-Every worker that runs slices does this, and all of them set the same limits.
+A slice is a part of a batch's lines. Every worker that runs slices sets these limits, and all of them set the
+same ones.
 """
 
 import asyncio

@@ -85,8 +85,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
                 return await super().execute_activity(input)
 
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
-        """Run one attempt to send a slice (a part of a model's lines). If it fails, report this as a waiting
-        reason.
+        """Run one attempt to send a slice (a part of a model's lines). Report a failure as a waiting reason.
 
         If no backend of the model accepts requests now, the attempt itself reports this and clears it later.
         """

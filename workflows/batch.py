@@ -125,9 +125,7 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """Record how far one model of the batch is. The model's child workflow sends this signal from time to
-        time.
-        """
+        """Record how far one model of the batch is. The model's child workflow sends this signal."""
         self._on_progress(progress)
 
     @workflow.query

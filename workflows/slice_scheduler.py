@@ -247,8 +247,8 @@ class SliceScheduler:
     # Over several histories
 
     async def _continue_as_new(self) -> None:
-        """Wait until the scheduled slices have returned, then continue the workflow as new with the state of
-        this run.
+        """Wait until the scheduled slices have returned. Then continue the workflow as new with this run's
+        state.
 
         Slices that have not returned after the time of one turn are cancelled. If the run is paused, they are
         cancelled at once. If the run has to end, or if no slices are left to schedule, return without

@@ -55,12 +55,12 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check whether the batch that is due now may be created. Return its order (the message that starts
-        its workflow), or why it is refused.
+        """Check whether the batch of a schedule that is due now may be created.
 
-        The batch's id is derived from the run, so every attempt returns an order with the same id. If the
-        batch already has a row in the database, the order in this row is returned. If the schedule was
-        deleted in the database but still exists in Temporal, it is deleted there.
+        Return the batch's order (the message that starts its workflow), or why it is refused. The batch's id
+        is derived from the run, so every attempt returns an order with the same id. If the batch already has
+        a row in the database, the order in this row is returned. If the schedule was deleted in the database
+        but still exists in Temporal, it is deleted there.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -134,7 +134,8 @@ class BatchScheduling(ScheduleActivities):
         )
 
     async def _applied(self, schedule: ScheduleRow) -> ScheduleRow:
-        """Finish the pending change of a schedule, if there is one, and return the schedule after the change.
+        """Finish the pending change of a schedule, if there is one. Return the schedule after the change.
+
         If the change cannot be finished now, return the schedule without the change.
         """
         try:
@@ -152,10 +153,11 @@ class BatchScheduling(ScheduleActivities):
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
-        """Check whether a batch of the schedule may be created now. Return its order (the message that starts
-        its workflow), or why it is refused.
+        """Check whether a batch of the schedule may be created now, and count it for the tenant's quota of
+        live batches.
 
-        If the batch may be created, it is counted for the tenant's quota of live batches.
+        Return the batch's order (the message that starts its workflow), or why it is refused. A refused batch
+        is not counted.
         """
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):

@@ -139,7 +139,7 @@ class JobRunner:
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 
     async def forget(self) -> None:
-        """Delete the stored callbacks, with which backends have reported the end of this turn's jobs.
+        """Delete the stored callbacks of this turn's jobs (the backends' reports that the jobs have ended).
 
         Call this after the results of these jobs are stored.
         """

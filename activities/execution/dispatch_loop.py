@@ -22,8 +22,8 @@ _TICK_SECONDS = 0.25
 class SliceDispatcher:
     """Sends the lines of a slice during one turn (one attempt, limited in time).
 
-    `LineSender` sends each line when it gets a permit. The loop in `run` does the rest: it selects the first
-    line that waits for a permit, sends quarantined lines, and ends the turn.
+    `LineSender` sends each line when it gets a permit (the right to have one request in flight). The loop in
+    `run` requests a permit if no line waits for one, sends quarantined lines, and ends the turn.
     """
 
     def __init__(self, turn: TurnContext) -> None:
@@ -67,7 +67,7 @@ class SliceDispatcher:
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
-        """Delete the stored callbacks, with which backends have reported the end of this turn's jobs.
+        """Delete the stored callbacks of this turn's jobs (the backends' reports that the jobs have ended).
 
         Call this after the results of these jobs are stored.
         """

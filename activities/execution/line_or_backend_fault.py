@@ -48,11 +48,10 @@ class FaultAttribution:
         )
 
     def charged_budget(self, line: SliceLine, outcome: Outcome, dispatch: Dispatch) -> Budget:
-        """Return which budget of its line an outcome uses up. For example, ATTEMPT is one of the line's
-        attempts.
+        """Return what an outcome costs its line. For example, ATTEMPT is one of the line's attempts.
 
-        Usually, this is the budget that the outcome names. If the outcome names ATTEMPT, but the backend is
-        at fault, return CAPACITY instead: the line keeps its attempts and only has to wait.
+        Usually, the outcome itself names this budget. If it names ATTEMPT, but the backend is at fault, the
+        result is CAPACITY: the line keeps its attempts and only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget

@@ -127,8 +127,8 @@ class LineSender:
     def _on_permit(self, permit: Permit) -> None:
         """Send the waiting line, because it got a permit. Then request a permit for the next line.
 
-        A permit is the right to have one request in flight. The limiter calls this method, possibly while the
-        code of another turn runs and in its context. So the method must not raise or log.
+        A permit is the right to have one request in flight. The limiter may call this method in the context
+        of another turn. So the method must not raise or log.
         """
         state = self._state
         line, state.waiting_line = state.waiting_line, None
@@ -155,11 +155,10 @@ class LineSender:
             state.wake.set()
 
     def _prompt_cost(self) -> int:
-        """Return how much work the next line of this slice causes in the prefix caches of the backends
-        (`PromptCost`).
+        """Return how much work the next line of this slice causes in the backends' prefix caches.
 
-        The slice with the lowest cost gets the next permit. If any number of lines with the same system
-        prompt may be in flight (`width` is infinite), the result is 0 for all slices.
+        The slice with the lowest `PromptCost` gets the next permit. If any number of lines with the same
+        system prompt may be in flight (`width` is infinite), the result is 0 for all slices.
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
@@ -209,8 +208,9 @@ class LineSender:
             self._queue.push_front(line)
 
     def reject_if_denied(self, line: SliceLine) -> bool:
-        """If a line is no longer allowed to be sent, settle it with an error and return True. If it is
-        allowed, return False.
+        """Settle a line with an error if it may no longer be sent.
+
+        Return True if the line was settled, False if it may be sent.
         """
         reason = self._authorizer.denial_reason(has_job=line.attempt.job is not None)
         if reason:

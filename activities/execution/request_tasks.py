@@ -303,8 +303,8 @@ class RequestTasks:
         sent.permit.charge(sent.line_bytes)
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
-        """If the line may be sent again now, count one more request against the rates and return True. If
-        not, return False.
+        """Return True if the line may be sent again now. In this case, count one more request against
+        the rates.
         """
         may_send = self._may_send_again(sent)
         if may_send:

@@ -28,10 +28,11 @@ _ROW = struct.Struct(">QQQII")
 
 
 class _Original(NamedTuple):
-    """The earlier line that duplicates repeat: its result, and its dead letter (the record of why it failed)
-    if it has one.
+    """The result of an earlier line that duplicates repeat.
 
-    `failed` is 1 if the result is a failure, otherwise 0.
+    Attributes:
+        failed: 1 if the result is a failure, otherwise 0.
+        dead_letter: record of why the line failed; None if there is none.
     """
 
     failed: int

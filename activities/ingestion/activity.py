@@ -216,10 +216,10 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _check_turn(self, context: IngestionContext) -> None:
-        """Raise an error if the batch has to wait longer for its tenant's quota. Call this before the input
-        is read again.
+        """Raise an error if the batch still has to wait for its tenant's quota.
 
-        If no earlier attempt has requested a quota for the batch, or if its deadline has passed, do nothing.
+        Call this before the input is read again. If no earlier attempt has requested a quota for the batch,
+        or if its deadline has passed, do nothing.
 
         Raises:
             ApplicationError (OVER_QUOTA): the batch must continue to wait.

@@ -20,10 +20,10 @@ class InputSpool(Spool):
         super().__init__(directory, "Ingestion")
 
     def use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy. The file is closed together with the spool.
+        """Use the input's own file instead of a copy, and return True. The spool closes this file later.
 
-        If the file is on another file system than the spool, reading it again may be too slow. Then close the
-        file at once and return False: the caller must copy the input.
+        If the file is on another file system than the spool, reading it again may be too slow. Then close it
+        at once and return False: the caller must copy the input.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

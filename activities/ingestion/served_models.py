@@ -26,9 +26,7 @@ class CurrentModels(Protocol):
         ...
 
     def canonical(self, name: str) -> str:
-        """Return the name of the model that has the alias `name`. If `name` is not an alias, return it
-        unchanged.
-        """
+        """Return the model for the alias `name`. If `name` is not an alias, return `name` itself."""
         ...
 
     def prices_of(self, model: str) -> PriceConfig | None:

@@ -88,8 +88,9 @@ class BatchTransitions:
         return result_of_ended(row)
 
     async def fail(self, errors: list[ValidationError], found: int = 1, total: int = 0) -> IngestResult:
-        """Fail the batch because of `errors`. If the batch has already ended, it keeps its status, and the
-        result describes this status.
+        """Fail the batch because of `errors`, and return the activity's result.
+
+        If the batch has already ended, it keeps its status, and the result describes this status.
 
         Args:
             errors: the errors that the batch's row shows, at least one.

@@ -124,9 +124,7 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position after all data of this tenant. Its `at` is set, so turns continue with the
-    next tenant.
-    """
+    """Return the position after all data of this tenant. Its `at` is set, so the next tenant follows."""
     return SweepPosition(at=turn.now, tenant=tenant)
 
 

@@ -73,8 +73,7 @@ class JobCanceller:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch at their backends, for at most 5 s. Jobs that are not cancelled then
-        continue to run.
+        """Cancel jobs of a batch at their backends, for at most 5 s. The other jobs continue to run.
 
         Args:
             models: models of the batch, whose backends are searched for the jobs.

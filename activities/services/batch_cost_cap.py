@@ -74,8 +74,9 @@ class SliceCost:
 
     @property
     def ends_batch(self) -> bool:
-        """True if the database has recorded that the cap is reached. The batch ends, and the cap cannot be
-        raised.
+        """True if the database has recorded that the cap is reached, which ends the batch.
+
+        The cap can then no longer be raised.
         """
         return self._batch.is_ending
 

@@ -57,7 +57,7 @@ class StoredTenantSettings(TenantSettings):
         self._is_read = asyncio.Event()
 
     def ranks(self, model: str) -> BatchRanks:
-        """Return in which order the batches of each tenant and priority send their lines of this model."""
+        """Return the order in which a tenant's batches of equal priority send their lines of this model."""
         return self._schedule.ranks(model)
 
     async def refresh(self) -> None:

@@ -7,12 +7,13 @@ from batchwright.temporal.batch_schedules import BatchSchedules, ScheduleMissing
 async def apply_pending(
     row: ScheduleRow, table: SchedulesTable, temporal: BatchSchedules
 ) -> ScheduleRow | None:
-    """Apply the pending change of a schedule: first in Temporal, then in its row. Return the row as it is
-    stored after that; None if the schedule was deleted meanwhile.
+    """Apply the pending change of a schedule: first in Temporal, then in its row.
 
-    If there is no pending change, return the row unchanged. The change stays pending until both steps are
-    done. So if a crash interrupts them, the next call repeats them. If another caller changes the row
-    meanwhile, Temporal gets the newest row again.
+    Return the row with the change; None if the schedule was deleted meanwhile. If there is no pending change,
+    return the row unchanged.
+
+    The change stays pending until both steps are done. So if a crash interrupts them, the next call repeats
+    them. If another caller changes the row between the two steps, both steps are done again with the new row.
 
     Raises:
         TimeZoneUnknown: Temporal does not know the new time zone. The change is dropped, so the row stays as

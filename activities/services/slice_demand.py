@@ -176,8 +176,8 @@ class SliceDemand:
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
     def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice must stop sending, because another slice waits for its place on this
-        worker or for its memory.
+        """Return True if the slice must stop sending, because another slice waits for its place or for its
+        memory.
 
         A slice that yields frees its place and its memory only after its last response. One yielding slice is
         enough for one waiting slice. If the result was True once for a slice, it stays True.
@@ -191,8 +191,8 @@ class SliceDemand:
         return held.is_yielding
 
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice may give up its place, because other slices here can use up the limit
-        that stops it.
+        """Return True if other slices here can use up the limit that stops this slice, so that it may give up
+        its place.
 
         Only slices from the queue `ALL_MODELS` give up their place in this way. There must be more than
         `_MAX_BLOCKED_SLICES` slices that the limit stops: slices of the same tenant for a limit of the

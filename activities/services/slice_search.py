@@ -54,9 +54,7 @@ class SliceSearch:
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def check_again(self) -> None:
-        """Let the next calls of `start_for_tenant` and `start_for_first_batch` look for tenants and batches
-        again.
-        """
+        """Let the next calls of `start_for_tenant` and `start_for_first_batch` search again."""
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def must_check_tenants(self, now: float) -> bool:
@@ -141,11 +139,10 @@ class SliceSearch:
         first: Collection[tuple[str, str]],
         now: float,
     ) -> bool:
-        """Record that a slice has arrived, and end the running search. Return True if the search found a
-        wrong slice.
+        """Record that a slice has arrived, and end the running search. Return True if the slice is wrong.
 
-        The caller returns a wrong slice to its queue, except if the worker needs more lines. If no search
-        runs, the result is False.
+        A slice is wrong if the worker was searching for another one. The caller returns it to its queue,
+        except if the worker needs more lines. If no search runs, the result is False.
 
         Args:
             found: the slice that has arrived.

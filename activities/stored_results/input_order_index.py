@@ -247,15 +247,16 @@ class ResultIndex:
             usage[place] -= count
 
     def lines_by_segment(self, rows: RecordRows) -> Iterator[tuple[str, bytes]]:
-        """Yield the results that the rows describe, each as (storage key of its segment, line for the output
-        or error file).
+        """Yield the results that the rows describe, as lines of the output or error file.
+
+        Each item is (storage key of the result's segment, line).
         """
         for row in rows:
             yield self._segments[row[1]], self.line(row)
 
     def dead_letters(self, selected: SelectedResults) -> Iterator[tuple[int, bytes]]:
-        """Yield the dead letters of failed lines (the records of why they failed), sorted by offset in the
-        input.
+        """Yield the dead letters of failed lines, sorted by offset in the input. A dead letter says why a
+        line failed.
 
         Each item is (offset of the line in the input, dead letter). A dead letter in another segment than the
         line's selected result belongs to a result that was not selected. So it is left out.

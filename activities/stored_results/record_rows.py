@@ -38,8 +38,9 @@ def unpack_row(row: bytes) -> RecordRow:
 
 
 class RecordRows:
-    """A list of rows, in memory or on the local disk. Each row says where a record (a result or an attempt of
-    a line) is stored.
+    """A list of rows, in memory or on the local disk.
+
+    Each row says where a record (a result or an attempt of a line) is stored.
     """
 
     def __init__(self, stored: GrowingBytes) -> None:

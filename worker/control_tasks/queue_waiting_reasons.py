@@ -1,5 +1,7 @@
-"""Finds out why batches wait. The reason is a hold (an operator has stopped the sending), a queue that no
-worker polls, a rate limit, or slices (parts) of other batches in front of them.
+"""Find out why batches wait, and publish the reasons. Control workers run this.
+
+A batch may wait because an operator has stopped the sending (a hold), because no worker polls its queue,
+because of a rate limit, or because slices (parts) of other batches come first.
 """
 
 import asyncio

@@ -266,11 +266,10 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Return the line to send in place of `line`, which `next` has returned. Usually, this is `line`
-        itself.
+        """Return the line to send now: usually `line`, which `next` has returned earlier.
 
-        If the prefix group of `line` (the lines with the same system prompt) is full now, put `line` back,
-        and take the next line of a group that is not full, if there is such a line.
+        If the prefix group of `line` (the lines with the same system prompt) is full now, put `line` back.
+        Then take the next line of a group that is not full, if there is such a line.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line

@@ -57,7 +57,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
 
 class CrashQuarantine:
-    """Decides if one attempt of a slice must record which lines it sends, because earlier attempts crashed.
+    """Decides if an attempt of a slice must record which lines it sends, because earlier attempts crashed.
 
     A marker is a text that names an attempt. If lines are recorded, the marker of the attempt is stored with
     each line that it is about to send. After a crash, the next attempt finds these lines by this marker.

@@ -103,8 +103,9 @@ class MetricFamily(Collector, Generic[_Series]):
 
     @abstractmethod
     def _numbers(self) -> list[float]:
-        """Return the values of all series, in the order in which they appear in the text of /metrics. The
-        caller must hold the lock of the metric.
+        """Return the values of all series, in the order in which they appear in the text of /metrics.
+
+        The caller must hold the lock of the metric.
         """
 
     def _add(self, key: tuple[str, ...]) -> _Series:
