@@ -192,12 +192,13 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
     def _count_release(self, attempt: _Attempt, reason: str | None) -> None:
         """Count an attempt that ended before its work was finished, so that Temporal starts another attempt.
 
+        While the worker is shutting down, every attempt of a batch's step is counted, with the shutdown as
+        the reason. At all other times, an attempt is counted if `reason` is not None.
+
         Args:
             attempt: the attempt of the activity.
             reason: why the attempt ended, as a metric label; None if it ended as planned, for example by a
-                cancel or at its time limit. An attempt that ended as planned is not counted. But while the
-                worker is shutting down, every attempt of a batch's step is counted, with the shutdown as the
-                reason.
+                cancel or at its time limit.
         """
         if activity.is_worker_shutdown() and attempt.is_of_batch:
             reason = "guard_shutdown"

@@ -66,7 +66,7 @@ class SignalBudget:
 async def history_has_room(
     workflow: WorkflowHandle[object, object], more_events: int = 0, *, rpc_timeout: timedelta | None = None
 ) -> bool:
-    """Return True if a batch's workflow may get another signal that only informs.
+    """Return True if a batch's workflow may get another signal that only informs, such as a waiting reason.
 
     Its history must have fewer events than `max_events` allows.
 
@@ -87,8 +87,8 @@ async def history_has_room(
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
     """Return how many events a workflow's history may have before it gets no more signals that only inform.
 
-    After that, the workflow gets only the signals that it needs. The number grows evenly from the start of
-    the workflow to its deadline. If the deadline is not known, the number does not grow.
+    After that, the workflow gets only the signals that it needs, such as a cancel. The number grows evenly
+    from the start of the workflow to its deadline. If the deadline is not known, the number does not grow.
 
     Args:
         at: the current time.

@@ -191,12 +191,12 @@ class SliceDemand:
         return held.is_yielding
 
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if other slices here can use up the limit that stops this slice, so that it may give up
-        its place.
+        """Return True if this slice may give up its place, because its limit also applies to many other
+        slices.
 
-        Only slices from the queue `ALL_MODELS` give up their place in this way. There must be more than
-        `_MAX_BLOCKED_SLICES` slices that the limit stops: slices of the same tenant for a limit of the
-        tenant, slices of the same model for a limit of the model. Slices that yield are not counted.
+        This is so if more than `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit
+        of the tenant) or the same model (for a limit of the model). Slices that yield are not counted. The
+        result is False in all queues except `ALL_MODELS`.
         """
         if held.queue != ALL_MODELS:
             return False

@@ -188,7 +188,7 @@ class DueLines(Generic[Line]):
         return line
 
     def count_preferred(self) -> float:
-        """Return how many of the lines can be sent before all groups are full."""
+        """Return how many lines can be sent before the next line of every group should wait."""
         room = self._prefixes.room
         return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
 
@@ -232,7 +232,10 @@ class LineQueue:
 
     @property
     def preferred(self) -> float:
-        """Number of lines that can be sent now before all prefix groups (see `DueLines`) are full."""
+        """Number of lines that can be sent now before the next line of every prefix group should wait.
+
+        A prefix group consists of the lines with the same system prompt.
+        """
         return self._ready.count_preferred()
 
     def requeue(self, line: SliceLine) -> None:
