@@ -44,7 +44,7 @@ _LOW_BYTE = KEY_BYTES - 1  # place of the lowest byte of the key in a packed row
 
 
 class FolderUsage(NamedTuple):
-    """What the selected results in one folder of segments have used. A folder has the segments of one model.
+    """Usage of the selected results in one folder of segments. A folder has the segments of one model.
 
     Attributes:
         requests: number of successes.
