@@ -237,8 +237,8 @@ class InferenceWorkers:
         Args:
             resources: connections and stores of the process.
             progress: receives the workers' counts of finished lines.
-            blocking: returns the names of unavailable dependencies without which the process may not start to
-                send lines. The text is empty if the process may start.
+            blocking: returns the required dependencies that are unavailable, as text. While the text is not
+                empty, the process may not start slices (activities that send lines).
         """
         self._resources = resources
         quotas, groups = resources.database.quotas, resources.database.budget_groups
@@ -350,9 +350,8 @@ def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMon
 def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
     """Return the configuration of Worker Deployment Versioning; None if the settings name no deployment.
 
-    With this configuration, the workers of one build (version of the code) run a batch from its start to its
-    end. The reason is the default versioning behavior `PINNED`. It applies to each workflow that sets no
-    versioning behavior itself (decision 0006).
+    Workflows that set no versioning behavior themselves get the behavior `PINNED`. So the workers of one
+    build (version of the code) run a batch from its start to its end (decision 0006).
 
     Raises:
         SettingsError: the settings name a deployment without a build, or a build without a deployment.

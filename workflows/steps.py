@@ -12,7 +12,7 @@ T = TypeVar("T")
 async def run_until(
     step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
 ) -> T | None:
-    """Wait for an activity and return its result, unless it has to be stopped before.
+    """Wait for an activity and return its result, or cancel it if the batch no longer needs it.
 
     If `stopped()` becomes True first, cancel the activity and return None. If the activity succeeds although
     it was cancelled, return its result.

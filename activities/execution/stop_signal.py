@@ -26,7 +26,7 @@ class StopReason(Enum):
 class StopSignal:
     """Says that an attempt of a slice (turn) has to stop, and why.
 
-    The first reason that is set stays, unless LEASE_LOST replaces it.
+    The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
 
     Attributes:
         cancel_grace: seconds that requests in flight may still take after a cancel, or after the batch has

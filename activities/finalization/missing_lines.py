@@ -32,8 +32,8 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: line counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: position of the first line without a result, by model: the first one in the order of the
-            plan, as its byte offset in the input. A model has no entry if all its lines have a result.
+        first_of: for each model, the byte offset of one line in the input: the first line of the plan without
+            a result. A model has no entry if all its lines have a result.
     """
 
     def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:

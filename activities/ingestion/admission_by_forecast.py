@@ -17,10 +17,10 @@ from batchwright.telemetry.metrics import Metrics
 async def check_window(
     database: Database, metrics: Metrics, context: IngestionContext, scanner: Scanner
 ) -> ValidationError | None:
-    """Forecast when a validated batch will be done.
+    """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    Return an error if the batch is refused: it cannot be done within its completion window, and the tenant's
-    admission policy is to refuse such batches. In all other cases, return None.
+    A batch is refused if it cannot be done within its completion window. The tenant's admission policy must
+    say that such batches are refused.
 
     The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
     first stored forecast and decision.

@@ -26,7 +26,7 @@ class AttemptHistory(NamedTuple):
     Attributes:
         attempt: number of the current attempt.
         crashed_since: number of the first of the crashed attempts; equal to `attempt` if no attempt crashed.
-        preparation_crashes: how many of them crashed during a quarantined preparation.
+        preparation_crashes: how many of the crashed attempts crashed during a quarantined preparation.
     """
 
     attempt: int
