@@ -60,8 +60,15 @@ class IdempotencyKeys:
         Raises:
             ApiError: the key is stored with another digest, so it was used with another request (409).
         """
-        existing = await self._claims.find(self._tenant, self._operation, key, self._clock() - KEY_LIFETIME)
-        return None if existing is None else _stored_result(existing, fingerprint)
+        existing = await self.find_claim(key)
+        return None if existing is None else stored_result(existing, fingerprint)
+
+    async def find_claim(self, key: str) -> IdempotencyClaim | None:
+        """Return the claim of the earlier request with this key; None if there was none.
+
+        Use this if the digest of the request is not known yet, and then check the claim with `stored_result`.
+        """
+        return await self._claims.find(self._tenant, self._operation, key, self._clock() - KEY_LIFETIME)
 
     async def claim(
         self,
@@ -97,10 +104,18 @@ class IdempotencyKeys:
             created_at=now,
         )
         existing = await self._claims.claim(claim, now - KEY_LIFETIME, row, admission=admission)
-        return None if existing is None else _stored_result(existing, fingerprint)
+        return None if existing is None else stored_result(existing, fingerprint)
 
 
-def _stored_result(existing: IdempotencyClaim, fingerprint: str) -> str:
+def stored_result(existing: IdempotencyClaim, fingerprint: str) -> str:
+    """Return the result that an earlier request has stored with a key, as JSON.
+
+    Args:
+        fingerprint: digest of the repeated request.
+
+    Raises:
+        ApiError: the key is stored with another digest, so it was used with another request (409).
+    """
     if existing.fingerprint != fingerprint:
         message = (
             "This Idempotency-Key was used with another request within the last 24 hours. Use a new key, or "

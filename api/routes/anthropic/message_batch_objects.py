@@ -1,7 +1,9 @@
-"""Converts batches to Anthropic's message batch objects: status, counts, times, and whether results exist."""
+"""Anthropic's objects: the body that creates a message batch, and batches with status, counts and times."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from batchwright.contracts.api_objects.anthropic import MessageBatchObject, MessageCounts, ProcessingStatus
 from batchwright.contracts.errors import LineCode
@@ -10,6 +12,21 @@ from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.ids import message_batch_id
 
 RESULTS_LIFETIME = timedelta(days=29)  # from the creation of a message batch
+
+
+class _RequestBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    custom_id: str = Field(pattern="^[a-zA-Z0-9_-]{1,64}$", description="unique in the batch")
+    params: dict[str, JsonValue] = Field(description="the body of a request to `/v1/messages`")
+
+
+class MessageBatchBody(BaseModel):
+    """Schema of the body that creates a message batch. `RequestStream` validates the body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    requests: list[_RequestBody] = Field(min_length=1)
 
 
 def has_ended(row: BatchRow) -> bool:

@@ -13,7 +13,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from batchwright.api.audit_log.recorder import AuditLog, exists, is_live
 from batchwright.api.audit_log.targets import MessageBatchTarget
@@ -27,6 +26,7 @@ from batchwright.api.routes.anthropic import request_stream
 from batchwright.api.routes.anthropic.error_format import message_error_responses
 from batchwright.api.routes.anthropic.message_batch_objects import (
     RESULTS_LIFETIME,
+    MessageBatchBody,
     has_ended,
     message_batch,
     result_file_ids,
@@ -39,12 +39,17 @@ from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.schemas.openai_objects import batch_object, json_response
 from batchwright.api.services.batches.control import BatchControl
-from batchwright.api.services.batches.creation import BatchCreator
+from batchwright.api.services.batches.creation import BatchCreator, CreatedBatch
 from batchwright.api.services.batches.deletion import BatchDeletion
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
-from batchwright.api.services.idempotency import idempotency_key_of, idempotency_key_parameter
+from batchwright.api.services.idempotency import (
+    IdempotencyKeys,
+    idempotency_key_of,
+    idempotency_key_parameter,
+    stored_result,
+)
 from batchwright.api.services.live_results.result_stream import JSONL
 from batchwright.contracts.api_objects.anthropic import (
     ANTHROPIC_VERSION_HEADER,
@@ -60,7 +65,7 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.errors import DatabaseError, UnknownCursor
-from batchwright.database.records import BatchRow, FileRow
+from batchwright.database.records import BatchRow, FileRow, IdempotencyClaim
 from batchwright.rules.batch_filters import BatchFilters
 from batchwright.rules.ids import batch_id_of, message_batch_id
 from batchwright.rules.pagination import page_limit
@@ -75,21 +80,6 @@ _CURSOR = "a message batch id; not together with the other cursor"
 _LINES: ResponseSpecs = {
     200: {"description": "The results, one per line", "content": {JSONL: {"schema": {"type": "string"}}}}
 }
-
-
-class _RequestBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    custom_id: str = Field(pattern="^[a-zA-Z0-9_-]{1,64}$", description="unique in the batch")
-    params: dict[str, JsonValue] = Field(description="the body of a request to `/v1/messages`")
-
-
-class _CreateBody(BaseModel):
-    """Schema of the body that creates a message batch. `RequestStream` validates the body."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    requests: list[_RequestBody] = Field(min_length=1)
 
 
 async def _check_version(
@@ -130,7 +120,7 @@ class MessageBatchRoutes:
             self.create,
             methods=["POST"],
             response_model=shown,
-            openapi_extra=json_body_spec(_CreateBody),
+            openapi_extra=json_body_spec(MessageBatchBody),
             dependencies=[Depends(idempotency_key_parameter)],
         )
         router.add_api_route("", self.list, response_model=page, responses=missing)
@@ -160,6 +150,10 @@ class MessageBatchRoutes:
     async def create(self, request: Request) -> Response:
         """Create a message batch. If the `params` of a request are not valid, only this request fails."""
         tenant, key = tenant_of(request, self._settings), idempotency_key_of(request)
+        if key is not None:  # first, because a repeated request needs no room in a quota
+            earlier = await IdempotencyKeys(self._deps, tenant, "batches").find_claim(key)
+            if earlier is not None:
+                return await self._repeat(request, earlier)
         limits = limits_of(self._settings)
         added = limits.max_requests * request_stream.MAX_ADDED_BYTES
         upload = FileUpload(tenant, self._settings, max_bytes=limits.max_bytes + added)
@@ -194,6 +188,26 @@ class MessageBatchRoutes:
             raise
         if created.row.order.input_file_id != file.id:  # the batch of an earlier request with this key
             await self._delete_input(tenant, file.id)
+        return self._created(request, created)
+
+    async def _repeat(self, request: Request, earlier: IdempotencyClaim) -> Response:
+        """Return the batch of an earlier request with the same idempotency key.
+
+        The requests in the body are read only to compare them with the earlier ones. They are not stored.
+
+        Raises:
+            ApiError: the earlier request was another one, or its batch was deleted (400).
+        """
+        limits = limits_of(self._settings)
+        requests, version = RequestStream(limits), request.headers[ANTHROPIC_VERSION_HEADER]
+        async with stream_body(request, limits.max_bytes, request_stream.BODY) as body:
+            async for _ in requests.form(body):
+                pass
+        with _conflict_as_invalid_request():
+            stored = stored_result(earlier, requests.fingerprint(version))
+            return self._created(request, await self._creator.repeat(stored))
+
+    def _created(self, request: Request, created: CreatedBatch) -> Response:
         return json_response(self._shown(request, created.row, {}, batch_object(created.row)))
 
     async def list(

@@ -11,6 +11,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, invalid_value
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.start_time import check_start_at
+from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks
 from batchwright.api.services.webhooks import Webhooks
@@ -99,7 +100,7 @@ class BatchCreator:
         """
         order = await self._checked_order(creation, tenant)
         await QuotaChecks(self._deps, tenant).admit_batch(order.batch_id)
-        webhook = await self._create_webhook(creation, order)
+        webhook = await self._create_webhook(creation.webhook, order)
         return CreatedBatch(await self.start(order), webhook)
 
     async def create_once(
@@ -129,23 +130,36 @@ class BatchCreator:
             async with checks.translated():
                 stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
             if stored is None:
-                webhook = await self._create_webhook(creation, order)
+                webhook = await self._create_webhook(creation.webhook, order)
                 return CreatedBatch(_as_created(order, await self.start(order)), webhook)
+        return await self.repeat(stored, creation.webhook)
+
+    async def repeat(self, stored: str, webhook: WebhookSpec | None = None) -> CreatedBatch:
+        """Return the batch that an earlier request has created for an idempotency key, as in `create_once`.
+
+        Args:
+            stored: the order that is stored with the key, as JSON.
+            webhook: webhook endpoint in the repeated request; None if it has none.
+
+        Raises:
+            ApiError: the batch was deleted (409). Or the earlier request was interrupted before the batch
+                started, and the tenant now has too many live batches (429).
+        """
         order = BatchOrder.model_validate_json(stored)
-        row = await self._batches.get(tenant, order.batch_id)
+        row = await self._batches.get(order.tenant, order.batch_id)
         if row is not None:
-            webhook = None if creation.webhook is None else await self._webhooks.find_for_batch(order)
+            endpoint = None if webhook is None else await self._webhooks.find_for_batch(order)
         else:
-            if await self._deps.database.batch_deletions.is_deleted(tenant, order.batch_id):
+            if await self._deps.database.batch_deletions.is_deleted(order.tenant, order.batch_id):
                 raise conflict(
                     f"Batch '{order.batch_id}', which was created with this Idempotency-Key, was deleted. "
                     "Use another key to create a new batch.",
                     param="Idempotency-Key",
                 )
             restarted = await self._order_to_restart(order)
-            webhook = await self._create_webhook(creation, restarted)
+            endpoint = await self._create_webhook(webhook, restarted)
             row = await self.start(restarted)
-        return CreatedBatch(_as_created(order, row), webhook)
+        return CreatedBatch(_as_created(order, row), endpoint)
 
     async def build_order(
         self, template: BatchTemplate, tenant: str, start_at: datetime | None = None
@@ -263,14 +277,14 @@ class BatchCreator:
             raise invalid_value("input_file_id", message)
         return await self.build_order(template, tenant, creation.start_at)
 
-    async def _create_webhook(self, creation: BatchCreate, order: BatchOrder) -> BatchWebhook | None:
+    async def _create_webhook(self, webhook: WebhookSpec | None, order: BatchOrder) -> BatchWebhook | None:
         """Create the webhook endpoint of the batch, and return it; None if the client requested no endpoint.
 
         Call this before the batch starts, so that the endpoint gets all events.
         """
-        if creation.webhook is None:
+        if webhook is None:
             return None
-        return await self._webhooks.create_for_batch(creation.webhook, order)
+        return await self._webhooks.create_for_batch(webhook, order)
 
 
 def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:

@@ -29,6 +29,9 @@ from tests.unit.api.routes.anthropic.message_batch_requests import (
     request,
 )
 
+LINE = {"custom_id": "a", "method": "POST", "url": "/v1/messages", "body": PARAMS}
+ROOM_FOR_ONE_BATCH = {"max_stored_bytes": 3 * len(json.dumps(LINE)), "max_live_batches": 1}
+
 
 @pytest.fixture
 async def api() -> AsyncGenerator[ApiFixture]:
@@ -47,8 +50,7 @@ async def test_a_batch_is_created_from_the_bytes_of_its_requests(api: ApiFixture
     [file] = api.database.rows.files.values()
     assert (file.id, file.purpose) == (order.input_file_id, "batch")
     lines = api.storage.objects[file.storage_key].splitlines()
-    line = {"custom_id": "a", "method": "POST", "url": "/v1/messages", "body": PARAMS}
-    assert list(map(json.loads, lines)) == [line, {**line, "custom_id": "b"}]
+    assert list(map(json.loads, lines)) == [LINE, {**LINE, "custom_id": "b"}]
 
 
 async def test_both_apis_show_the_same_batch(api: ApiFixture) -> None:
@@ -262,6 +264,17 @@ async def test_a_creation_that_is_repeated_with_its_key_returns_the_same_batch(a
             await created_once(api, key, *ids)
     assert len(api.storage.objects) == 1
     assert (await created_once(api, "other", "a", "b")).id != batches[0].id
+
+
+@pytest.mark.parametrize("quota", ROOM_FOR_ONE_BATCH)
+async def test_a_creation_that_is_repeated_with_its_key_needs_no_room_in_the_quota(quota: str) -> None:
+    async with open_api(**{quota: ROOM_FOR_ONE_BATCH[quota]}) as api:
+        batch = await created_once(api, "k", "a", "b")
+        with pytest.raises(anthropic.RateLimitError):
+            await created_once(api, "other", "a", "b")
+        objects = dict(api.storage.objects)
+        assert await created_once(api, "k", "a", "b") == batch
+        assert api.storage.objects == objects
 
 
 async def test_a_creation_that_was_interrupted_is_completed_by_a_repetition_with_its_key(
