@@ -1,11 +1,11 @@
-"""Heartbeat details that tell the next attempt of an activity about crashes and unknown exceptions."""
+"""Heartbeat details with which the attempts of an activity count crashes and unknown exceptions."""
 
 from collections.abc import Sequence
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.execution import RELEASED
 
-CRASHES_BEFORE_QUARANTINE = 2  # number of crashes in a row; they may have any cause
+CRASHES_BEFORE_QUARANTINE = 2  # one or two crashes may have any cause
 # Heartbeat detail: number of attempts of the step that ended with an unknown exception.
 _FAILURE_COUNT_PREFIX = "unexpected failures: "
 
@@ -26,14 +26,13 @@ def failure_count_details(failures: int) -> tuple[str, ...]:
 
 
 class StepCrashes(Message):
-    """Heartbeat detail of a step: how many of its attempts have crashed in a row.
+    """Heartbeat detail of a step: how many of its attempts had crashed before an attempt.
 
     Attributes:
         attempt: number of the attempt that sends the heartbeat.
-        crashes: number of attempts right before it that crashed, which means that they ended with their
-            worker.
-        quarantined_crashes: how many of these attempts ran in quarantine.
-        is_quarantined: True if the attempt that sends the heartbeat runs in quarantine.
+        crashes: number of attempts before it that crashed.
+        quarantined_crashes: how many of these were running in quarantine.
+        is_quarantined: True if the attempt that sends the heartbeat is running in quarantine.
     """
 
     attempt: int
@@ -43,30 +42,26 @@ class StepCrashes(Message):
 
 
 def step_crashes(attempt: int, details: Sequence[object]) -> StepCrashes:
-    """Return how many attempts of a step crashed right before this one, as its last heartbeat shows it.
+    """Return how many attempts of a step have crashed, as its last heartbeat shows it.
 
-    An attempt that ended without a crash resets the count. There is one exception: after an attempt that
-    ended with an unknown exception, the count continues, because an input that needs too much memory may
-    cause both.
+    An attempt that ended without RELEASED has crashed: its worker was killed, froze, or could not reach
+    Temporal. Every other end leaves the count unchanged, because the attempt did not finish its work, so it
+    does not show that the step is harmless. Such ends are exceptions, unavailable dependencies, waits for a
+    quota, shutdowns and pauses. If an operator resets the activity, the count begins again.
 
     Args:
         attempt: number of the attempt that starts now.
         details: the details of the last heartbeat.
     """
     last = next((StepCrashes.model_validate(each) for each in details if isinstance(each, dict)), None)
+    has_crashed = RELEASED not in details
     if last is None:  # no attempt before this one has sent a heartbeat
-        return StepCrashes(attempt=attempt, crashes=0 if RELEASED in details else attempt - 1)
+        return StepCrashes(attempt=attempt, crashes=attempt - 1 if has_crashed else 0)
     unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
     if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
         return StepCrashes(attempt=attempt)
-    if RELEASED not in details:
-        return StepCrashes(
-            attempt=attempt,
-            crashes=last.crashes + 1 + unreported,
-            quarantined_crashes=last.quarantined_crashes + last.is_quarantined,
-        )
-    if previous_failures(details):
-        return last.model_copy(
-            update={"attempt": attempt, "crashes": last.crashes + unreported, "is_quarantined": False}
-        )
-    return StepCrashes(attempt=attempt, crashes=unreported)
+    return StepCrashes(
+        attempt=attempt,
+        crashes=last.crashes + has_crashed + unreported,
+        quarantined_crashes=last.quarantined_crashes + (has_crashed and last.is_quarantined),
+    )

@@ -4,12 +4,12 @@ A step is an activity that handles whole inputs or results, such as the ingestio
 crash each worker that handles them, for example because they need too much memory. Without a quarantine,
 Temporal would give the step to one worker after the other until its timeout.
 
-After two crashes in a row, the step is quarantined: it runs only while no other quarantined step and no
-quarantined line of the process runs. After three crashes in quarantine, the step fails. A crash during the
-wait for the other step does not count, because the other step may be the cause.
+After two crashes, the step is quarantined: it runs only while no other quarantined step and no quarantined
+line of the process runs. After three crashes in quarantine, the step fails. A crash during the wait for the
+other step does not count, because the other step may be the cause.
 
-An attempt that ended without RELEASED in its heartbeats counts as a crash. A worker that shuts down reports
-RELEASED. Slices are not quarantined as a whole: they quarantine single lines (`slice_state/quarantine.py`).
+`step_crashes` says which ends of an attempt count as crashes. Slices are not quarantined as a whole: they
+quarantine single lines (`slice_state/quarantine.py`).
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class StepQuarantineInbound(ActivityInboundInterceptor):
         fields = {"step": info.activity_type, **found.model_dump(exclude={"is_quarantined"})}
         if found.quarantined_crashes >= MAX_QUARANTINED_CRASHES:
             logger.error("a step crashed its workers and was given up", extra=fields)
-            raise failure(Failure.WORKER_CRASHED, f"{found.crashes} workers crashed in a row.")
+            raise failure(Failure.WORKER_CRASHED, f"{found.crashes} workers crashed.")
         logger.warning("a step whose workers crashed runs in quarantine", extra=fields)
         async with heartbeating():
             # Nothing may wait inside the lock's `acquire`: slices could not see their stop signals there.

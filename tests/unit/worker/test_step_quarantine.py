@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ActivityOutboundInterceptor, ExecuteActivityInput
@@ -15,12 +15,15 @@ from temporalio.worker import ActivityInboundInterceptor, ActivityOutboundInterc
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.storage.base import StorageUnavailable
+from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.attempt_history import (
     CRASHES_BEFORE_QUARANTINE,
     StepCrashes,
     previous_failures,
     step_crashes,
 )
+from batchwright.worker.interceptors import ActivityMetricsInbound
 from batchwright.worker.step_quarantine import (
     MAX_QUARANTINED_CRASHES,
     AcknowledgedHeartbeat,
@@ -77,11 +80,17 @@ class Step(ActivityOutboundInterceptor):
         does: Callable[[], Awaitable[object]],
         lock: asyncio.Lock | None = None,
         acknowledged: AcknowledgedHeartbeat | None = None,
+        *,
+        metrics: Metrics | None = None,
     ) -> object:
-        """Run the next attempt. `lock` is the lock of its process."""
+        """Run the next attempt. `lock` is the lock of its process. With `metrics`, it reports how it ends."""
         self.attempt += 1
         body = Body(self._counted(does))
-        inbound = StepQuarantineInbound(body, lock or asyncio.Lock(), acknowledged or self.acknowledged)
+        inbound: ActivityInboundInterceptor = StepQuarantineInbound(
+            body, lock or asyncio.Lock(), acknowledged or self.acknowledged
+        )
+        if metrics is not None:
+            inbound = ActivityMetricsInbound(inbound, metrics)
         inbound.init(self)
         environment = ActivityEnvironment()
         environment.info = replace(
@@ -98,6 +107,15 @@ class Step(ActivityOutboundInterceptor):
     async def crash(self, lock: asyncio.Lock | None = None) -> None:
         with pytest.raises(Killed):
             await self.run(dies, lock)
+
+    async def fail(self, error: BaseException) -> None:
+        """Run the next attempt, which its worker survives, and which ends with this error."""
+
+        async def fails() -> object:
+            raise error
+
+        with pytest.raises((ApplicationError, asyncio.CancelledError)):
+            await self.run(fails, metrics=Metrics())
 
     def _counted(self, does: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
         async def counted() -> object:
@@ -125,6 +143,33 @@ async def test_a_step_whose_crashes_stop_in_time_succeeds() -> None:
     for _ in range(CRASHES - 1):
         await step.crash()
     assert await step.run(ends) == "done"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageUnavailable("storage does not answer"),
+        ValueError("of a bug"),
+        asyncio.CancelledError(),  # the worker shuts down
+        ApplicationError("wait", type=Failure.OVER_QUOTA, category=ApplicationErrorCategory.BENIGN),
+    ],
+)
+async def test_an_attempt_that_ends_early_hides_no_crash_before_it(error: BaseException) -> None:
+    step = Step()
+    for _ in range(CRASHES):
+        await step.crash()
+        await step.fail(error)
+    with pytest.raises(ApplicationError) as given_up:
+        await step.run(ends)
+    assert given_up.value.type == Failure.WORKER_CRASHED
+
+
+async def test_an_attempt_that_ends_early_is_no_crash() -> None:
+    step = Step()
+    for _ in range(2 * CRASHES):
+        await step.fail(StorageUnavailable("storage does not answer"))
+    assert await step.run(ends) == "done"
+    assert step_crashes(step.attempt, step.details) == StepCrashes(attempt=step.attempt)
 
 
 async def test_the_server_knows_of_the_quarantine_before_the_step_can_crash() -> None:
@@ -211,22 +256,17 @@ async def test_a_crash_keeps_the_count_of_unknown_exceptions() -> None:
             [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1}],
             StepCrashes(attempt=4, crashes=3, quarantined_crashes=1),
         ),
-        (4, [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1}, RELEASED], StepCrashes(attempt=4)),
-        (6, [{"attempt": 3, "crashes": 2}, RELEASED], StepCrashes(attempt=6, crashes=2)),
         (
             4,
-            [
-                {"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True},
-                "unexpected failures: 1",
-                RELEASED,
-            ],
+            [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True}, RELEASED],
             StepCrashes(attempt=4, crashes=2, quarantined_crashes=1),
-        ),  # memory ran out as an exception, this time
+        ),
+        (6, [{"attempt": 3, "crashes": 2}, RELEASED], StepCrashes(attempt=6, crashes=4)),
         (4, [RELEASED], StepCrashes(attempt=4)),  # of a version that did not report crashes
         (1, [{"attempt": 5, "crashes": 4}], StepCrashes(attempt=1)),  # an operator has reset the activity
     ],
 )
-def test_crashes_in_a_row_are_derived_from_attempts_and_heartbeats(
+def test_crashes_are_derived_from_attempts_and_heartbeats(
     attempt: int, details: list[object], expected: StepCrashes
 ) -> None:
     assert step_crashes(attempt, details) == expected
