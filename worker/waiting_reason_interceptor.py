@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -102,10 +103,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
     async def _run_batch_step(self, order: BatchOrder, blocked: str, input: ExecuteActivityInput) -> object:
         info = activity.info()
-        if step_crashes(info.attempt, info.heartbeat_details).crashes >= CRASHES_BEFORE_QUARANTINE:
-            # Not with `waiting`, because this reason stays until an attempt ends.
-            _BatchReason(self._reasons, order).report(f"{blocked}: {_CRASHED}", _RETRY_VALID_SECONDS)
         waiting = _BatchReason(self._reasons, order)
+        self._report_while_running(waiting, blocked)
         watching = asyncio.create_task(self._watch(waiting, blocked))
         watching.add_done_callback(log_failure)
         try:
@@ -124,17 +123,26 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
         return result
 
     async def _watch(self, waiting: _BatchReason, blocked: str) -> None:
-        """Report unavailable dependencies while an attempt runs. Clear the report when they respond again.
-
-        An attempt may wait for a dependency for a long time without failing. Without this report, the batch
-        would have no waiting reason in the meantime.
-        """
         while True:
             await asyncio.sleep(_WATCH_INTERVAL_SECONDS)
-            if self._failing():
-                waiting.report(f"{blocked}: {_UNAVAILABLE}", _RUNNING_VALID_SECONDS)
-            elif waiting.is_reported:
-                waiting.clear()
+            self._report_while_running(waiting, blocked)
+
+    def _report_while_running(self, waiting: _BatchReason, blocked: str) -> None:
+        """Report why the batch waits although an attempt runs. Clear the report if it does not wait.
+
+        - Unavailable dependencies are reported until they respond again. An attempt may wait for them for a
+          long time without failing.
+        - Crashes of earlier attempts are reported as long as the attempt runs. The report is valid until
+          Temporal would start the next attempt, because this worker may crash, too.
+        """
+        info = activity.info()
+        if self._failing():
+            waiting.report(f"{blocked}: {_UNAVAILABLE}", _RUNNING_VALID_SECONDS)
+        elif step_crashes(info.attempt, info.heartbeat_details).crashes >= CRASHES_BEFORE_QUARANTINE:
+            unnoticed = info.heartbeat_timeout or timedelta()  # Temporal notices a crash after this time
+            waiting.report(f"{blocked}: {_CRASHED}", unnoticed.total_seconds() + _RETRY_VALID_SECONDS)
+        elif waiting.is_reported:
+            waiting.clear()
 
 
 def _waiting_reason(error: Exception) -> str:

@@ -29,6 +29,7 @@ CANCEL = ApplicationError("a cancel", type=Failure.CANCEL_ACCEPTED, category=App
 TURN_OVER = ApplicationError("on", type=Failure.TURN_OVER, category=ApplicationErrorCategory.BENIGN)
 DAMAGED = ApplicationError("torn", type=Failure.PLAN_DAMAGED, non_retryable=True)
 NOW = datetime.now(UTC)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 ORDER = BatchOrder(
     batch_id=new_batch_id(),
     tenant="acme",
@@ -69,13 +70,22 @@ class Step(ActivityInboundInterceptor):
 
 
 class InterceptorFixture:
-    """An interceptor and the reasons that it reports. `failing` names the unreachable dependencies."""
+    """An interceptor and the reasons that it reports.
+
+    Attributes:
+        failing: names of the unreachable dependencies.
+        seconds: time that has passed since the test began.
+    """
 
     def __init__(self) -> None:
         self.reported: list[WaitingReason] = []
         self.failing = ""
+        self.seconds = 0.0
         self.table = MemoryDatabase().waiting
-        self.signals = WaitingReasons(self._report, self.table)
+        self.signals = WaitingReasons(self._report, self.table, lambda: self.seconds, self.now)
+
+    def now(self) -> datetime:
+        return NOW + timedelta(seconds=self.seconds)
 
     async def _report(self, batch_id: str, reason: WaitingReason) -> None:
         assert batch_id == ORDER.batch_id
@@ -85,7 +95,9 @@ class InterceptorFixture:
         self, step: str, given: object, does: Callable[[], Awaitable[object]], number: int = 1
     ) -> None:
         environment = ActivityEnvironment()
-        environment.info = replace(environment.info, activity_type=step, attempt=number)
+        environment.info = replace(
+            environment.info, activity_type=step, attempt=number, heartbeat_timeout=HEARTBEAT_TIMEOUT
+        )
         inbound = WaitingReasonInbound(Step(does), self.signals, lambda: self.failing)
         input = ExecuteActivityInput(fn=does, args=[given], executor=None, headers={})
         try:
@@ -107,7 +119,7 @@ class InterceptorFixture:
         await self.attempt(step, given, does, number=2)
 
     async def reasons(self) -> list[str]:
-        return [row.reason for row in await self.table.get(WaitingSource.WORKER, NOW)]
+        return [row.reason for row in await self.table.get(WaitingSource.WORKER, self.now())]
 
 
 @pytest.fixture
@@ -139,6 +151,30 @@ async def test_a_step_whose_workers_crashed_shows_that_while_another_worker_trie
     await fixture.attempt("ingest", ORDER, looks, number=attempt)
     assert found == [f"its input cannot be prepared now: {reason}" for reason in shown]
     assert await fixture.reasons() == []
+
+
+async def test_a_step_whose_workers_crashed_shows_that_until_the_next_attempt_could_start(
+    fixture: InterceptorFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchwright.worker.waiting_reason_interceptor._WATCH_INTERVAL_SECONDS", 0.0)
+    shown, crashed = (
+        list[list[str]](),
+        ["its input cannot be prepared now: the workers that tried it crashed"],
+    )
+
+    async def runs_for_minutes_and_dies() -> object:
+        for _ in range(5):
+            fixture.seconds += 60
+            for _ in range(10):
+                await asyncio.sleep(0)
+            await fixture.signals.drain()
+            shown.append(await fixture.reasons())
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await fixture.attempt("ingest", ORDER, runs_for_minutes_and_dies, number=3)
+    fixture.seconds += HEARTBEAT_TIMEOUT.total_seconds() + 60
+    assert [*shown, await fixture.reasons()] == [crashed] * 6
 
 
 @pytest.mark.parametrize(
