@@ -111,10 +111,6 @@ class WaitingReasons:
             published.cleared_at = self._clock()
             self._start(published, self._withdraw(tenant, batch_id, model, was_signalled=was_signalled))
 
-    async def drain(self) -> None:
-        """Wait until all reasons that were reported or cleared so far are published."""
-        await asyncio.gather(*self._tasks)
-
     def _of(self, batch_id: str, model: str) -> _Published:
         key = batch_id, model
         found = self._published.get(key)
@@ -151,7 +147,7 @@ class WaitingReasons:
             async with published.lock:
                 await publishing
 
-        task = asyncio.create_task(in_order())
+        task = asyncio.create_task(in_order(), name="publish_waiting_reason")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(log_failure)

@@ -99,7 +99,7 @@ class ApiKeyAuthenticator:
             self._tokens = TokenVerifier(deps.settings, deps.issuer_keys, deps.clock)
         self._tenants = _EnabledTenants(deps.database.tenants, monotonic, must_exist=True)
         self._warned_of_proxies = False
-        self.usage = KeyUsageRecorder(deps.database.api_keys)
+        self._usage = KeyUsageRecorder(deps.database.api_keys)
 
     async def authenticate(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -116,7 +116,7 @@ class ApiKeyAuthenticator:
             return self._check_request(scope, identity.tenant, identity.scopes, "token")
         row = credential if isinstance(credential, ApiKeyRow) else await self.row_of(credential, address)
         add_fields(tenant=row.tenant, key_id=row.id)
-        self.usage.record(row, self._clock())
+        self._usage.record(row, self._clock())
         scope[SCOPE_TENANT], scope[SCOPE_KEY_ID] = row.tenant, row.id
         self._check_request(scope, row.tenant, row.scopes, "API key")
 

@@ -95,16 +95,10 @@ class KeyUsageRecorder:
         self._recorded.move_to_end(key.id)
         if len(self._recorded) > _MAX_RECORDED_KEYS:
             self._recorded.popitem(last=False)
-        task = asyncio.create_task(self._write(key.id, at))
+        task = asyncio.create_task(self._write(key.id, at), name="record_key_use")
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
         task.add_done_callback(log_failure)
-
-    async def drain(self) -> None:
-        """Wait until the times that `record` stores in the background are stored, or until storing them has
-        failed.
-        """
-        await asyncio.gather(*self._writing)
 
     async def _write(self, key_id: str, at: datetime) -> None:
         try:

@@ -5,6 +5,7 @@ import pytest
 from batchwright.activities.services import waiting_reason_publisher
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
+from tests.background_tasks import reasons_published
 from tests.fakes.memory_database import MemoryDatabase
 
 
@@ -23,5 +24,5 @@ async def test_a_workflow_is_signalled_once_even_if_as_many_models_wait_as_a_wor
     reasons = WaitingReasons(signal, MemoryDatabase().waiting)
     for model in ("a", "b", again, "b"):
         reasons.report("acme", "batch", model, "its backend does not respond", 5.0)
-        await reasons.drain()
+        await reasons_published()
     assert signalled == signals

@@ -19,6 +19,7 @@ from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.ids import new_batch_id
 from batchwright.worker.waiting_reason_interceptor import WaitingReasonInbound
+from tests.background_tasks import reasons_published
 from tests.fakes.memory_database import MemoryDatabase
 
 STORAGE = ApplicationError("no /objects.", type=Failure.STORAGE_UNAVAILABLE)
@@ -103,7 +104,7 @@ class InterceptorFixture:
         try:
             await environment.run(inbound.execute_activity, input)
         finally:
-            await self.signals.drain()
+            await reasons_published()
 
     async def fails(self, step: str, given: object, error: Exception) -> None:
         async def does() -> object:
@@ -144,7 +145,7 @@ async def test_a_step_whose_workers_crashed_shows_that_while_another_worker_trie
     found = list[str]()
 
     async def looks() -> object:
-        await fixture.signals.drain()
+        await reasons_published()
         found.extend(await fixture.reasons())
         return None
 
@@ -167,7 +168,7 @@ async def test_a_step_whose_workers_crashed_shows_that_until_the_next_attempt_co
             fixture.seconds += 60
             for _ in range(10):
                 await asyncio.sleep(0)
-            await fixture.signals.drain()
+            await reasons_published()
             shown.append(await fixture.reasons())
         raise asyncio.CancelledError
 

@@ -16,6 +16,7 @@ from tests.activities.execution.fixture import (
     request,
     status,
 )
+from tests.background_tasks import reasons_published
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 LONG = 45.0  # as LiteLLM's proxy tries to reach an engine that is gone
@@ -32,7 +33,7 @@ class UnavailableBackend:
         self.execution.occupy_all_places()
 
     async def reasons(self) -> list[str]:
-        await self.execution.context.waiting_reasons.drain()
+        await reasons_published()
         return [reported.reason for _, reported in self.execution.reported_reasons]
 
     async def _answer(self, http_request: httpx.Request) -> httpx.Response:

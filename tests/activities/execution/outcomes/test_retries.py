@@ -25,6 +25,7 @@ from tests.activities.execution.fixture import (
     request,
     status,
 )
+from tests.background_tasks import reasons_published
 
 pytestmark = pytest.mark.usefixtures("skipped_waits")
 
@@ -264,7 +265,7 @@ async def test_a_refused_key_blocks_the_model_and_fails_no_line(code: int, reaso
     execution = ExecutionFixture(lambda content: status(code), model_in_flight=1, max_attempts=1)
     await planned(execution)
     error = await execution.failure(request())
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     assert error.type == Failure.DEFERRED
     assert f"({code})" in error.message
     assert await execution.records() == []
@@ -274,7 +275,7 @@ async def test_a_refused_key_blocks_the_model_and_fails_no_line(code: int, reaso
     assert execution.counted("batchwright_model_group_deferrals_total", model=MODEL, reason=reason) == 1
     execution.reply = ok
     assert await until_finished(execution) == SliceResult(finished=True, completed=LINES)
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     assert [after.reason for _, after in execution.reported_reasons] == [reported.reason, ""]
 
 

@@ -18,6 +18,7 @@ from tests.activities.execution.fixture import (
     plan_slice,
     request,
 )
+from tests.background_tasks import reasons_published
 
 
 async def test_a_slice_of_an_unserved_model_is_deferred_and_keeps_its_counts() -> None:
@@ -27,7 +28,7 @@ async def test_a_slice_of_an_unserved_model_is_deferred_and_keeps_its_counts() -
     await execution.store(SegmentRecord(RecordKind.SETTLED, offset, b"{}", True))
     error = await execution.failure(request())
     await execution.context.progress.send()
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     assert (error.type, error.category) == (Failure.DEFERRED, ApplicationErrorCategory.BENIGN)
     assert [(batch, reported.model, reported.reason) for batch, reported in execution.reported_reasons] == [
         (BATCH, MODEL, "no backend serves this model")
@@ -69,7 +70,7 @@ async def test_the_waiting_reason_is_cleared_when_the_slice_makes_progress() -> 
     execution.next_attempt()
     execution.backends.is_served = True
     assert await execution.run(request()) == SliceResult(finished=True, completed=1)
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     assert [reported.reason for _, reported in execution.reported_reasons] == [
         "no backend serves this model",
         "",
@@ -119,7 +120,7 @@ async def test_the_waiting_reason_is_one_sentence_that_does_not_repeat_the_model
     await plan_slice(execution.storage, [line_of(n) for n in range(20)])
     error = await execution.failure(request())
     assert error.message.startswith(f"{reason} (http://backend: ")  # only operators read it
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     assert [(reported.model, reported.reason) for _, reported in execution.reported_reasons] == [
         (MODEL, reason)
     ]
@@ -133,7 +134,7 @@ async def test_a_worker_without_a_part_of_the_backends_limit_returns_slices_to_t
     assert (error.type, error.category) == (Failure.DEFERRED, ApplicationErrorCategory.BENIGN)
     assert error.message.endswith("raise `in_flight` of http://backend, or run fewer workers")
     assert (execution.sent, await execution.segment_names()) == ([], [])
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     [(_, reported)] = execution.reported_reasons
     assert reported.reason.endswith("is divided between the workers, and this one has no part")
     assert execution.counted("batchwright_model_group_deferrals_total", model=MODEL, reason="capacity") == 1
@@ -147,7 +148,7 @@ async def test_a_slice_whose_backend_interactive_calls_use_says_so() -> None:
     execution.context.permits.backends.set_shares({"http://backend": 0})
     execution.context.is_taken = lambda url: url == "http://backend"
     error = await execution.failure(request())
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     [(_, reported)] = execution.reported_reasons
     assert reported.reason.startswith("interactive calls use the backend, ")
     assert error.message.startswith(reported.reason)
@@ -169,7 +170,7 @@ async def test_a_worker_with_a_missing_dependency_defers_slices_without_starting
     assert (error.type, error.category) == (Failure.DEFERRED, ApplicationErrorCategory.BENIGN)
     assert "The bucket 'b' refuses writes." in error.message
     assert (execution.sent, await execution.segment_names()) == ([], [])
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     [(_, reported)] = execution.reported_reasons
     assert reported.reason == "object storage or the database does not answer the worker"
     execution.context.missing_dependencies = lambda: ""

@@ -33,6 +33,7 @@ from tests.activities.execution.fixture import (
     request,
     status,
 )
+from tests.background_tasks import reasons_published
 from tests.fakes.memory_database import MemoryDatabase
 
 
@@ -161,7 +162,7 @@ async def test_answers_to_requests_sent_before_the_outage_do_not_clear_the_waiti
     await eventually(lambda: execution.circuit(MODEL).is_open)
     broken.set()
     assert (await slice).type == Failure.DEFERRED
-    await execution.context.waiting_reasons.drain()
+    await reasons_published()
     assert "" not in [reports.reason for _, reports in execution.reported_reasons]
     assert "forbids" in execution.reported_reasons[-1][1].reason
 
@@ -185,7 +186,7 @@ async def test_a_waiting_reason_is_reported_only_when_it_changes() -> None:
     for _ in range(3):
         reports.signals.report("t", "b", "m", "away", 5.0)
     reports.signals.report("t", "b", "n", "away", 5.0)
-    await reports.signals.drain()
+    await reasons_published()
     assert reports.reasons == [("b", "m", "away"), ("b", "n", "away")]
 
 
@@ -196,12 +197,12 @@ async def test_the_first_waiting_reasons_are_reported_at_once_and_later_ones_onc
         reports.signals.report("t", "b", "m", reason, 5.0)
     reports.clock.now = 59.0
     reports.signals.report("t", "b", "m", "reason 20", 5.0)
-    await reports.signals.drain()
+    await reasons_published()
     assert [reason for _, _, reason in reports.reasons] == reasons[:20]
     reports.clock.now = 60.0
     reports.signals.report("t", "b", "m", "reason 20", 5.0)
     reports.signals.report("t", "b", "m", "reason 21", 5.0)
-    await reports.signals.drain()
+    await reasons_published()
     assert [reason for _, _, reason in reports.reasons][20:] == ["reason 20"]
 
 
@@ -212,11 +213,11 @@ async def test_a_day_of_waiting_reasons_that_come_and_go_is_few_signals() -> Non
         reports.clock.now = 30.0 * tick
         for model in ("m", "n", "o"):
             reports.signals.report("t", "b", model, "limited", 5.0)
-        await reports.signals.drain()
+        await reasons_published()
         reports.clock.now += 6.0
         for model in ("m", "n", "o"):
             reports.signals.clear("t", "b", model)
-        await reports.signals.drain()
+        await reasons_published()
     assert 100 < len(reports.reasons) < 400
 
 
@@ -228,7 +229,7 @@ async def test_a_cleared_waiting_reason_is_reported_again_at_once() -> None:
     reports.signals.report("t", "b", "m", "away", 5.0)
     reports.signals.clear("t", "b", "m")
     reports.signals.report("t", "b", "m", "away", 5.0)
-    await reports.signals.drain()
+    await reasons_published()
     assert [reason for _, _, reason in reports.reasons] == ["away", "", "away"]
 
 
@@ -238,7 +239,7 @@ async def test_progress_clears_a_waiting_reason_once() -> None:
     reports.signals.report("t", "b", "m", "one", 5.0)
     reports.signals.clear("t", "b", "m")
     reports.signals.clear("t", "b", "m")
-    await reports.signals.drain()
+    await reasons_published()
     assert [reason for _, _, reason in reports.reasons] == ["one", ""]
 
 
@@ -246,10 +247,10 @@ async def test_the_waiting_reason_of_a_dead_worker_is_cleared_by_the_next_attemp
     gone = ReportFixture()
     next_attempt = ReportFixture(gone)
     gone.signals.report("t", "b", "m", "away", 60.0)
-    await gone.signals.drain()
+    await reasons_published()
     assert [each.reason for each in await gone.table.get(WaitingSource.WORKER, datetime.now(UTC))] == ["away"]
     next_attempt.signals.clear("t", "b", "m")
-    await next_attempt.signals.drain()
+    await reasons_published()
     assert next_attempt.reasons == [("b", "m", "")]
     assert await gone.table.get(WaitingSource.WORKER, datetime.now(UTC)) == []
 
@@ -258,12 +259,12 @@ async def test_a_waiting_reason_cleared_by_another_worker_is_reported_again() ->
     still = ReportFixture()
     other = ReportFixture(still)
     still.signals.report("t", "b", "m", "away", 60.0)
-    await still.signals.drain()
+    await reasons_published()
     other.signals.clear("t", "b", "m")
-    await other.signals.drain()
+    await reasons_published()
     still.clock.now = 6.0
     still.signals.report("t", "b", "m", "away", 60.0)
-    await still.signals.drain()
+    await reasons_published()
     assert [reason for _, _, reason in still.reasons] == ["away", "away"]
 
 
@@ -272,7 +273,7 @@ async def test_an_unavailable_database_does_not_keep_waiting_reasons_from_the_wo
     reports.database.rows.failing = DatabaseUnavailable("away")
     reports.signals.report("t", "b", "m", "away", 5.0)
     reports.signals.clear("t", "b", "m")
-    await reports.signals.drain()
+    await reasons_published()
     assert [reason for _, _, reason in reports.reasons] == ["away", ""]
 
 

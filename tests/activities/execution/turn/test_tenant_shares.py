@@ -28,6 +28,7 @@ from tests.activities.execution.fixture import (
     plan_slice,
     request,
 )
+from tests.background_tasks import reasons_published
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import START, an_order
 
@@ -86,7 +87,7 @@ async def test_a_batch_says_that_its_tenant_is_at_its_cap_until_the_cap_is_raise
         await plan_slice(execution.storage, [line_of(number) for number in range(300)])
         running = execution.start(request(slice_seconds=300))
         await eventually(lambda: len(execution.sent) > 20)
-        await execution.context.waiting_reasons.drain()
+        await reasons_published()
         assert [reason.reason for _, reason in execution.reported_reasons] == [
             "the tenant has as many requests in flight as its `max_in_flight` allows"
         ]
@@ -96,7 +97,7 @@ async def test_a_batch_says_that_its_tenant_is_at_its_cap_until_the_cap_is_raise
         assert execution.counted("batchwright_tenant_limited_seconds_total", **labels) > 5
         await database.quotas.change(TENANT, {"max_in_flight": None}, START)
         assert (await running).completed == 300
-        await execution.context.waiting_reasons.drain()
+        await reasons_published()
         assert not execution.reported_reasons[-1][1].reason
         assert backend.in_flight == 0
 
@@ -114,7 +115,7 @@ async def test_a_running_slice_follows_a_changed_rate_of_its_tenant_and_says_so(
             await asyncio.sleep(60)
             assert least <= len(execution.sent) - before <= most
             if rate == 30:
-                await execution.context.waiting_reasons.drain()
+                await reasons_published()
                 assert execution.reported_reasons[-1][1].reason == (
                     "limited by the tenant's rate of 30 requests per minute"
                 )
@@ -213,7 +214,7 @@ async def test_a_running_slice_sends_nothing_while_its_tenant_or_model_is_held(
         assert len(execution.sent) == sent
         await database.holds.remove(kind, name)
         assert (await running).completed == 400
-        await execution.context.waiting_reasons.drain()
+        await reasons_published()
         assert execution.reported_reasons == []  # control workers report holds
 
 

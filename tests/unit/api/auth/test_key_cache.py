@@ -15,6 +15,7 @@ from batchwright.database.records import StoredApiKey
 from batchwright.rules.tenants.api_keys import ApiKey, new_key
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
+from tests.background_tasks import key_uses_recorded
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import NOW, create_key
 from tests.fakes.tables.tenants.tenants import MemoryApiKeys
@@ -125,7 +126,7 @@ async def test_of_too_many_recorded_uses_the_oldest_is_forgotten(
         (second, later),
     ):
         recorder.record(key, at)
-    await recorder.drain()
+    await key_uses_recorded()
     assert table.ids == [first.id, second.id, first.id, third.id, second.id]
 
 
@@ -254,7 +255,7 @@ async def test_the_last_use_is_written_once_a_minute_and_never_fails_a_request(
     key = await create_key(api.database, "blue")
 
     async def last_used() -> datetime | None:
-        await client.authenticator.usage.drain()
+        await key_uses_recorded()
         [row] = await api.database.api_keys.all()
         return row.last_used_at
 
@@ -273,7 +274,7 @@ async def test_a_last_use_that_cannot_be_written_is_logged(
     key = await create_key(api.database, "blue")
     assert await client.attempt(key) == 0
     api.database.rows.failing = DatabaseUnavailable("away")
-    await client.authenticator.usage.drain()
+    await key_uses_recorded()
     assert [record.message for record in caplog.records] == ["use of a key was not recorded"]
 
 
