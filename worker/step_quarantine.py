@@ -8,6 +8,10 @@ After two crashes, the step is quarantined: it runs only while no other quaranti
 line of the process runs. After three crashes in quarantine, the step fails. A crash during the wait for the
 other step does not count, because the other step may be the cause.
 
+A quarantined step keeps all others waiting until it ends, which may take minutes. If two of them ran when the
+process crashed, both would be suspected. A step that waits sends heartbeats, can be cancelled, and keeps its
+slot. A slice that waits returns its memory, and the worker takes other slices meanwhile.
+
 `step_crashes` says which ends of an attempt count as crashes. Slices are not quarantined as a whole: they
 quarantine single lines (`slice_state/quarantine.py`).
 """

@@ -171,8 +171,7 @@ class SliceAttempt:
     # The turn
 
     async def _take_turn(self) -> _TurnEnd:
-        request, budget = self._request, self._worker.budget
-        router = self._worker.router(request.model)
+        request, router = self._request, self._worker.router(self._request.model)
         reason = self._stop.reason
         if reason is None and router is None:
             logger.warning("no backend serves the model of this slice", extra=self._fields())
@@ -181,24 +180,24 @@ class SliceAttempt:
             self._writer.restore(await read_stored_results(self._worker.storage, self._folder))
             return _TurnEnd(reason or StopReason.DEFERRED)
         record = await read_slice_record(self._worker.storage, request)
-        self._held.memory = memory = budget.reserve(record.shard_bytes)
         try:
-            while not memory.granted:
+            while not self._may_read(record):
                 await asyncio.sleep(_POLL_SECONDS)
                 if (reason := self._stop.reason) is not None:
                     return _TurnEnd(reason)
             return await self._read_and_send(record, router)
         finally:
-            budget.release(memory)
-            self._held.memory = None  # the slice no longer waits for memory
+            self._held.release_memory(self._worker.budget)
+
+    def _may_read(self, record: SliceRecord) -> bool:
+        """Return True if the slice has memory for its lines, and need not wait for other quarantined work."""
+        if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
+            self._held.release_memory(self._worker.budget)  # other slices may need it,
+            self._held.drain()  # and the worker takes others
+            return False
+        return self._held.reserve_memory(self._worker.budget, record.shard_bytes)
 
     async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> _TurnEnd:
-        if self._quarantine.is_tracking:
-            self._held.drain()  # meanwhile, the worker takes other slices
-            while self._worker.quarantine_lock.locked():
-                if (stopped := self._stop.reason) is not None:
-                    return _TurnEnd(stopped)
-                await asyncio.sleep(_POLL_SECONDS)
         try:
             async with (
                 self._quarantined_preparation() if self._quarantine.is_tracking else contextlib.nullcontext()

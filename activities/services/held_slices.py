@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from batchwright.inference.limits.memory_budget import Reservation
+from batchwright.inference.limits.memory_budget import MemoryBudget, Reservation
 
 
 @dataclass(eq=False)
@@ -18,7 +18,7 @@ class HeldSlice:
             for its memory.
         is_surplus: True if the slice must return to its queue: the worker searched for a slice of another
             tenant or batch, and does not need this one.
-        memory: memory for the slice's lines; None until the slice requests memory.
+        memory: memory for the slice's lines; None if the slice has not requested any.
     """
 
     queue: str
@@ -37,6 +37,21 @@ class HeldSlice:
     @property
     def holds_memory(self) -> bool:
         return self.memory is not None and self.memory.granted and self.memory.size > 0
+
+    def reserve_memory(self, budget: MemoryBudget, size: int) -> bool:
+        """Request `size` bytes for the slice's lines, unless they are requested already.
+
+        Return True if the memory is granted.
+        """
+        if self.memory is None:
+            self.memory = budget.reserve(size)
+        return self.memory.granted
+
+    def release_memory(self, budget: MemoryBudget) -> None:
+        """Free the memory of the slice's lines. If the slice waits for memory, it no longer waits."""
+        if self.memory is not None:
+            budget.release(self.memory)
+            self.memory = None
 
     def drain(self) -> None:
         """Record that the slice will send no more lines, and only waits for responses."""

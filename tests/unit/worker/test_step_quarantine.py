@@ -66,6 +66,7 @@ class Step(ActivityOutboundInterceptor):
     def __init__(self, details: Sequence[object] = (), attempt: int = 0) -> None:
         self.details, self.attempt = list(details), attempt
         self.runs = 0
+        self.heartbeat_timeout = timedelta(hours=1)
         self.has_beaten = asyncio.Event()
 
     def heartbeat(self, *details: object) -> None:
@@ -97,7 +98,7 @@ class Step(ActivityOutboundInterceptor):
             environment.info,
             attempt=self.attempt,
             heartbeat_details=self.details,
-            heartbeat_timeout=timedelta(hours=1),
+            heartbeat_timeout=self.heartbeat_timeout,
         )
         assert body.outbound is not None
         environment.on_heartbeat = body.outbound.heartbeat
@@ -210,6 +211,20 @@ async def test_a_crash_while_a_step_waits_for_its_turn_does_not_count_in_quarant
         await asyncio.gather(waiting, return_exceptions=True)
     assert step.runs == 0
     assert await step.run(ends) == "done"
+
+
+async def test_a_step_that_waits_for_its_turn_sends_heartbeats_and_can_be_cancelled() -> None:
+    step, lock = Step(TWO_CRASHES, attempt=2), asyncio.Lock()
+    step.heartbeat_timeout = timedelta(milliseconds=30)
+    async with lock:
+        waiting = asyncio.create_task(step.run(ends, lock))
+        for _ in range(3):
+            step.has_beaten.clear()
+            await step.has_beaten.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert (step.runs, lock.locked()) == (0, False)
 
 
 async def test_a_worker_that_dies_before_its_first_heartbeat_fails_no_step() -> None:

@@ -126,11 +126,13 @@ async def test_a_quarantined_line_is_sent_with_no_other_request_in_flight() -> N
 
 
 async def check_stop_while_locked(worker: ExecutionFixture) -> None:
-    """Check that an attempt which waits for the process's quarantine lock ends when it is cancelled."""
+    """Check that an attempt which waits for the process's quarantine lock holds no memory, and ends when it
+    is cancelled.
+    """
     async with worker.context.quarantine_lock:
         running = worker.start(request())
         await asyncio.sleep(10)
-        assert not running.done()
+        assert (running.done(), worker.context.budget.held) == (False, 0)
         stopped = ActivityCancellationDetails(cancel_requested=True)
         worker.environment.cancel(cancellation_details=stopped)
         assert not (await asyncio.wait_for(running, 1)).finished
@@ -222,6 +224,24 @@ async def test_a_stopped_slice_does_not_wait_for_a_quarantined_step() -> None:
         worker.next_worker()
     await check_stop_while_locked(worker)
     assert worker.sent == []
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_slice_that_gets_memory_while_other_quarantined_work_runs_returns_it() -> None:
+    worker = CrashingPreparation(crashes=2)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    for _ in range(2):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+    budget = worker.context.budget
+    others = budget.reserve(worker.settings.byte_budget)
+    running = worker.start(request())
+    await eventually(lambda: budget.waiting == 1)
+    async with worker.context.quarantine_lock:
+        budget.release(others)
+        await asyncio.sleep(10)
+        assert (running.done(), budget.held, worker.sent) == (False, 0, [])
+    assert (await running).finished
 
 
 async def test_one_worker_death_starts_no_quarantine() -> None:
