@@ -1,5 +1,6 @@
 """Asynchronous client: submit batches and find them again."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from tempfile import SpooledTemporaryFile
 
@@ -67,9 +68,11 @@ class AsyncBatches:
             TypeError: a body has a value that JSON cannot represent.
         """
         with SpooledTemporaryFile(MAX_BYTES_IN_MEMORY) as file:
-            submission = Submission(requests, endpoint, file, idempotency_key)
+            submission = await asyncio.to_thread(Submission, requests, endpoint, file, idempotency_key)
             limits = await self._limits()
-            uploads, group = submission.uploads(limits, completion_window, metadata, x_batchwright)
+            uploads, group = await asyncio.to_thread(
+                submission.uploads, limits, completion_window, metadata, x_batchwright
+            )
             handles = [await self._create(upload) for upload in uploads]
         return AsyncGroupHandle(self._client, group, handles) if group else handles[0]
 

@@ -18,6 +18,7 @@ _REPLACEMENTS = {
     r"async (def|with|for)": r"\1",
     r"await (?=\S)": "",
     r"asyncio\.sleep": "time.sleep",
+    r"asyncio\.to_thread\(\s*([\w.]+),": r"\1(",
     r"import asyncio": "import time",
     r"asynccontextmanager": "contextmanager",
     r"aclosing": "closing",

@@ -1,7 +1,9 @@
 """The Python client, over a fake API."""
 
+import asyncio
 import json
 from collections.abc import Iterator
+from threading import Event
 
 import httpx2
 import openai
@@ -239,6 +241,18 @@ def test_failed_lines_are_retried_by_code() -> None:
     assert [request.url.path for request in api.requests[1:]] == [f"/v1/batches/{BATCH}/x/retry"] * 2
     assert json.loads(api.contents[1]) == {"codes": ["http_500"], "completion_window": "1h"}
     assert json.loads(api.contents[2]) == {}
+
+
+async def test_the_event_loop_runs_while_the_asynchronous_client_reads_the_requests() -> None:
+    api, goes_on = Api(_MIXED), Event()
+
+    def slow_requests() -> Iterator[dict[str, object]]:
+        assert goes_on.wait(5)
+        yield {"model": "m"}
+
+    asyncio.get_running_loop().call_soon(goes_on.set)
+    handle = await AsyncBatches(api.async_client()).submit(slow_requests(), endpoint=CHAT)
+    assert handle.id == BATCH
 
 
 async def test_the_asynchronous_client_does_the_same() -> None:
