@@ -58,7 +58,11 @@ class Execution(ExecutionActivities):
             StorageUnavailable: storage does not respond; retried.
             PlanDamaged, ResultsDamaged: stored objects are damaged; never retried.
         """
-        polled = ALL_MODELS if activity.info().task_queue == DISPATCH_QUEUE else request.model
+        info = activity.info()
+        history = attempt_history(info.attempt, info.heartbeat_details)
+        if history.crashes:  # so that this attempt hides no crash if it ends before it reads the lines
+            activity.heartbeat(SliceResult(**history._asdict()))
+        polled = ALL_MODELS if info.task_queue == DISPATCH_QUEUE else request.model
         demand, tenant, batch_id = self._worker.demand, request.tenant, request.batch_id
         with demand.holding(polled, request.model, tenant, batch_id) as held:
             require_dependencies(self._worker, request)
@@ -123,8 +127,8 @@ def require_need(held: HeldSlice, request: SliceRequest) -> None:
     gets the next slice of the queue. If it gets another slice, and does not need that slice, the slice is
     surplus.
 
-    A surplus slice is sent nevertheless in two cases: its deadline has passed, or its last attempt crashed.
-    In the second case, an attempt that ends at once would reset the number of crashes.
+    A surplus slice is sent nevertheless in two cases: its deadline has passed, or attempts of it have
+    crashed. In the second case, the cause of the crashes is soon found.
 
     Raises:
         TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.

@@ -228,7 +228,7 @@ class SliceAttempt:
         quarantine = self._quarantine
         if quarantine.history.preparation_crashes >= MAX_PREPARATION_CRASHES:
             logger.error("a slice crashed its workers and was given up", extra=self._fields())
-            raise failure(Failure.WORKER_CRASHED, f"{quarantine.history.crashes} workers crashed in a row.")
+            raise failure(Failure.WORKER_CRASHED, f"{quarantine.history.crashes} workers crashed.")
         async with self._worker.quarantine_lock:
             quarantine.is_preparing = True
             await self._lease.report(self._heartbeat_details())  # Temporal must know before a crash
@@ -251,6 +251,7 @@ class SliceAttempt:
         outcomes = LineSettler(worker, request, self._writer, router, cost)
         self._quarantine_suspects(queue, outcomes)
         await self._drop_cancelled_calls(queue, outcomes)
+        self._quarantine.has_read = True
         return TurnContext(
             worker=worker,
             request=request,
@@ -325,7 +326,7 @@ class SliceAttempt:
         - If the turn's time is over, the segments are merged if at least `_COMPACT_BETWEEN_TURNS` are small.
         - After any other end of the turn, nothing is merged. For example, after a cancel, finalization may
           already be reading the segments.
-        - If workers crashed right before this attempt, nothing is merged, because a merge may be the cause.
+        - If workers crashed before this attempt, nothing is merged, because a merge may be the cause.
 
         Args:
             reason: why the turn ended.
@@ -351,8 +352,7 @@ class SliceAttempt:
 
     def _heartbeat_details(self) -> SliceResult:
         self._reporter.report()
-        crashes = {**self._quarantine.history._asdict(), "is_preparing": self._quarantine.is_preparing}
-        return self._counts.model_copy(update=crashes)
+        return self._counts.model_copy(update=self._quarantine.heartbeat_fields())
 
     @property
     def _counts(self) -> SliceResult:

@@ -1,11 +1,11 @@
 """Quarantine: find lines that crash workers, send them one at a time, and fail them after 3 crashes.
 
-After two crashes in a row, a slice stores which lines it is about to send. If its worker crashes again, these
-lines are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other
+After two crashes, a slice stores which lines it is about to send. If its worker crashes again, these lines
+are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other
 quarantined line or quarantined step (activity such as ingestion) of the process may run at the same time.
 
 An attempt may also crash before it sends a line, while it prepares the slice: it reads stored results and
-lines. After two crashes in a row, preparations are quarantined, too. After three crashes during a quarantined
+lines. After two crashes, preparations are quarantined, too. After three crashes during a quarantined
 preparation, the slice fails.
 """
 
@@ -14,46 +14,57 @@ from typing import NamedTuple
 
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 
-CRASHES_BEFORE_TRACKING = 2  # number of crashes in a row; a single crash may have any cause
+CRASHES_BEFORE_TRACKING = 2  # a single crash may have any cause
 MAX_LINE_CRASHES = 3  # crashes while the line was in flight; during the last two it was alone
 MAX_PREPARATION_CRASHES = 3  # crashes during a quarantined preparation
 TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, and maximum in flight
 
 
 class AttemptHistory(NamedTuple):
-    """How many attempts of a slice crashed, one after the other, right before the current attempt.
+    """How many attempts of a slice have crashed, since a turn last ended after it had read the lines.
 
     Attributes:
         attempt: number of the current attempt.
-        crashed_since: number of the first of the crashed attempts; equal to `attempt` if no attempt crashed.
+        crashes: number of crashed attempts.
+        last_crash: number of the last of them; 0 if no attempt crashed.
         preparation_crashes: how many of the crashed attempts crashed during a quarantined preparation.
     """
 
     attempt: int
-    crashed_since: int
+    crashes: int = 0
+    last_crash: int = 0
     preparation_crashes: int = 0
-
-    @property
-    def crashes(self) -> int:
-        """Number of attempts that crashed one after the other, right before the current attempt."""
-        return self.attempt - self.crashed_since
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
-    """Return how many attempts of a slice crashed right before this one, as its last heartbeat shows it.
+    """Return how many attempts of a slice crashed before this one, as its last heartbeat shows it.
+
+    An attempt that ended without RELEASED has crashed. If an attempt ended otherwise after it had read the
+    lines of the slice, as nearly all turns do, the count begins again. If it ended earlier, for example
+    because a dependency was unavailable, it shows nothing about the lines, and the count stays.
 
     Args:
         attempt: number of the attempt that starts now.
-        details: the details of the last heartbeat. They contain RELEASED if the attempt that sent this
-            heartbeat ended without a crash.
+        details: the details of the last heartbeat.
     """
     last = SliceResult()
     for one in details:
         if isinstance(one, dict):
             last = SliceResult.model_validate(one)
-    if RELEASED in details:
-        return AttemptHistory(attempt, last.attempt + 1 if last.attempt else attempt)
-    return AttemptHistory(attempt, last.crashed_since or 1, last.preparation_crashes + last.is_preparing)
+    has_crashed = RELEASED not in details
+    if not last.attempt:  # no attempt before this one has sent a heartbeat with its number
+        return AttemptHistory(attempt, attempt - 1, attempt - 1) if has_crashed else AttemptHistory(attempt)
+    unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
+    if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
+        return AttemptHistory(attempt)
+    if last.has_read and not has_crashed:
+        last = SliceResult()
+    return AttemptHistory(
+        attempt,
+        crashes=last.crashes + has_crashed + unreported,
+        last_crash=attempt - 1 if has_crashed or unreported else last.last_crash,
+        preparation_crashes=last.preparation_crashes + (has_crashed and last.is_preparing),
+    )
 
 
 class CrashQuarantine:
@@ -63,15 +74,20 @@ class CrashQuarantine:
     each line that it is about to send. After a crash, the next attempt finds these lines by this marker.
 
     Attributes:
-        history: the attempts that crashed right before this attempt.
+        history: the attempts that crashed before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
         marker: marker of this attempt.
-        previous_marker: marker of the previous attempt; empty if that attempt did not crash.
+        previous_marker: marker of the last attempt that crashed; empty if none did.
         is_preparing: True during a quarantined preparation.
+        has_read: True when the attempt has read the lines.
     """
 
     def __init__(self, history: AttemptHistory, generation: int) -> None:
         self.history, self.is_tracking = history, history.crashes >= CRASHES_BEFORE_TRACKING
-        self.is_preparing = False
+        self.is_preparing = self.has_read = False
         self.marker = f"{generation}/{history.attempt}"
-        self.previous_marker = f"{generation}/{history.attempt - 1}" if history.crashes else ""
+        self.previous_marker = f"{generation}/{history.last_crash}" if history.crashes else ""
+
+    def heartbeat_fields(self) -> dict[str, int]:
+        """Return the fields of `SliceResult` from which the next attempt knows the crashes before it."""
+        return {**self.history._asdict(), "has_read": self.has_read, "is_preparing": self.is_preparing}

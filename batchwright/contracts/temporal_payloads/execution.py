@@ -168,10 +168,13 @@ class SliceResult(Message):
     target_queue: str = ""  # task queue to which the slice must move; then nothing was sent
     workers: int = 0  # workers that serve the slice's task queue; 0 if unknown
 
-    # Only in heartbeats: the number of the reporting attempt, and the number of the first of the crashed
-    # attempts right before it. If none crashed, the second number is that of the reporting attempt, too.
+    # Only in heartbeats: the number of the reporting attempt. True if it has read the lines of the slice.
     attempt: int = 0
-    crashed_since: int = 0
+    has_read: bool = False
+    # Only in heartbeats: how many attempts crashed before it, since a turn last ended after it had read the
+    # lines. The number of the last of these attempts; 0 if none crashed.
+    crashes: int = 0
+    last_crash: int = 0
     # Only in heartbeats: how many of the crashed attempts were preparing the slice in quarantine, and True if
     # the reporting attempt is doing that now.
     preparation_crashes: int = 0

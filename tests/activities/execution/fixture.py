@@ -306,9 +306,13 @@ class ExecutionFixture:
             self.context.demand.take(MODEL, number)
         self.context.demand.set_waiting({MODEL: {"other": MAX_SLICES}})
 
-    def next_attempt(self) -> None:
-        """Begin the activity's next attempt, as Temporal does if the last attempt ended without a crash."""
-        self._begin_attempt([{"attempt": self.environment.info.attempt}, RELEASED])
+    def next_attempt(self, *details: SliceResult) -> None:
+        """Begin the activity's next attempt, as Temporal does if the last attempt ended without a crash.
+
+        The new attempt gets `details`, by default those of an attempt that has read its lines.
+        """
+        last = details or (SliceResult(attempt=self.environment.info.attempt, has_read=True),)
+        self._begin_attempt([*(each.model_dump() for each in last), RELEASED])
 
     def next_worker(self) -> None:
         """Begin the activity's next attempt, as Temporal does after a crash of the worker.

@@ -17,7 +17,7 @@ from batchwright.activities.execution.slice_state.quarantine import (
     attempt_history,
 )
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest, SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from tests.activities.execution.fixture import (
@@ -180,10 +180,20 @@ class CrashingPreparation(ExecutionFixture):
 
     async def get_or_die(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         if key == SHARD and self.crashes:
+            await asyncio.sleep(0)  # the attempt sends its first heartbeat
             self.crashes -= 1
             self.is_locked.append(self.context.quarantine_lock.locked())
             raise ApplicationError("killed", type=Failure.OWNERSHIP_LOST)  # the attempt reports nothing more
         return await self._get(key, start, length)
+
+    async def end_early(self) -> None:
+        """Run an attempt on a worker that cannot reach its storage, and report its end as all workers do."""
+        beats = list[SliceResult]()
+        self.environment.on_heartbeat = beats.append
+        self.context.missing_dependencies = lambda: "storage"
+        assert (await self.failure(request())).type == Failure.DEFERRED
+        self.context.missing_dependencies = str
+        self.next_attempt(*beats[-1:])
 
     async def until_ended(self, request: SliceRequest) -> ApplicationError | None:
         """Run one attempt after the other until the slice succeeds or fails. Return its failure."""
@@ -213,6 +223,17 @@ async def test_a_slice_whose_crashes_stop_in_time_sends_its_lines() -> None:
     assert await worker.until_ended(request()) is None
     assert len(await worker.settled()) == 10
     assert not worker.server.heartbeats[-1].is_preparing
+
+
+async def test_a_slice_that_ends_before_it_reads_its_lines_hides_no_crash_before_it() -> None:
+    worker = CrashingPreparation(crashes=1000)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    for _ in range(2 + MAX_PREPARATION_CRASHES):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+        await worker.end_early()
+    assert (await worker.failure(request())).type == Failure.WORKER_CRASHED
+    assert worker.is_locked == [False] * 2 + [True] * MAX_PREPARATION_CRASHES
 
 
 @pytest.mark.usefixtures("skipped_waits")
@@ -270,30 +291,37 @@ async def test_normal_ends_of_turns_do_not_count_as_deaths() -> None:
 @pytest.mark.parametrize(
     ("attempt", "details", "past"),
     [
-        (1, [], AttemptHistory(1, 1)),
-        (3, [], AttemptHistory(3, 1)),  # two workers died before their first beat
-        (4, [{"attempt": 3, "crashed_since": 2}], AttemptHistory(4, 2)),
-        (4, [{"attempt": 3, "crashed_since": 2}, RELEASED], AttemptHistory(4, 4)),
+        (1, [], AttemptHistory(1)),
+        (3, [], AttemptHistory(3, 2, 2)),  # two workers died before their first beat
+        (4, [{"attempt": 3, "crashes": 1, "last_crash": 2}], AttemptHistory(4, 2, 3)),
+        (4, [{"attempt": 3, "crashes": 1, "last_crash": 2}, RELEASED], AttemptHistory(4, 1, 2)),
+        (4, [{"attempt": 3, "crashes": 1, "last_crash": 2, "has_read": True}, RELEASED], AttemptHistory(4)),
         (
             6,
-            [{"attempt": 3, "crashed_since": 2}, RELEASED],
-            AttemptHistory(6, 4),
+            [{"attempt": 3, "crashes": 1, "last_crash": 2, "has_read": True}, RELEASED],
+            AttemptHistory(6, 2, 5),
         ),  # two died without a beat since
-        (4, [RELEASED], AttemptHistory(4, 4)),
+        (4, [RELEASED], AttemptHistory(4)),
         (
             6,
-            [{"attempt": 5, "crashed_since": 1, "preparation_crashes": 1, "is_preparing": True}],
-            AttemptHistory(6, 1, 2),
+            [{"attempt": 5, "crashes": 4, "last_crash": 4, "preparation_crashes": 1, "is_preparing": True}],
+            AttemptHistory(6, 5, 5, 2),
         ),
         (
             6,
-            [{"attempt": 5, "crashed_since": 1, "preparation_crashes": 1, "is_preparing": False}],
-            AttemptHistory(6, 1, 1),
+            [{"attempt": 5, "crashes": 4, "last_crash": 4, "preparation_crashes": 1}],
+            AttemptHistory(6, 5, 5, 1),
         ),
-        (4, [{"completed": 1}], AttemptHistory(4, 1)),  # of a version that did not tell
+        (
+            6,
+            [{"attempt": 5, "crashes": 4, "last_crash": 4, "preparation_crashes": 1}, RELEASED],
+            AttemptHistory(6, 4, 4, 1),
+        ),
+        (1, [{"attempt": 5, "crashes": 4, "last_crash": 4}], AttemptHistory(1)),  # an operator has reset it
+        (4, [{"completed": 1}], AttemptHistory(4, 3, 3)),  # of a version that did not tell
     ],
 )
-def test_consecutive_deaths_are_derived_from_attempts_and_heartbeats(
+def test_deaths_are_derived_from_attempts_and_heartbeats(
     attempt: int, details: list[object], past: AttemptHistory
 ) -> None:
     assert attempt_history(attempt, details) == past
