@@ -306,16 +306,21 @@ CREATE TABLE batches (
         THEN 'cancelling' ELSE status END) STORED,
     PRIMARY KEY (tenant, id)
 );
-CREATE INDEX batches_by_creation ON batches (tenant, created_at, id) WHERE NOT rolling;
-CREATE INDEX batches_by_id ON batches (id COLLATE "C"); -- for operators, who find a batch of any tenant by its id,
-CREATE INDEX batches_listed ON batches (id COLLATE "C") WHERE NOT rolling; -- and list the batches of all tenants
-CREATE INDEX batches_listed_by_status ON batches (visible_status, id COLLATE "C") WHERE NOT rolling;
-CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id) WHERE NOT rolling;
+-- Most rows may be of rolling batches, which are in no list. A list reads its rows in the order of one index.
+CREATE INDEX batches_by_creation ON batches (tenant, created_at, id) WHERE NOT rolling; -- the list of a tenant,
+CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id) WHERE NOT rolling; -- of one status,
+CREATE INDEX batches_listed ON batches (id COLLATE "C") WHERE NOT rolling; -- the list of operators,
+CREATE INDEX batches_listed_by_status ON batches (visible_status, id COLLATE "C") WHERE NOT rolling; -- of one status
+-- Operators also find a batch of any tenant by its id.
+CREATE INDEX batches_by_id ON batches (id COLLATE "C");
+-- The batches that read a file. Many may have read it: those that still do are in the two indexes after it.
 CREATE INDEX batches_by_input ON batches (tenant, input_file_id);
--- Few rows are live: counting a tenant's live batches, and finding the readers of a file, reads only these.
+-- Few rows are live: counting a tenant's live batches, and all queries of workers, read only these.
 CREATE INDEX batches_live ON batches (tenant, input_file_id)
     WHERE status IN ('validating', 'in_progress', 'finalizing');
 CREATE INDEX batches_files_pending ON batches (tenant, input_file_id) WHERE files_pending_until IS NOT NULL;
+-- For retention: batches that keep their objects, those whose objects it deletes next, and those whose rows it deletes.
+-- The last two also serve the counts of operators.
 CREATE INDEX batches_kept ON batches (tenant) WHERE results_kept_until IS NOT NULL;
 CREATE INDEX batches_unswept ON batches (coalesce(completed_at, failed_at, expired_at, cancelled_at))
     WHERE swept_at IS NULL;
