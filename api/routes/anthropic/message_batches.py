@@ -223,11 +223,14 @@ class MessageBatchRoutes:
             message = "after_id, before_id: send only one of them."
             raise invalid_value("before_id", message)
         after, before = (id and _batch_id(id) for id in (after_id, before_id))
-        filters = BatchFilters(endpoint=Endpoint.MESSAGES)
         try:
-            rows, more = await self._batch_list.page(
-                tenant, limit=most, after=after, filters=filters, before=before
-            )
+            if before is None:
+                filters = BatchFilters(endpoint=Endpoint.MESSAGES)
+                rows, more = await self._batch_list.page(tenant, limit=most, after=after, filters=filters)
+            else:
+                rows, more = await self._batch_list.page_before(
+                    tenant, before, limit=most, endpoint=Endpoint.MESSAGES
+                )
         except UnknownCursor as error:
             raise _not_found(message_batch_id(error.id)) from None
         files = await self._result_files(tenant, rows)

@@ -44,8 +44,8 @@ FROM (
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
 ORDER BY b.created_at DESC, b.id DESC
 
--- name: of_tags_before
--- Batches with the tag $5 and all tags in $6 that are newer than a position, oldest first.
+-- name: before
+-- Batches with the tag $5 that are newer than a position, oldest first.
 SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
     SELECT f.forecast FROM forecasts f
     WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
@@ -54,8 +54,6 @@ FROM (
     FROM batch_tags t
     JOIN batches b ON b.tenant = t.tenant AND b.id = t.batch_id
     WHERE t.tenant = $1 AND NOT b.rolling AND (t.created_at, t.batch_id) > ($2, $3) AND t.tag = $5
-      AND (SELECT count(*) FROM batch_tags o
-           WHERE o.tenant = t.tenant AND o.batch_id = t.batch_id AND o.tag = ANY ($6)) = cardinality($6::bytea[])
     ORDER BY t.created_at, t.batch_id
     LIMIT $4
 ) b

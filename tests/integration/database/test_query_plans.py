@@ -239,12 +239,8 @@ async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
         ),
         "of a rare tag": await plan(connection, sql.of_tags, "t", *since, 21, until, every, rare, []),
         "of a common tag": await plan(connection, sql.of_tags, "t", *since, 21, until, every, common, []),
-        "before one, of a rare tag": await plan(
-            connection, sql.of_tags_before, "t", *FIRST_POSITION, 21, rare, []
-        ),
-        "before one, of a common tag": await plan(
-            connection, sql.of_tags_before, "t", *FIRST_POSITION, 21, common, []
-        ),
+        "before one, of a rare tag": await plan(connection, sql.before, "t", *FIRST_POSITION, 21, rare),
+        "before one, of a common tag": await plan(connection, sql.before, "t", *FIRST_POSITION, 21, common),
         "of two tags": await plan(connection, sql.of_tags, "t", *since, 21, until, every, rare, [common]),
         "of a common tag and status": await plan(
             connection, sql.of_tags, "t", *since, 21, until, ["completed"], common, []

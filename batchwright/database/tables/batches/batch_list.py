@@ -12,7 +12,7 @@ from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
-from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters
+from batchwright.rules.batch_filters import NO_FILTERS, BatchFilters, endpoint_tag
 from batchwright.rules.dispatch.fair_queue import fresh_fairness_key
 from batchwright.rules.planning.cost_estimate import OutputHistory
 
@@ -21,25 +21,27 @@ class BatchList(Protocol):
     """All batches of a tenant, live and ended."""
 
     async def page(
-        self,
-        tenant: str,
-        *,
-        limit: int,
-        after: str | None,
-        filters: BatchFilters = NO_FILTERS,
-        before: str | None = None,
+        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
     ) -> tuple[list[BatchRow], bool]:
         """Return a page of at most `limit` batches, newest first. The second item is True if more follow.
 
-        Raises UnknownCursor if the tenant has no batch `after` or `before`.
+        Raises UnknownCursor if the tenant has no batch `after`.
 
         Args:
             after: id of a batch. The page has the batches that are older than this batch. None for the first
                 page.
             filters: conditions that the batches meet.
-            before: id of a batch, to page towards newer batches. The page has the batches directly before
-                this batch in the list. The second item is True if there are even newer batches. Of `filters`,
-                only model, endpoint and metadata are applied, and at least one of them must be set.
+        """
+        ...
+
+    async def page_before(
+        self, tenant: str, before: str, *, limit: int, endpoint: Endpoint
+    ) -> tuple[list[BatchRow], bool]:
+        """Return a page of at most `limit` batches for one endpoint, newest first. Use it to page towards
+        newer batches.
+
+        The page ends right before the batch with the id `before`, which can have another endpoint. The second
+        item is True if there are even newer batches. Raises UnknownCursor if the tenant has no such batch.
         """
         ...
 
@@ -76,7 +78,7 @@ class BatchListQueries:
     all: str
     of_status: str
     of_tags: str
-    of_tags_before: str
+    before: str
     count_live: str
     fairness: str
     output_history: str
@@ -88,18 +90,18 @@ class PostgresBatchList(BatchList):
         self._sql = queries(BatchListQueries, "batch_list")
 
     async def page(
-        self,
-        tenant: str,
-        *,
-        limit: int,
-        after: str | None,
-        filters: BatchFilters = NO_FILTERS,
-        before: str | None = None,
+        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
     ) -> tuple[list[BatchRow], bool]:
-        if before is None:
-            records = await self._records(tenant, limit + 1, after, filters)
-            return [parse_batch(record) for record in records[:limit]], len(records) > limit
-        records = await self._records_newer_than(before, tenant, limit + 1, filters.tags)
+        records = await self._records(tenant, limit + 1, after, filters)
+        return [parse_batch(record) for record in records[:limit]], len(records) > limit
+
+    async def page_before(
+        self, tenant: str, before: str, *, limit: int, endpoint: Endpoint
+    ) -> tuple[list[BatchRow], bool]:
+        async with self._connections.session() as session:
+            position = await position_of(session, self._sql.position, tenant, before)
+            tag = endpoint_tag(endpoint)
+            records = await session.fetch(self._sql.before, tenant, *position, limit + 1, tag)
         return [parse_batch(record) for record in reversed(records[:limit])], len(records) > limit
 
     async def count_live(self, tenant: str) -> int:
@@ -136,14 +138,3 @@ class PostgresBatchList(BatchList):
             if status is not None:
                 return await session.fetch(self._sql.of_status, *bounds, status)
             return await session.fetch(self._sql.all, *bounds)
-
-    async def _records_newer_than(
-        self, batch_id: str, tenant: str, count: int, tags: list[bytes]
-    ) -> list[Row]:
-        """Return the rows of the next `count` batches that are newer than the batch `batch_id`, oldest first.
-
-        Only batches that have all `tags` are returned (see `BatchFilters.tags`).
-        """
-        async with self._connections.session() as session:
-            position = await position_of(session, self._sql.position, tenant, batch_id)
-            return await session.fetch(self._sql.of_tags_before, tenant, *position, count, tags[0], tags[1:])

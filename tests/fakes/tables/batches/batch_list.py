@@ -23,22 +23,20 @@ class MemoryBatchList(BatchList):
         self._rows, self._batches = rows, MemoryBatches(rows)
 
     async def page(
-        self,
-        tenant: str,
-        *,
-        limit: int,
-        after: str | None,
-        filters: BatchFilters = NO_FILTERS,
-        before: str | None = None,
+        self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
     ) -> tuple[list[BatchRow], bool]:
-        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
-        rows = [row for row in rows if row.order.policy.rolling is None]
-        rows.sort(key=lambda row: (row.order.created_at, row.order.batch_id), reverse=before is None)
-        rows = rows[position([row.order.batch_id for row in rows], before or after) :]
+        rows = self._oldest_first(tenant)[::-1]
+        rows = rows[position([row.order.batch_id for row in rows], after) :]
         rows = [row for row in rows if _matches(row, filters)]
-        found = rows[:limit] if before is None else rows[:limit][::-1]
-        shown = [self._batches.with_forecast(self._batches.seen(row, in_list=True)) for row in found]
-        return shown, len(rows) > limit
+        return self._shown(rows[:limit]), len(rows) > limit
+
+    async def page_before(
+        self, tenant: str, before: str, *, limit: int, endpoint: Endpoint
+    ) -> tuple[list[BatchRow], bool]:
+        rows = self._oldest_first(tenant)
+        rows = rows[position([row.order.batch_id for row in rows], before) :]
+        rows = [row for row in rows if row.order.endpoint is endpoint]
+        return self._shown(rows[:limit][::-1]), len(rows) > limit
 
     async def count_live(self, tenant: str) -> int:
         rows = [row for row in self._rows.enter().batches.values() if row.order.policy.rolling is None]
@@ -70,6 +68,14 @@ class MemoryBatchList(BatchList):
                         before.requests + used.requests, before.output_tokens + used.output_tokens
                     )
         return found
+
+    def _oldest_first(self, tenant: str) -> list[BatchRow]:
+        rows = [row for row in self._rows.enter().batches.values() if row.order.tenant == tenant]
+        rows = [row for row in rows if row.order.policy.rolling is None]
+        return sorted(rows, key=lambda row: (row.order.created_at, row.order.batch_id))
+
+    def _shown(self, rows: list[BatchRow]) -> list[BatchRow]:
+        return [self._batches.with_forecast(self._batches.seen(row, in_list=True)) for row in rows]
 
 
 def _matches(row: BatchRow, filters: BatchFilters) -> bool:

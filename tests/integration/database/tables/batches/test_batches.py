@@ -372,25 +372,22 @@ async def test_a_filtered_list_is_paged_from_the_newest_and_of_one_tenant(any_da
 
 
 async def test_a_page_before_a_batch_of_an_endpoint_ends_right_before_it(any_database: Database) -> None:
-    batches, filters = any_database.batches, BatchFilters(endpoint=Endpoint.MESSAGES)
+    batches = any_database.batches
     for number in range(8):
         endpoint = Endpoint.MESSAGES if number % 2 else Endpoint.EMBEDDINGS
         await batches.upsert(an_order(f"batch_{number}", created_at=after(number // 3), endpoint=endpoint))
     await batches.upsert(an_order("batch_9", tenant="other", endpoint=Endpoint.MESSAGES))
 
-    async def ids(**cursor: str) -> tuple[list[str], bool]:
-        after, before = cursor.get("after"), cursor.get("before")
-        rows, more = await any_database.batch_list.page(
-            "t", limit=2, after=after, filters=filters, before=before
+    async def before(batch_id: str) -> tuple[list[str], bool]:
+        rows, more = await any_database.batch_list.page_before(
+            "t", batch_id, limit=2, endpoint=Endpoint.MESSAGES
         )
         return [row.order.batch_id for row in rows], more
 
-    assert await ids() == (["batch_7", "batch_5"], True)
-    assert await ids(after="batch_5") == (["batch_3", "batch_1"], False)
-    assert await ids(before="batch_1") == (["batch_5", "batch_3"], True)
-    assert await ids(before="batch_3") == (["batch_7", "batch_5"], False)
-    assert await ids(before="batch_7") == ([], False)
-    assert await ids(before="batch_2") == (["batch_5", "batch_3"], True)  # a batch of another endpoint
+    assert await before("batch_1") == (["batch_5", "batch_3"], True)
+    assert await before("batch_3") == (["batch_7", "batch_5"], False)
+    assert await before("batch_7") == ([], False)
+    assert await before("batch_2") == (["batch_5", "batch_3"], True)  # a batch of another endpoint
     for unknown in ("batch_9", "\x00"):
         with pytest.raises(UnknownCursor):
-            await ids(before=unknown)
+            await before(unknown)
