@@ -71,8 +71,8 @@ class AsyncBatchHandle:
         ended.
 
         Raises:
-            ResultsMissing: the batch has ended, and some lines have no result. All other results are yielded
-                first.
+            ResultsMissing: the batch has ended, and some lines have no result. The results before the first
+                of these lines have been yielded.
         """
         patience = Patience()
         if self._custom_ids is None:

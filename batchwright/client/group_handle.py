@@ -64,8 +64,8 @@ class GroupHandle(BatchHandle):
         """Yield the result of each line in the order of the requests, as soon as it is final.
 
         Raises:
-            ResultsMissing: a batch has ended, and some of its lines have no result. The results of later
-                batches are not yielded.
+            ResultsMissing: a batch has ended, and some of its lines have no result. The results before the
+                first of these lines have been yielded. Read the results of later batches from `handles`.
         """
         for handle in self.handles:
             with closing(handle.results()) as results:

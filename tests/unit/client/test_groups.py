@@ -19,6 +19,7 @@ from batchwright.client import (
     GroupHandle,
     PartsFailed,
     Request,
+    ResultsMissing,
 )
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import ErrorCount
@@ -102,6 +103,21 @@ def test_results_of_a_group_come_in_the_order_of_the_requests(cli: Cli, client: 
     again = Batches(client).handle(group.id)
     assert again.wait().status == "completed"
     assert [result.custom_id for result in again.results()] == expected
+
+
+def test_a_group_raises_an_error_at_the_first_batch_without_results(cli: Cli, client: OpenAI) -> None:
+    """Results of the third batch must not take the place of the missing results of the second."""
+    group = group_of(client, "gap")
+    first, second, third = group.handles
+    end(cli, first)
+    cli.end(second.id, BatchStatus.FAILED)
+    end(cli, third)
+    results = group.results()
+    read = [next(results).custom_id for _ in range(2)]
+    with pytest.raises(ResultsMissing, match=f"{second.id} ended as failed, and 2 of its 2 lines"):
+        next(results)
+    assert read == ["gap-0", "gap-1"]
+    assert [result.custom_id for result in third.results()] == ["gap-4"]
 
 
 def test_the_state_of_a_group_is_that_of_the_batch_that_is_worst(cli: Cli, client: OpenAI) -> None:
