@@ -7,10 +7,9 @@ from batchwright.rules.stored_objects.object_keys import Bucket
 from batchwright.rules.stored_objects.object_locations import SCHEME, ObjectLocation
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectRefused, StorageUnavailable
-from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.download import S3Download
 from batchwright.storage.s3.errors import refusal_of
-from batchwright.storage.s3.storage import bucket_of
+from batchwright.storage.s3.storage import bucket_of, ignore_retry
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
@@ -33,7 +32,7 @@ async def read_object(
         ObjectRefused: S3 refuses to return this object. The message says what to check.
         StorageUnavailable: the object cannot be read, even after retries.
     """
-    bucket = bucket_of(client, settings, Bucket(location.bucket, ""), _ignore_retry)
+    bucket = bucket_of(client, settings, Bucket(location.bucket, ""), ignore_retry)
     download = S3Download(bucket, location.key, 0, None)
     try:
         while piece := await download.next():
@@ -46,7 +45,3 @@ async def read_object(
         raise
     finally:
         download.close()
-
-
-def _ignore_retry(operation: StorageOperation) -> None:
-    """Do nothing, because the metrics count only retries in Batchwright's own storage."""

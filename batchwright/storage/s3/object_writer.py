@@ -10,10 +10,9 @@ from batchwright.rules.stored_objects.object_keys import Bucket
 from batchwright.rules.stored_objects.object_locations import SCHEME, ObjectLocation
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectRefused, ObjectWriter, StorageError, StorageUnavailable
-from batchwright.storage.retries import StorageOperation
 from batchwright.storage.s3.errors import write_refusal_of
 from batchwright.storage.s3.multipart_upload import S3Upload, sweep_uploads
-from batchwright.storage.s3.storage import open_bucket
+from batchwright.storage.s3.storage import ignore_retry, open_bucket
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ async def object_writer(
         ObjectRefused: S3 refuses to write this object. The message says what to check.
         StorageUnavailable: the object cannot be written, even after retries.
     """
-    async with open_bucket(settings, Bucket(location.bucket, location.key), _ignore_retry) as bucket:
+    async with open_bucket(settings, Bucket(location.bucket, location.key), ignore_retry) as bucket:
         if is_repeated:
             try:
                 await sweep_uploads(bucket, timedelta())
@@ -74,7 +73,3 @@ class _Writer:
                 url = f"{SCHEME}{self._location.bucket}/{self._location.key}"
                 raise ObjectRefused(f"S3 refuses to write '{url}': {reason}.") from error
             raise
-
-
-def _ignore_retry(operation: StorageOperation) -> None:
-    """Do nothing, because the metrics count only operations in Batchwright's own storage."""

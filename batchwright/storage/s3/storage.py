@@ -246,6 +246,12 @@ def bucket_of(
     return S3Bucket(client, place, retries, encryption)
 
 
+def ignore_retry(operation: StorageOperation) -> None:
+    """Do nothing. Pass this function as `on_retry` for the buckets of users, because the metrics count only
+    operations in Batchwright's own storage.
+    """
+
+
 def _client(settings: Settings) -> AbstractAsyncContextManager["S3Client"]:
     """Return a client that is not open yet. This call reads all files that the client needs."""
     core = get_session()
