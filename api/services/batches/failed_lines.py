@@ -21,36 +21,21 @@ class InputMismatch(Exception):
     """A line to copy was not found in the input file."""
 
 
-async def failed_line_digests(error: FileRow, deps: ApiDependencies) -> bytes:
-    """Return digests that identify the lines in an error file. With them, `copy_lines` finds the same lines
-    in the input.
-
-    A digest has 16 bytes, and is computed from the id of a line. The digests are joined in the order of the
-    file.
-
-    Raises:
-        ObjectMissing: the file's content is missing.
-        ResultDamaged: a line of the file cannot be read.
-    """
-    digests, heads = bytearray(), _LineHeads()
-    async for piece in deps.storage.read(error.storage_key):
-        digests += heads.feed(piece)
-    return bytes(digests)
-
-
-async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
+async def failed_line_digests(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
     """Return digests that identify the lines in an error file that failed with one of the codes.
 
     With them, `copy_lines` finds the same lines in the input. A digest has 16 bytes, and is computed from the
     id of a line. The digests are joined in the order of the file.
 
     Args:
-        codes: error codes, as shown in the batch's `errors_summary`.
+        codes: error codes, as shown in the batch's `errors_summary`; empty for all lines.
 
     Raises:
         ObjectMissing: the file's content is missing.
         ResultDamaged: a line of the file cannot be read.
     """
+    if not codes:
+        return await _all_digests(error, deps)
 
     def digests_of(lines: Iterator[InputLine]) -> bytes:
         found = [line.data for line in lines if line.data and line_error(line.data).code in codes]
@@ -60,6 +45,13 @@ async def digests_with_codes(error: FileRow, codes: Collection[str], deps: ApiDe
     async for piece in deps.storage.read(error.storage_key):
         digests += await asyncio.to_thread(digests_of, splitter.feed(piece))
     return bytes(digests + digests_of(splitter.finish()))
+
+
+async def _all_digests(error: FileRow, deps: ApiDependencies) -> bytes:
+    digests, heads = bytearray(), _LineHeads()
+    async for piece in deps.storage.read(error.storage_key):
+        digests += heads.feed(piece)
+    return bytes(digests)
 
 
 async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:

@@ -18,7 +18,6 @@ from batchwright.api.services.batches.failed_lines import (
     DIGEST_BYTES,
     InputMismatch,
     copy_lines,
-    digests_with_codes,
     failed_line_digests,
 )
 from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
@@ -118,10 +117,8 @@ class BatchReruns:
         Raises:
             ApiError: no line failed with one of the codes (409).
         """
-        if not codes:
-            return await failed_line_digests(error, self._deps)
-        digests = await digests_with_codes(error, codes, self._deps)
-        if not digests:
+        digests = await failed_line_digests(error, codes, self._deps)
+        if codes and not digests:
             known = ", ".join(sorted({each.code for each in row.errors_summary} - {error_tally.OTHER}))
             raise conflict(
                 f"Cannot retry batch '{row.order.batch_id}': no line of it failed with {' or '.join(codes)}. "
