@@ -59,7 +59,7 @@ def dev_stack_hint() -> str:
     return f"`. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""
 
 
-def query_database(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
+def query_or_stop(query: Callable[[Database], Awaitable[_Result]]) -> _Result:
     """Open the configured database, pass it to `query`, and return the result of `query`.
 
     If the database is unavailable or rejects the query, end the command with a one-sentence error.

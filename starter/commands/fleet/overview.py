@@ -17,7 +17,7 @@ from batchwright.inference.registry.model_catalog import Catalog
 from batchwright.rules.ids import safe_name
 from batchwright.rules.worker_stats import is_worker_number
 from batchwright.settings import Settings
-from batchwright.starter.diagnostics.connections import query_database, run_or_stop, with_database
+from batchwright.starter.diagnostics.connections import query_or_stop, run_or_stop, with_database
 from batchwright.starter.diagnostics.temporal_checks import queue_reports
 from batchwright.starter.options import JsonLine, settings_or_stop
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout
@@ -76,7 +76,7 @@ def workers(json: JsonLine = False) -> None:
 
     A worker counts as running if it sent a heartbeat in the last 15 seconds.
     """
-    found = query_database(lambda database: database.workers.heartbeats(_ALIVE))
+    found = query_or_stop(lambda database: database.workers.heartbeats(_ALIVE))
     if json:
         return print_json(WorkersOutput(workers=found))
     if not found:

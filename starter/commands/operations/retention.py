@@ -27,7 +27,7 @@ from batchwright.contracts.temporal_payloads.retention import (
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.settings import Settings
-from batchwright.starter.diagnostics.connections import query_database, run_or_stop, with_database
+from batchwright.starter.diagnostics.connections import query_or_stop, run_or_stop, with_database
 from batchwright.starter.options import JsonLine, settings_or_stop
 from batchwright.starter.output import ExitCode, column_table, local_time, print_json, stderr, stdout, stop
 from batchwright.starter.recorded_command import recorded_command
@@ -90,7 +90,7 @@ def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
 @retention.command("show")
 def show(json: JsonLine = False) -> None:
     """Show when retention last succeeded for each kind of data."""
-    times = query_database(lambda database: database.retention.successes())
+    times = query_or_stop(lambda database: database.retention.successes())
     kinds = [LastSuccess(kind=kind, succeeded_at=times[kind]) for kind in RetentionKind if kind in times]
     if json:
         return print_json(LastSuccesses(kinds=kinds))

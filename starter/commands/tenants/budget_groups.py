@@ -27,7 +27,7 @@ from batchwright.starter.commands.tenants.budget_output import (
     id_or_prefix,
     usage_texts,
 )
-from batchwright.starter.diagnostics.connections import query_database
+from batchwright.starter.diagnostics.connections import query_or_stop
 from batchwright.starter.options import JsonLine
 from batchwright.starter.output import (
     ExitCode,
@@ -132,7 +132,7 @@ def list_groups(
     json: JsonLine = False,
 ) -> None:
     """List budget groups with today's usage, by kind, tenant and name."""
-    found = query_database(lambda database: _all(database, kind, tenant))
+    found = query_or_stop(lambda database: _all(database, kind, tenant))
     if json:
         return print_json(BudgetGroupsOutput(budget_groups=found))
     if not found:
@@ -157,7 +157,7 @@ def show(kind: _Kind, name: _Name, tenant: _Tenant = None, json: JsonLine = Fals
         keys = await database.api_keys.all(group.tenant) if group.tenant else []
         return await _load(database, group), keys
 
-    found, keys = query_database(look)
+    found, keys = query_or_stop(look)
     if json:
         return print_json(found)
     table = property_table()
@@ -267,7 +267,7 @@ def _recorded(
         target = AuditTarget(type=AuditTargetType.BUDGET_GROUP, id=id, tenant=group.tenant)
         return await recorded_command(database, action, target, read, lambda: change(database))
 
-    return query_database(run)
+    return query_or_stop(run)
 
 
 def _group(kind: GroupKind, tenant: str | None, name: str) -> BudgetGroup:

@@ -27,7 +27,7 @@ from batchwright.starter.commands.tenants.budget_output import (
     id_or_prefix,
     usage_texts,
 )
-from batchwright.starter.diagnostics.connections import query_database
+from batchwright.starter.diagnostics.connections import query_or_stop
 from batchwright.starter.options import JsonLine
 from batchwright.starter.output import (
     column_table,
@@ -151,7 +151,7 @@ def list_keys(
 
     Revoked and expired keys are included.
     """
-    found, usage = query_database(lambda database: _listed(database, tenant))
+    found, usage = query_or_stop(lambda database: _listed(database, tenant))
     if json:
         return print_json(KeysOutput(keys=found))
     if not found:
@@ -288,7 +288,7 @@ def _recorded(
         target = AuditTarget(type=AuditTargetType.KEY, id=id, tenant=owner)
         return await recorded_command(database, action, target, read, perform)
 
-    return query_database(run)
+    return query_or_stop(run)
 
 
 def _expiry(now: datetime, text: str) -> datetime | None:

@@ -17,7 +17,7 @@ from batchwright.database.records import TenantRow
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.rules.tenants.api_keys import is_usable
 from batchwright.starter.commands.tenants.budget_output import check_name
-from batchwright.starter.diagnostics.connections import query_database
+from batchwright.starter.diagnostics.connections import query_or_stop
 from batchwright.starter.options import JsonLine
 from batchwright.starter.output import column_table, local_time, print_json, stderr, stdout
 from batchwright.starter.recorded_command import CommandRefused, recorded_command
@@ -70,7 +70,7 @@ def list_tenants(json: JsonLine = False) -> None:
     async def look(database: Database) -> list[TenantOutput]:
         return [await _load(database, row) for row in await database.tenants.all()]
 
-    found = query_database(look)
+    found = query_or_stop(look)
     if json:
         return print_json(TenantsOutput(tenants=found))
     if not found:
@@ -91,7 +91,7 @@ def list_tenants(json: JsonLine = False) -> None:
 @tenants.command("show")
 def show(name: Name, json: JsonLine = False) -> None:
     """Show one tenant."""
-    tenant = query_database(lambda database: _existing(database, name))
+    tenant = query_or_stop(lambda database: _existing(database, name))
     if json:
         return print_json(tenant)
     table = column_table("tenant", tenant.name)
@@ -145,7 +145,7 @@ def _recorded(
         target = AuditTarget(type=AuditTargetType.TENANT, id=name, tenant=name)
         return await recorded_command(database, action, target, read, lambda: change(database))
 
-    return query_database(run)
+    return query_or_stop(run)
 
 
 async def _existing(database: Database, name: str) -> TenantOutput:

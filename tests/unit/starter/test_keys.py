@@ -20,6 +20,6 @@ def test_without_keys_the_list_says_how_to_make_one(
     def none(_: object) -> tuple[list[object], dict[str, int]]:
         return [], {}
 
-    monkeypatch.setattr("batchwright.starter.commands.tenants.keys.query_database", none)
+    monkeypatch.setattr("batchwright.starter.commands.tenants.keys.query_or_stop", none)
     ended = CliRunner().invoke(app, ["keys", "list", *arguments])
     assert (ended.exit_code, ended.stdout, ended.stderr) == (0, "", message)
