@@ -90,7 +90,7 @@ def _measure(cli: Cli, folder: Path, rows: int, suffix: str) -> _Measured:
     batch_id = _batch(cli, folder, rows)
     command = [sys.executable, "-m", "batchwright.starter", "collect", batch_id, str(table), "--id", "id"]
     environment = {**os.environ, "BATCHWRIGHT_URL": cli.url}
-    began, cpu = time.monotonic(), _cpu_seconds()
+    began, cpu = time.monotonic(), _children_cpu_seconds()
     with subprocess.Popen([*command, "--output", str(output)], env=environment) as process:
         peak_kib = 0
         while process.poll() is None:
@@ -99,11 +99,11 @@ def _measure(cli: Cli, folder: Path, rows: int, suffix: str) -> _Measured:
     if process.returncode:
         raise SystemExit(f"`batchwright collect` has failed: {process.returncode}")
     seconds, size = time.monotonic() - began, output.stat().st_size
-    cpu = _cpu_seconds() - cpu
+    cpu = _children_cpu_seconds() - cpu
     return _Measured(rows, suffix, seconds, cpu, peak_kib / 1024, size / 1024 / 1024)
 
 
-def _cpu_seconds() -> float:
+def _children_cpu_seconds() -> float:
     """Return the CPU time of all child processes of this process that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

@@ -94,9 +94,9 @@ async def measure(address: str, namespace: str, count: int) -> Floor:
     ):
         first = await _run(client)
         alone = [await _timed(client, 1) for _ in range(ALONE)]
-        before = _cpu_seconds()
+        before = _own_cpu_seconds()
         together = await _timed(client, count)
-        cpu_ms = (_cpu_seconds() - before) / count * 1000
+        cpu_ms = (_own_cpu_seconds() - before) / count * 1000
         events = sum([await _events(client, name) for name in (first, f"{first}-model")])
     return Floor(alone, together, cpu_ms, events)
 
@@ -118,7 +118,7 @@ async def _events(client: Client, name: str) -> int:
     return (await client.get_workflow_handle(name).describe()).history_length
 
 
-def _cpu_seconds() -> float:
+def _own_cpu_seconds() -> float:
     """Return the CPU time of this process, including the threads of Temporal's SDK."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

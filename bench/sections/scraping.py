@@ -23,10 +23,10 @@ SELECT 'bench:' || n, '{}', now() + interval '1 hour', '', lanes FROM generate_s
 
 def measure(stack: RunningStack, options: SectionOptions) -> list[Figure]:
     worker, calls = stack.metrics[1], options.size(100, 10)
-    shown = [_p95_ms(worker, calls) for _ in range(options.rounds)]
-    alone = [_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
+    shown = [_request_p95_ms(worker, calls) for _ in range(options.rounds)]
+    alone = [_request_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
     asyncio.run(_fill(stack))
-    among = [_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
+    among = [_request_p95_ms(f"{stack.api}/v1/stats", calls) for _ in range(options.rounds)]
     what = f"/v1/stats of {_WORKERS} workers, 10 models at 10 backends each, p95"
     return [
         Figure(
@@ -37,7 +37,7 @@ def measure(stack: RunningStack, options: SectionOptions) -> list[Figure]:
     ]
 
 
-def _p95_ms(url: str, calls: int) -> float:
+def _request_p95_ms(url: str, calls: int) -> float:
     """Send `calls` GET requests one after another.
 
     Return the 95th percentile of their durations in milliseconds.

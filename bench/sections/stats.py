@@ -106,10 +106,10 @@ def measure(options: SectionOptions) -> list[Figure]:
         few, many = _Worker(_MODELS[:2], _BACKENDS[:2]), _Worker(_MODELS, _BACKENDS)
         few.count(requests)
         counted = 1000 * many.count(requests) / requests
-        shown = [_p95_ms(one.metrics.render, lambda one=one: one.count(200)) for one in (few, many)]
-        gauges = _p95_ms(lambda many=many: update_backend_gauges(many.registry, many.metrics))
+        shown = [_cpu_p95_ms(one.metrics.render, lambda one=one: one.count(200)) for one in (few, many)]
+        gauges = _cpu_p95_ms(lambda many=many: update_backend_gauges(many.registry, many.metrics))
         rows = [lane.model_dump() for lane in many.meter.snapshot({})]
-        found.append((counted, *shown, gauges, _p95_ms(lambda rows=rows: _sums(rows))))
+        found.append((counted, *shown, gauges, _cpu_p95_ms(lambda rows=rows: _sums(rows))))
         options.report(f"round {number}: {1000 * counted:.1f} us a request, {shown[1]:.2f} ms a scrape")
     counted, few_ms, many_ms, gauges_ms, stats_ms = ([*column] for column in zip(*found, strict=True))
     return [
@@ -126,7 +126,7 @@ def _sums(rows: Sequence[dict[str, object]]) -> object:
     return sum_traffic(map(UpstreamTraffic.model_validate, rows), _BACKENDS, _MODELS)
 
 
-def _p95_ms(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+def _cpu_p95_ms(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
     """Call `work` many times. Return the 95th percentile of the CPU time of a call in milliseconds.
 
     `before` is called before each call. Its time is not measured.
