@@ -230,7 +230,7 @@ def error_text(problem: BatchError) -> str:
 
 
 def batch_list_table(batches: list[BatchObject]) -> Table:
-    waits, *cells = waits_cells(batches)
+    waits, *cells = waits_column(batches)
     table = column_table("batch", "status", *waits, "created", "settled", right=1, whole="batch")
     for batch, cell in zip(batches, cells, strict=True):
         settled = f"{batch.request_counts.settled}/{batch.request_counts.total}"
@@ -238,7 +238,7 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
     return table
 
 
-def waits_cells(batches: Sequence[BatchObject]) -> list[list[str]]:
+def waits_column(batches: Sequence[BatchObject]) -> list[list[str]]:
     """Return the cells of the column `waits` of a table of batches: why each batch waits.
 
     The result has one list for the header and one for each batch, to be appended to the other cells of the

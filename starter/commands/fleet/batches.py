@@ -12,7 +12,7 @@ from batchwright.contracts.api_objects.operator import (
     TenantBatchCounts,
 )
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
-from batchwright.starter.batch_output import batch_table, status_markup, waits_cells
+from batchwright.starter.batch_output import batch_table, status_markup, waits_column
 from batchwright.starter.commands.fleet import holds
 from batchwright.starter.commands.fleet.audit_log import audit_log
 from batchwright.starter.operator_client import operator_client
@@ -102,7 +102,7 @@ def list_batches(
         return print_json(page)
     if not page.data:
         return stderr().print("There are no such batches.")
-    waits, *cells = waits_cells(page.data)
+    waits, *cells = waits_column(page.data)
     table = column_table(
         "batch", "tenant", "status", *waits, "created", "forecast", "settled", right=1, whole="batch"
     )
