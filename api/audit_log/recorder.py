@@ -236,7 +236,7 @@ class CreationAction(TenantAction):
             yield
 
 
-def exists(state: State) -> bool:
+def in_any_state(state: State) -> bool:
     """Return True. Pass this function as `ends` for an action that can end an object in any state.
 
     For example, a webhook can be deleted even if it is disabled.

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from batchwright.api.audit_log.recorder import AuditLog, exists, is_live
+from batchwright.api.audit_log.recorder import AuditLog, in_any_state, is_live
 from batchwright.api.audit_log.targets import BatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
@@ -126,7 +126,7 @@ class BatchRoutes:
             methods=["DELETE"],
             response_model=DeletedBatch,
             responses=error_responses(404, 409),
-            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, BatchTarget, ends=exists),
+            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, BatchTarget, ends=in_any_state),
         )
         self._add_control_routes(router)
         router.add_api_route(

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from batchwright.api.audit_log.recorder import AuditLog, exists
+from batchwright.api.audit_log.recorder import AuditLog, in_any_state
 from batchwright.api.audit_log.targets import FileTarget
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
@@ -59,7 +59,7 @@ class FileRoutes:
             methods=["DELETE"],
             response_model=DeletedFile,
             responses=error_responses(404, 409),
-            dependencies=self._audit_log.of_tenant(AuditAction.FILE_DELETE, FileTarget, ends=exists),
+            dependencies=self._audit_log.of_tenant(AuditAction.FILE_DELETE, FileTarget, ends=in_any_state),
         )
         router.add_api_route(
             one + "/content",

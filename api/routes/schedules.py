@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from batchwright.api.audit_log.recorder import AuditLog, exists
+from batchwright.api.audit_log.recorder import AuditLog, in_any_state
 from batchwright.api.audit_log.targets import NewScheduleTarget, ScheduleTarget
 from batchwright.api.auth.caller import caller_of, tenant_of
 from batchwright.api.dependencies import ApiDependencies
@@ -56,7 +56,7 @@ class ScheduleRoutes:
             methods=["DELETE"],
             response_model=DeletedSchedule,
             responses=missing,
-            dependencies=of_tenant(AuditAction.SCHEDULE_DELETE, ScheduleTarget, ends=exists),
+            dependencies=of_tenant(AuditAction.SCHEDULE_DELETE, ScheduleTarget, ends=in_any_state),
         )
         for name, endpoint, action in (
             ("pause", self.pause, AuditAction.SCHEDULE_PAUSE),

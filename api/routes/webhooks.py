@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from batchwright.api.audit_log.recorder import AuditLog, exists
+from batchwright.api.audit_log.recorder import AuditLog, in_any_state
 from batchwright.api.audit_log.targets import WebhookTarget
 from batchwright.api.auth.caller import tenant_of
 from batchwright.api.dependencies import ApiDependencies
@@ -93,7 +93,9 @@ class WebhookRoutes:
             methods=["DELETE"],
             response_model=DeletedWebhook,
             responses=missing,
-            dependencies=self._audit_log.of_tenant(AuditAction.WEBHOOK_DELETE, WebhookTarget, ends=exists),
+            dependencies=self._audit_log.of_tenant(
+                AuditAction.WEBHOOK_DELETE, WebhookTarget, ends=in_any_state
+            ),
         )
         router.add_api_route(
             f"{one}/rotate",

@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from batchwright.api.audit_log.recorder import AuditLog, exists, is_live
+from batchwright.api.audit_log.recorder import AuditLog, in_any_state, is_live
 from batchwright.api.audit_log.targets import MessageBatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.batch_rows import BatchRows
@@ -131,7 +131,9 @@ class MessageBatchRoutes:
             methods=["DELETE"],
             response_model=DeletedMessageBatch,
             responses=message_error_responses(404, 409),
-            dependencies=self._audit_log.of_tenant(AuditAction.BATCH_DELETE, MessageBatchTarget, ends=exists),
+            dependencies=self._audit_log.of_tenant(
+                AuditAction.BATCH_DELETE, MessageBatchTarget, ends=in_any_state
+            ),
         )
         cancel = self._audit_log.of_tenant(AuditAction.BATCH_CANCEL, MessageBatchTarget, ends=is_live)
         router.add_api_route(
