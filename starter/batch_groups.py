@@ -12,8 +12,8 @@ from batchwright.contracts.api_objects.openai import BatchObject, BatchPage, Req
 from batchwright.contracts.temporal_payloads.batch import RerunKind
 from batchwright.rules.input.oversized_input import (
     GROUP_KEY,
-    GROUP_PREFIX,
     FoundBatch,
+    is_group,
     part_number,
     whole_input_ids,
 )
@@ -23,11 +23,6 @@ from batchwright.starter.client_errors import ClientError
 from batchwright.starter.output import ExitCode, exit_code, print_json, property_table, stdout
 
 _PAGE = 100  # batches in a list
-
-
-def is_group(id: str) -> bool:
-    """Return True if this is the id of a group of batches, and False if it is the id of a single batch."""
-    return id.startswith(GROUP_PREFIX)
 
 
 def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:

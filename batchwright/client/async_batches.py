@@ -9,10 +9,7 @@ from openai.types import Batch
 
 from batchwright.client.async_batch_handle import AsyncBatchHandle
 from batchwright.client.async_group_handle import AsyncGroupHandle, group_batches
-from batchwright.client.groups import (
-    is_group,
-    parts_of_group,
-)
+from batchwright.client.groups import parts_of_group
 from batchwright.client.requests import (
     MAX_BYTES_IN_MEMORY,
     BatchLimits,
@@ -21,6 +18,7 @@ from batchwright.client.requests import (
     Submission,
     Upload,
 )
+from batchwright.rules.input.oversized_input import is_group
 
 
 class AsyncBatches:

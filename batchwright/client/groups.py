@@ -12,7 +12,6 @@ from openai.types.batch_request_counts import BatchRequestCounts
 from batchwright.client.connection import has_ended
 from batchwright.rules.input.oversized_input import (
     GROUP_KEY,
-    GROUP_PREFIX,
     FoundBatch,
     part_number,
     whole_input_ids,
@@ -51,11 +50,6 @@ def rejection_of(error: APIStatusError) -> APIStatusError:
 class GroupPage(BaseModel):
     data: list[Batch]
     has_more: bool
-
-
-def is_group(id: str) -> bool:
-    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch."""
-    return id.startswith(GROUP_PREFIX)
 
 
 def group_query(group: str, after: str | None) -> dict[str, object]:

@@ -103,6 +103,11 @@ def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
     return f"{GROUP_PREFIX}{digest.hexdigest()[:32]}"
 
 
+def is_group(id: str) -> bool:
+    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch."""
+    return id.startswith(GROUP_PREFIX)
+
+
 def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, count: int) -> dict[str, str]:
     """Return the metadata of one batch of a group: `metadata`, the group's id, and the number of the part.
 

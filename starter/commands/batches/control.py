@@ -12,13 +12,13 @@ import typer
 from batchwright.contracts.api_objects.openai import BatchObject, DeletedBatch
 from batchwright.contracts.temporal_payloads.batch import RerunKind
 from batchwright.contracts.terms import BatchStatus
+from batchwright.rules.input.oversized_input import is_group
 from batchwright.rules.results import error_tally
 from batchwright.starter.batch_groups import (
     all_batches_of,
     batches_exit_code,
     batches_of,
     for_each,
-    is_group,
     print_batches,
 )
 from batchwright.starter.batch_output import batch_list_table, batch_table
