@@ -207,13 +207,13 @@ class SliceDispatcher:
             return 0
         model = self._request.model
         is_held = self._limiter.is_capped(model, self._request.tenant) or (
-            self._held.queue == ALL_MODELS and self._limiter.is_at_rate(model)
+            self._held.queue == ALL_MODELS and self._limiter.is_model_limited(model)
         )
         due, prefixes = self._queue.due, self._router.prefixes
         if is_held and self._demand.holds_few_of_tenant(self._held):
             due = 0
         elif prefixes.width < math.inf and self._demand.holds_few_of_tenant(
-            self._held, min(2 * prefixes.slots, _MOST_SLICES_FOR_GROUPS) if prefixes.are_several else 0
+            self._held, min(2 * prefixes.slots, _MOST_SLICES_FOR_GROUPS) if prefixes.has_several else 0
         ):
             due = self._queue.preferred
         ready = min(due, self._pacer.remaining())

@@ -270,7 +270,7 @@ class SliceDemand:
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
-            models = [model for model in self._sharing if not self._limiter.is_at_rate(model)]
+            models = [model for model in self._sharing if not self._limiter.is_model_limited(model)]
             slices = queue.with_lines()
         batches_here = {(held.model, held.tenant, held.batch_id) for held in slices}
         here = Counter((model, tenant) for model, tenant, _ in batches_here)

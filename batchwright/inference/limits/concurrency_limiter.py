@@ -200,7 +200,7 @@ class ConcurrencyLimiter:
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
-    def is_at_rate(self, name: str) -> bool:
+    def is_model_limited(self, name: str) -> bool:
         """Return True if no line may be sent to the model now, because of the model's rate or an operator's
         stop.
         """
@@ -323,7 +323,7 @@ class ConcurrencyLimiter:
             urls = model.urls
             if model.used >= model.most or (model.used and urls == full):
                 continue
-            place = model.used, model.granted_at, model.name
+            place = model.used, model.last_grant, model.name
             if found is not None and first < place:
                 continue
             if urls == free or (urls != full and self.backends.has_room(urls)):
@@ -361,7 +361,7 @@ class ConcurrencyLimiter:
         if request.key_id:
             limits.of_keys[request.key_id] += 1
         self._grants += 1
-        model.granted_at = self._grants
+        model.last_grant = self._grants
         model.used += 1
         model.grants += 1
         self.used += 1

@@ -21,7 +21,7 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        granted_at: number of the model's last grant, counted over the grants of all models.
+        last_grant: number of the model's last grant, counted over the grants of all models.
         most: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
@@ -37,7 +37,7 @@ class ModelPermits(Generic[Request]):
     name: str
     used: int = 0
     grants: int = 0
-    granted_at: int = 0
+    last_grant: int = 0
     most: int = 0
     urls: Collection[str] = ()
     ranks: BatchRanks = field(default_factory=BatchRanks)

@@ -72,7 +72,7 @@ class PrefixGroups:
         return max(0, most - self._in_flight.get(group, 0))
 
     @property
-    def are_several(self) -> bool:
+    def has_several(self) -> bool:
         """True if lines of at least two groups are in flight, or if free slots hold the prompts of two
         groups.
         """

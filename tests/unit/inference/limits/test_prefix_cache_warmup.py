@@ -134,10 +134,10 @@ def test_several_groups_are_seen_in_flight_and_in_free_slots() -> None:
     groups.set_width([2], is_affine=False)
     for sent in (0, 1, 1):
         groups.start(sent)
-    assert not groups.are_several
+    assert not groups.has_several
     groups.start(2)
-    assert groups.are_several
+    assert groups.has_several
     for ended in (1, 1, 2):
         groups.succeed(ended)
         groups.end(ended)
-    assert not groups.are_several
+    assert not groups.has_several
