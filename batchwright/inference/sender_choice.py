@@ -91,7 +91,7 @@ class MicrobatchSenders:
         is_shared = not tenant or self._settings.tenants_share_requests
         if is_shared and may_repeat is repeat_always:
             return sender
-        return BoundSender(sender, "" if is_shared else tenant, may_repeat)
+        return SliceSender(sender, "" if is_shared else tenant, may_repeat)
 
     def _policy(self, model: str, registered: LimitConfig) -> MicrobatchPolicy | None:
         """Return the limits for shared requests of the model; None if each line is sent alone."""
@@ -134,7 +134,7 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
     return cast("ChatExecutor", found)
 
 
-class BoundSender:
+class SliceSender:
     """Sends the lines of one slice, which share requests only with lines of the same tenant.
 
     If `tenant` is empty, they share requests with lines of all tenants.
