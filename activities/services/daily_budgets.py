@@ -197,7 +197,7 @@ class DailyBudgets:
         limits = (self._default, *tenants.values(), *keys.values())
         self.has_limits = any(map(any, limits)) or bool(groups)
         if self.has_limits:
-            for tenant, key_id, tokens, cost in await self._table.usage_of_others(self._worker, today):
+            for tenant, key_id, tokens, cost in await self._table.daily_usage(today, except_for=self._worker):
                 others.add(tenant, key_id, DailyAmounts(tokens, cost), groups)
         self._tenants, self._keys, self._limited = tenants, keys, groups
         self._others, self._others_on = others, today

@@ -42,7 +42,7 @@ class BudgetCollector:
         keys, groups = await self._table.key_budgets(), await self._groups.limited()
         has_limits = groups or any(map(any, (default, *own.values(), *keys.values())))
         day = now.astimezone(UTC).date()
-        usage = UsageOfDay(await self._table.usage_of_others("", day) if has_limits else ())
+        usage = UsageOfDay(await self._table.daily_usage(day) if has_limits else ())
         owners = {
             kind: {
                 row.group: _BudgetUse(row.budget, usage.of_group(row)) for row in groups if row.kind is kind

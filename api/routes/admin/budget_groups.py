@@ -186,7 +186,7 @@ class BudgetGroupRoutes:
 
     async def _list(self, kind: GroupKind | None, tenant: str | None) -> Sequence[BudgetGroupObject]:
         today, rows = self._clock().astimezone(UTC).date(), await self._groups.all(kind, tenant)
-        used = UsageOfDay(await self._quotas.usage_of_others("", today))
+        used = UsageOfDay(await self._quotas.daily_usage(today))
         return [
             BudgetGroupObject(
                 tenant=row.tenant or None,

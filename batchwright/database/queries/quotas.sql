@@ -171,7 +171,7 @@ ON CONFLICT (tenant, key_id, day, worker) DO UPDATE SET
 -- A repeat finds nothing.
 DELETE FROM daily_usage WHERE day < $1
 
--- name: usage_of_others
+-- name: daily_usage
 SELECT tenant, key_id, sum(tokens)::bigint AS tokens, sum(cost) AS cost FROM daily_usage
 WHERE day = $2 AND worker <> $1
 GROUP BY tenant, key_id

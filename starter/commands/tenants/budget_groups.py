@@ -296,7 +296,7 @@ async def _member_ids(database: Database, group: BudgetGroup, members: list[str]
 
 async def _all(database: Database, kind: GroupKind | None, tenant: str | None) -> list[BudgetGroupOutput]:
     rows, today = await database.budget_groups.all(kind, tenant), datetime.now(UTC).date()
-    usage = UsageOfDay(await database.quotas.usage_of_others("", today))
+    usage = UsageOfDay(await database.quotas.daily_usage(today))
     return [
         BudgetGroupOutput(**row.model_dump(), tokens_used=used.tokens, cost_used=amount_text(used.cost))
         for row in rows

@@ -201,8 +201,8 @@ async def test_usage_before_midnight_is_published_later_and_counts_for_its_own_d
     worker.budgets.record(TENANT, "", 10)
     worker.clock.now += DAY
     await worker.budgets.publish()
-    assert await database.quotas.usage_of_others("", yesterday) == [DailyUsage(TENANT, "", 10)]
-    assert await database.quotas.usage_of_others("", worker.clock.today) == []
+    assert await database.quotas.daily_usage(yesterday) == [DailyUsage(TENANT, "", 10)]
+    assert await database.quotas.daily_usage(worker.clock.today) == []
     assert worker.refusal(TENANT, "") == ""
 
 

@@ -50,7 +50,7 @@ SYSTEM = {
     "quotas.delete_request_counts": "what has run out, by age",
     "quotas.key_budgets": "workers read the budgets of all keys",
     "quotas.withdrawn_keys": "workers read which keys of any tenant hold no more",
-    "quotas.usage_of_others": "workers read what lines of all tenants have used",
+    "quotas.daily_usage": "workers read what lines of all tenants have used",
     "quotas.key_caps": "workers read the caps of all keys",
     "quotas.shares": "workers read weights and caps of all tenants",
     "quotas.all": "operators list quotas, and workers read who may use which models",

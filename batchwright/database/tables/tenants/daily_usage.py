@@ -24,7 +24,7 @@ class UsageOfDay:
     """Tokens and cost of one day, added up over all workers.
 
     Args:
-        rows: usage by tenant and API key, as `QuotasTable.usage_of_others` returns it.
+        rows: usage by tenant and API key, as `QuotasTable.daily_usage` returns it.
     """
 
     def __init__(self, rows: Iterable[DailyUsage]) -> None:

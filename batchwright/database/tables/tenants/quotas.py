@@ -140,10 +140,11 @@ class QuotasTable(Protocol):
 
     async def delete_usage(self, before: date) -> None: ...
 
-    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
-        """Return what all workers except `worker` counted on a day, by tenant and API key.
+    async def daily_usage(self, day: date, *, except_for: str = "") -> list[DailyUsage]:
+        """Return what all workers counted on a day, by tenant and API key.
 
-        If `worker` is empty, no worker is left out.
+        Args:
+            except_for: name of a worker to leave out; empty to leave out none.
         """
         ...
 
@@ -182,7 +183,7 @@ class QuotaQueries:
     withdrawn_keys: str
     publish_usage: str
     delete_usage: str
-    usage_of_others: str
+    daily_usage: str
     used_today: str
     webhooks: str
 
@@ -342,8 +343,8 @@ class PostgresQuotas(QuotasTable):
     async def delete_usage(self, before: date) -> None:
         await self._connections.execute(self._sql.delete_usage, before)
 
-    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
-        records = await self._connections.fetch(self._sql.usage_of_others, worker, day)
+    async def daily_usage(self, day: date, *, except_for: str = "") -> list[DailyUsage]:
+        records = await self._connections.fetch(self._sql.daily_usage, except_for, day)
         return [DailyUsage(record["tenant"], record["key_id"], *parse_used(record)) for record in records]
 
     async def _enqueued(self, session: Session, tenant: str, but: str) -> EnqueuedWork:

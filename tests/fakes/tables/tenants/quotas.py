@@ -176,10 +176,10 @@ class MemoryQuotas(QuotasTable):
         for key in [key for key in rows if key[2] < before]:
             del rows[key]
 
-    async def usage_of_others(self, worker: str, day: date) -> list[DailyUsage]:
+    async def daily_usage(self, day: date, *, except_for: str = "") -> list[DailyUsage]:
         sums: dict[tuple[str, str], DailyAmounts] = {}
         for (tenant, key_id, on, by), used in self._rows.enter().used.items():
-            if on == day and by != worker:
+            if on == day and by != except_for:
                 sums[tenant, key_id] = sums.get((tenant, key_id), DailyAmounts()).plus(used)
         return [DailyUsage(*key, *used) for key, used in sums.items()]
 

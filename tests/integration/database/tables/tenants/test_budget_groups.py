@@ -184,7 +184,7 @@ async def test_keys_of_a_user_share_its_usage_and_no_other_user_or_tenant_does(
     ]
     for tenant, key in (("t", "n1"), ("u", "a1"), ("t", "u1"), ("t", "none")):
         assert await groups.budgets_of(tenant, key) == []
-    usage = UsageOfDay(await quotas.usage_of_others("", this_day()))
+    usage = UsageOfDay(await quotas.daily_usage(this_day()))
     assert [(row.tenant, row.name, usage.of_group(row).tokens) for row in await groups.all()] == [
         ("t", "alice", 33),
         ("t", "bob", 7),

@@ -207,16 +207,16 @@ async def test_the_usage_of_workers_is_summed_and_a_repeated_report_counts_once(
     await publish_usage(quotas, "a", today=today)
     await publish_usage(quotas, "b", DailyUsage("t", "key_1", 100), today=today)
     await quotas.publish_usage("a", yesterday, [DailyUsage("t", "", 1000)])
-    assert sorted(await quotas.usage_of_others("b", today)) == [
+    assert sorted(await quotas.daily_usage(today, except_for="b")) == [
         DailyUsage("t", "", 10),
         DailyUsage("t", "key_1", 5),
         DailyUsage("u", "", 7),
     ]
-    assert await quotas.usage_of_others("a", today) == [DailyUsage("t", "key_1", 100)]
-    assert sum(spent.tokens for spent in await quotas.usage_of_others("", today)) == 122
+    assert await quotas.daily_usage(today, except_for="a") == [DailyUsage("t", "key_1", 100)]
+    assert sum(spent.tokens for spent in await quotas.daily_usage(today)) == 122
     assert [(await quotas.used(tenant)).tokens_per_day for tenant in ("t", "u", "v")] == [115, 7, 0]
     await quotas.delete_usage(today)
-    assert await quotas.usage_of_others("", yesterday) == []
+    assert await quotas.daily_usage(yesterday) == []
     assert (await quotas.used("t")).tokens_per_day == 115
 
 

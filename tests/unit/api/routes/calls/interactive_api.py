@@ -203,7 +203,7 @@ class Fixture:
         await self.calls.publish()
         today = datetime.now(UTC).date()
         days = [
-            await self.database.quotas.usage_of_others("me", day)
+            await self.database.quotas.daily_usage(day, except_for="me")
             for day in (today - timedelta(days=1), today)
         ]
         return sum(row.tokens for rows in days for row in rows)
