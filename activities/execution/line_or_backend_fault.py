@@ -40,7 +40,7 @@ class FaultAttribution:
             return False
         if outcome.verdict.category is Category.POLICY:
             return False
-        return dispatch.upstream.circuit.needs_evidence(
+        return dispatch.upstream.circuit.record_suspect(
             dispatch.attempt,
             line.request_id,
             since=_last_tried_at(line, dispatch),

@@ -158,7 +158,7 @@ class SentCall:
             may_change = attempt.is_trial or not circuit.is_open
             return may_change and not circuit.succeeded_since(attempt.sent_at)
         id = f"{self.call.request_id} {attempt.sent_at}"  # clients may repeat their request ids
-        return budget is Budget.ATTEMPT and circuit.needs_evidence(
+        return budget is Budget.ATTEMPT and circuit.record_suspect(
             attempt, id, since=attempt.sent_at, proved=False
         )
 

@@ -271,8 +271,9 @@ class CircuitBreaker:
         """Return True if the backend has sent a normal response since the time `since`."""
         return self._last_success_at is not None and self._last_success_at >= since
 
-    def needs_evidence(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Return True if a probe (a small test request) must show what has failed: the backend or the line.
+    def record_suspect(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
+        """Record a failed line. Return True if a probe (a small test request) must show what has failed: the
+        backend or the line.
 
         - The backend has responded normally since `since`: False, because the line is at fault.
         - The circuit is open: True if the request was a trial.

@@ -113,7 +113,7 @@ def test_while_it_is_open_only_trials_need_a_probe(circuit: CircuitBreaker, cloc
     fail(circuit, 3)
     clock.now += 1
     trial = circuit.begin()
-    in_doubt = [circuit.needs_evidence(one, "a", since=one.sent_at, proved=False) for one in (before, trial)]
+    in_doubt = [circuit.record_suspect(one, "a", since=one.sent_at, proved=False) for one in (before, trial)]
     assert in_doubt == [False, True]
 
 
@@ -132,11 +132,11 @@ def test_lines_that_failed_before_keep_their_attempts_while_a_backend_is_probed(
 ) -> None:
     first, doubted = circuit.begin(), circuit.begin()
     for line in ("a", "b"):
-        assert not circuit.needs_evidence(first, line, since=first.sent_at, proved=False)
+        assert not circuit.record_suspect(first, line, since=first.sent_at, proved=False)
         assert not circuit.attribute_to_backend(line, since=first.sent_at, proved=False)
-    assert circuit.needs_evidence(doubted, "c", since=doubted.sent_at, proved=False)  # its probe begins
+    assert circuit.record_suspect(doubted, "c", since=doubted.sent_at, proved=False)  # its probe begins
     again = circuit.begin()
-    assert circuit.needs_evidence(again, "a", since=again.sent_at, proved=True)
+    assert circuit.record_suspect(again, "a", since=again.sent_at, proved=True)
     assert circuit.attribute_to_backend("a", since=again.sent_at, proved=True)
 
 
