@@ -154,7 +154,7 @@ class Finalization(FinalizationActivities):
             files = OutputFileWriter(self._storage, self._settings, order, request.status)
             try:
                 output, error = await files.write(spool, index, selected, _now())
-                dead_letters = await spool.off_loop(self._dead_letters, order, index, selected)
+                dead_letters = await spool.run_in_thread(self._dead_letters, order, index, selected)
                 if order.policy.rolling is not None:
                     await answer_calls(self._database.calls, order, spool, index, selected)
             except BaseException:
@@ -232,16 +232,16 @@ class Finalization(FinalizationActivities):
         if order.origin is not None:
             from_ingestion += await reader.read_prefix(object_keys.resumed_root(request.ingest_prefix))
         await reader.read_live_prefix(object_keys.results_root(order.tenant, order.batch_id))
-        selected = await spool.off_loop(index.select)
+        selected = await spool.run_in_thread(index.select)
         missing = await find_missing(self._storage, spool, request, index, selected)
         _check_counts(request, selected, missing, from_ingestion)
-        errors = await spool.off_loop(_errors_of_slices, request, index, selected)
+        errors = await spool.run_in_thread(_errors_of_slices, request, index, selected)
         jobs: list[RunningJob] = []
         if missing:
             settler = MissingLineSettler(self._storage, spool, request, missing, index)
             errors += await self._settle_missing(order, settler)
             jobs = list(settler.running_jobs.values())
-            selected = await spool.off_loop(index.select)
+            selected = await spool.run_in_thread(index.select)
         models, failed_copies = missing.models, dict[str, int]()
         if _duplicate_count(request):
             copier = DuplicateSettler(self._storage, request, spool, index, selected)
@@ -251,7 +251,7 @@ class Finalization(FinalizationActivities):
                 after.model: after.failed - before.failed
                 for before, after in zip(missing.models, models, strict=True)
             }
-            selected = await spool.off_loop(index.select)
+            selected = await spool.run_in_thread(index.select)
         if selected.lines != request.total:
             raise failure(
                 Failure.RESULTS_DAMAGED,

@@ -73,7 +73,7 @@ class DuplicateSettler:
         for number, share in enumerate(self._request.models):
             if share.duplicates:
                 await self._read(number)
-        await self._spool.off_loop(self._add_results)
+        await self._spool.run_in_thread(self._add_results)
         counts = {count.model: count for count in models}
         for share, completed in zip(self._request.models, self._completed, strict=True):
             if share.duplicates:
@@ -91,7 +91,7 @@ class DuplicateSettler:
         lines, share = 0, self._request.models[number]
         key = object_keys.duplicates(self._request.ingest_prefix, share.safe_model)
         async for some in whole_lines(self._storage.read(key)):
-            lines += await self._spool.off_loop(self._add_rows, number, some)
+            lines += await self._spool.run_in_thread(self._add_rows, number, some)
         if lines != share.duplicates:
             raise PlanDamaged(f"{key!r} has {lines} lines; {share.duplicates} were committed.")
 

@@ -67,10 +67,10 @@ class MissingLineSettler:
     async def _settle_from_input(self, key: str | None) -> None:
         if key is None:
             raise ObjectMissing(f"The input file {self._request.order.input_file_id!r} is gone.")
-        cutter = await self._spool.off_loop(_LineCutter, self._missing)
+        cutter = await self._spool.run_in_thread(_LineCutter, self._missing)
         async for piece in self._storage.read(key, cutter.start, cutter.end - cutter.start):
-            await self._spool.off_loop(self._add_cut, cutter, piece)
-        await self._spool.off_loop(lambda: self._add(cutter.rest()))
+            await self._spool.run_in_thread(self._add_cut, cutter, piece)
+        await self._spool.run_in_thread(lambda: self._add(cutter.rest()))
 
     def _add_cut(self, cutter: "_LineCutter", piece: bytes) -> None:
         self._add(cutter.feed(piece))
@@ -83,7 +83,7 @@ class MissingLineSettler:
             place = 0
             shard = self._storage.read(object_keys.shard(self._request.ingest_prefix, share.safe_model))
             async for some in whole_lines(shard):
-                await self._spool.off_loop(self._add_placed, lines, number, place, some)
+                await self._spool.run_in_thread(self._add_placed, lines, number, place, some)
                 place += len(some)
 
     def _add_placed(self, lines: "_PlacedLines", number: int, place: int, some: list[bytes]) -> None:

@@ -187,9 +187,9 @@ async def find_missing(
             end = len(entries) // ENTRY_BYTES * ENTRY_BYTES
             entries, rest = entries[:end], entries[end:]
             if entries:
-                await spool.off_loop(missing.add_plan, number, place, entries)
+                await spool.run_in_thread(missing.add_plan, number, place, entries)
             place += len(entries) // ENTRY_BYTES
         if (found := place * ENTRY_BYTES + len(rest)) != size:
             raise PlanDamaged(f"Plan {key!r} has {found} bytes; {share.lines} lines need {ENTRY_BYTES} each.")
-    await spool.off_loop(missing.compare, index, selected)
+    await spool.run_in_thread(missing.compare, index, selected)
     return missing

@@ -74,10 +74,10 @@ class OutputFileWriter:
         self, kind: Literal["output", "error"], spool: ResultSpool, blocks: Iterator[bytes], at: datetime
     ) -> FileRow:
         key, size = self._key(kind), 0
-        block = await spool.off_loop(next, blocks, None)
+        block = await spool.run_in_thread(next, blocks, None)
         async with self._storage.writer(key) as writer:
             while block:
                 size += len(block)
-                block, _ = await run_both(spool.off_loop(next, blocks, None), writer.write(block))
+                block, _ = await run_both(spool.run_in_thread(next, blocks, None), writer.write(block))
         kept = file_lifetime(self._order, self._status, self._settings)
         return output_file_row(self._order, kind, ObjectInfo(key, size), at, kept)

@@ -32,7 +32,7 @@ async def answer_calls(
     if not unanswered:
         return
     answers = _answers(index, selected, unanswered)
-    while part := await spool.off_loop(lambda: list(islice(answers, _ANSWERS_AT_ONCE))):
+    while part := await spool.run_in_thread(lambda: list(islice(answers, _ANSWERS_AT_ONCE))):
         await calls.answer(order.tenant, part)
 
 

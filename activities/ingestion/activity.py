@@ -199,7 +199,7 @@ class Ingestion(IngestionActivities):
         if scanner.custom_ids is None:
             return
         parts, number = scanner.custom_ids.parts(), 0
-        while (part := await spool.off_loop(next, parts, None)) is not None:
+        while (part := await spool.run_in_thread(next, parts, None)) is not None:
             await self._database.custom_ids.store(order.tenant, order.batch_id, number, part)
             number += 1
 
@@ -271,13 +271,13 @@ class Ingestion(IngestionActivities):
             scanner.deadline_passed = deadline.passed(time.time())
             scanning = _scan_piece(piece, scanner, spool, copy=copy)
             piece, _ = await run_both(_next_piece(reading), scanning)
-        await spool.off_loop(scanner.finish)
+        await spool.run_in_thread(scanner.finish)
 
 
 async def _scan_piece(piece: bytes, scanner: Scanner, spool: InputSpool, *, copy: bool) -> None:
-    scanning = spool.off_loop(scanner.feed, piece)
+    scanning = spool.run_in_thread(scanner.feed, piece)
     if copy:
-        await run_both(scanning, spool.off_loop(spool.write, piece))
+        await run_both(scanning, spool.run_in_thread(spool.write, piece))
     else:
         await scanning
 

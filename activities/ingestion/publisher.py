@@ -131,7 +131,7 @@ class Publisher:
         self._total = scanner.total
         ranks = array("I")
         if self._settings.plan_order == "prefix" and not self._context.deadline.passed(time.time()):
-            ranks = await self._spool.off_loop(scanner.prefixes.ranks, self._spool.read_line)
+            ranks = await self._spool.run_in_thread(scanner.prefixes.ranks, self._spool.read_line)
 
         async def publish_model(model: str) -> ModelShare:
             lines = scanner.models.pop(model)
@@ -168,12 +168,12 @@ class Publisher:
         self._check_deadline()
         safe_model = safe_name(model)
         tables = _PlanTables(self._slicer(model, len(lines)), self._spool.new_bytes())
-        ordered = await self._spool.off_loop(lines.in_order, ranks, self._spool.read_line)
+        ordered = await self._spool.run_in_thread(lines.in_order, ranks, self._spool.read_line)
         async with self._storage.writer(object_keys.shard(self._prefix, safe_model)) as shard:
-            piece = await self._spool.off_loop(_next_piece, ordered, tables, self._spool)
+            piece = await self._spool.run_in_thread(_next_piece, ordered, tables, self._spool)
             while piece:
                 self._check_deadline()
-                preparing = self._spool.off_loop(_next_piece, ordered, tables, self._spool)
+                preparing = self._spool.run_in_thread(_next_piece, ordered, tables, self._spool)
                 piece, _ = await run_both(preparing, shard.write(piece))
         tables.finish()
         await run_both(
@@ -187,11 +187,11 @@ class Publisher:
     async def _write_plan(self, safe_model: str, plan: GrowingBytes) -> None:
         key = object_keys.plan(self._prefix, safe_model)
         if len(plan) <= _PIECE_BYTES:
-            await self._storage.put(key, await self._spool.off_loop(plan.read, 0, len(plan)))
+            await self._storage.put(key, await self._spool.run_in_thread(plan.read, 0, len(plan)))
             return
         pieces = plan.pieces(_PIECE_BYTES)
         async with self._storage.writer(key) as writer:
-            while piece := await self._spool.off_loop(next, pieces, b""):
+            while piece := await self._spool.run_in_thread(next, pieces, b""):
                 await writer.write(piece)
 
     async def _publish_plan_only(self, model: str, lines: ModelLines) -> ModelShare:
@@ -203,7 +203,7 @@ class Publisher:
         safe_model = safe_name(model)
         entries = lines.entries()
         async with self._storage.writer(object_keys.plan(self._prefix, safe_model)) as plan:
-            while piece := await self._spool.off_loop(_pack_entries, entries):
+            while piece := await self._spool.run_in_thread(_pack_entries, entries):
                 await plan.write(piece)
         return ModelShare(model=model, safe_model=safe_model, lines=len(lines), slices=0)
 
@@ -223,7 +223,7 @@ class Publisher:
         async with self._storage.writer(object_keys.duplicates(self._prefix, share.safe_model)) as writer:
             for start in range(0, len(positions), _PIECE_LINES):
                 await writer.write(
-                    await self._spool.off_loop(_pack_duplicates, positions, self._spool, start)
+                    await self._spool.run_in_thread(_pack_duplicates, positions, self._spool, start)
                 )
         return share.model_copy(update={"duplicates": len(positions)})
 
@@ -244,7 +244,7 @@ class Publisher:
         """Write an error result for each line that failed during ingestion. These lines are not sent."""
         positions = zip(scanner.unserved.offsets, scanner.unserved.lengths, strict=True)
         number = 0
-        while segment := await self._spool.off_loop(self._next_error_segment, positions):
+        while segment := await self._spool.run_in_thread(self._next_error_segment, positions):
             await self._storage.put(object_keys.unserved_segment(self._prefix, number), segment)
             number += 1
 

@@ -235,7 +235,7 @@ async def resumed_results(
         else:
             await _copy_segments(row, storage, settings, (output, error))
         resumed = ResumedResults(order, files, segments, complete=complete)
-        await segments.off_loop(resumed.start)
+        await segments.run_in_thread(resumed.start)
         yield resumed
 
 
@@ -251,7 +251,7 @@ async def _copy_files(
                 raise ObjectMissing(file_id)
             spool.require(2 * file.bytes)
             async for piece in storage.read(file.storage_key):
-                await spool.off_loop(spool.write, piece)
+                await spool.run_in_thread(spool.write, piece)
         except ObjectMissing:
             message = f"The file '{file_id}' with results of '{row.order.batch_id}' no longer exists."
             raise SourceBatchGone(message) from None
@@ -275,8 +275,8 @@ async def _copy_segments(
             if object_keys.is_resumed_segment(info.key):
                 await reader.read_segment(info.key)
         await reader.read_live_prefix(object_keys.results_root(tenant, batch_id))
-        selected = await result_spool.off_loop(index.select)
+        selected = await result_spool.run_in_thread(index.select)
         for spool, rows in zip(spools, (selected.output, selected.error), strict=True):
             blocks = index.line_blocks(rows)
-            while block := await result_spool.off_loop(next, blocks, None):
-                await spool.off_loop(spool.write, block)
+            while block := await result_spool.run_in_thread(next, blocks, None):
+                await spool.run_in_thread(spool.write, block)

@@ -28,7 +28,7 @@ class SegmentReader:
     async def read_segment(self, key: str) -> int:
         """Read one segment and return the number of its results; 0 if storage has no object with this key."""
         data = await self._get(key)
-        return 0 if data is None else await self._spool.off_loop(self._index.add_segment, key, data)
+        return 0 if data is None else await self._spool.run_in_thread(self._index.add_segment, key, data)
 
     async def read_prefix(self, root: str) -> int:
         """Read all segments under a key prefix. Return the number of results.
@@ -56,14 +56,16 @@ class SegmentReader:
     async def _new_groups(self, root: str, seen: frozenset[str]) -> list[list[str]]:
         """List the segments under a key prefix except those in `seen`. Return their keys in groups."""
         new = [info async for info in self._storage.list(root) if info.key not in seen]
-        await self._spool.off_loop(self._spool.require, sum(info.size for info in new))
+        await self._spool.run_in_thread(self._spool.require, sum(info.size for info in new))
         return list(_groups(new))
 
     async def _read_groups(self, groups: list[list[str]]) -> bool:
         """Read these segments. Return False if at least one no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*groups, []]:
-            found, _ = await run_both(self._read(group), self._spool.off_loop(self._index_segments, read))
+            found, _ = await run_both(
+                self._read(group), self._spool.run_in_thread(self._index_segments, read)
+            )
             read = [(key, data) for key, data in found if data is not None]
             complete = complete and len(read) == len(group)
         return complete

@@ -326,17 +326,17 @@ async def open_index(
         for share in ingested.models:
             plan = object_keys.plan(ingested.ingest_prefix, share.safe_model)
             async for entries in _whole_entries(storage.read(plan)):
-                await spilled.off_loop(collector.add_plan, entries)
+                await spilled.run_in_thread(collector.add_plan, entries)
             if share.duplicates:
                 listed = object_keys.duplicates(ingested.ingest_prefix, share.safe_model)
                 async for texts in _whole_lines(storage.read(listed)):
-                    await spilled.off_loop(collector.add_duplicates, texts)
+                    await spilled.run_in_thread(collector.add_duplicates, texts)
         for info in segments:
             results = await read_entries(storage, info) or []
             offsets = [entry.offset for entry in results if entry.kind is RecordKind.SETTLED]
-            await spilled.off_loop(collector.add_offsets, offsets)
-        lines = await spilled.off_loop(collector.lines, space)
-        columns = await spilled.off_loop(_result_columns, space, len(lines.offsets))
+            await spilled.run_in_thread(collector.add_offsets, offsets)
+        lines = await spilled.run_in_thread(collector.lines, space)
+        columns = await spilled.run_in_thread(_result_columns, space, len(lines.offsets))
     index = LiveIndex(storage, order, lines, columns, refresh_seconds)
     await index.add_segments(segments)
     return index

@@ -49,7 +49,7 @@ class SpillSpace:
         for file in self._files:
             file.file.close()
 
-    async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run the function `work`, which uses this space, in a thread. Return its result.
 
         If one call is cancelled, all threads of this space must stop: `check_stopped` raises SpoolStopped in
@@ -73,7 +73,7 @@ class SpillSpace:
             del thread  # its exception holds this frame, and so the data of all callers
 
     def check_stopped(self) -> None:
-        """Raise SpoolStopped if a call of `off_loop` was cancelled. Functions in threads must call this
+        """Raise SpoolStopped if a call of `run_in_thread` was cancelled. Functions in threads must call this
         regularly.
         """
         if self._stopped:

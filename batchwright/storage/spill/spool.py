@@ -13,16 +13,16 @@ class Spool(ScratchFile):
 
     Attributes:
         new_bytes: creates a growing sequence of bytes, which is deleted when the spool is closed.
-        off_loop: runs a function in a thread and returns the function's result (`SpillSpace.off_loop`).
-        check_stopped: raises SpoolStopped if a call of `off_loop` was cancelled. Functions that `off_loop`
-            runs must call it regularly.
+        run_in_thread: runs a function in a thread and returns its result (`SpillSpace.run_in_thread`).
+        check_stopped: raises SpoolStopped if a call of `run_in_thread` was cancelled. Functions in threads
+            must call it regularly.
     """
 
     def __init__(self, directory: Path | None, purpose: str, memory_bytes: int | None = None) -> None:
         super().__init__(directory, purpose)
         self._space = SpillSpace(directory, purpose, memory_bytes)
         self.new_bytes = self._space.new_bytes
-        self.off_loop, self.check_stopped = self._space.off_loop, self._space.check_stopped
+        self.run_in_thread, self.check_stopped = self._space.run_in_thread, self._space.check_stopped
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

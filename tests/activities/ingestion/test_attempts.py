@@ -175,7 +175,7 @@ async def test_a_cancelled_spool_stops_its_thread(tmp_path: Path) -> None:
             stopped.set()
 
     with InputSpool(tmp_path) as spool:
-        work = asyncio.create_task(spool.off_loop(read_on, spool))
+        work = asyncio.create_task(spool.run_in_thread(read_on, spool))
         await asyncio.to_thread(reading.wait)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -192,7 +192,7 @@ async def test_a_spool_that_is_cancelled_twice_still_waits_for_its_thread(tmp_pa
         ended.set()
 
     with InputSpool(tmp_path) as spool:
-        task = asyncio.create_task(spool.off_loop(work))
+        task = asyncio.create_task(spool.run_in_thread(work))
         await asyncio.to_thread(running.wait)
         for _ in range(2):
             task.cancel()
@@ -213,7 +213,7 @@ async def test_a_failed_call_keeps_no_data_of_its_caller(tmp_path: Path) -> None
     async def call(spool: InputSpool) -> weakref.ref[Data]:
         data = Data()
         with contextlib.suppress(StorageFull):
-            await spool.off_loop(fail)
+            await spool.run_in_thread(fail)
         return weakref.ref(data)
 
     gc.disable()
@@ -242,7 +242,7 @@ async def test_a_cancel_stops_the_sorting_of_a_plan_after_the_current_run(
     with InputSpool(tmp_path) as spool:
         rows = spool.new_bytes()
         rows.append(bytes(8 * 100))
-        work = asyncio.create_task(spool.off_loop(sorted_rows, rows, 8, sorted_run))
+        work = asyncio.create_task(spool.run_in_thread(sorted_rows, rows, 8, sorted_run))
         await asyncio.to_thread(sorting.wait, 30)
         work.cancel()
         asyncio.get_running_loop().call_soon(cancelled.set)  # after the task has received the cancel
@@ -335,11 +335,11 @@ async def test_an_error_is_raised_although_it_stops_the_threads_of_other_models(
     async def publish(model: str) -> None:
         if model == "reads":
             try:
-                await space.off_loop(read_until_stopped)
+                await space.run_in_thread(read_until_stopped)
             finally:
                 is_stopped.set()
         else:
-            await run_both(space.off_loop(is_stopped.wait), store())
+            await run_both(space.run_in_thread(is_stopped.wait), store())
 
     with pytest.raises(StorageUnavailable):
         await map_concurrently(publish, ["reads", "stores"], at_once=2)
