@@ -31,7 +31,7 @@ class PendingActivity(NamedTuple):
         slice_number: number of the slice (part of a model's lines) that the activity sends. None if it sends
             no slice, or if the number is not known.
         worker: identity of the worker that took the activity last; empty if no worker has taken it.
-        since: when the present state began.
+        state_since: when the present state began.
         attempt: number of the present attempt, or of the next one if the activity waits.
         heartbeat_at: when the last heartbeat came; None if there was no heartbeat.
         next_attempt_at: when the next attempt may begin, if the state is WAITING; None in all other states.
@@ -44,7 +44,7 @@ class PendingActivity(NamedTuple):
     state: ActivityState
     queue: str
     worker: str
-    since: datetime
+    state_since: datetime
     attempt: int
     heartbeat_at: datetime | None
     next_attempt_at: datetime | None
@@ -125,7 +125,7 @@ def _pending(info: PendingActivityInfo, numbers: Mapping[str, int], message: str
         state=state,
         queue=info.activity_options.task_queue.name,
         worker=info.last_worker_identity,
-        since=since or info.scheduled_time.ToDatetime(UTC),
+        state_since=since or info.scheduled_time.ToDatetime(UTC),
         attempt=info.attempt,
         heartbeat_at=_time(info.last_heartbeat_time),
         next_attempt_at=next_attempt_at if state is ActivityState.WAITING else None,

@@ -105,7 +105,7 @@ def _shown(activity: PendingActivity) -> PendingObject:
         state=activity.state,
         queue=activity.queue,
         worker=activity.worker or None,
-        since=int(activity.since.timestamp()),
+        since=int(activity.state_since.timestamp()),
         attempts=activity.attempt,
         heartbeat_at=_seconds(activity.heartbeat_at),
         next_attempt_at=_seconds(activity.next_attempt_at),
