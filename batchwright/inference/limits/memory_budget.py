@@ -62,25 +62,23 @@ class MemoryBudget:
         returns. Always call `release` at the end, even if the reservation was never granted. A reservation
         that is larger than the whole memory for lines is granted when there is no other granted reservation.
         """
-        room = Reservation(size)
-        self._wanted.append(room)
+        reservation = Reservation(size)
+        self._wanted.append(reservation)
         self._grant()
-        return room
+        return reservation
 
-    def release(self, room: Reservation) -> None:
-        """Free the memory of the reservation `room`. If the reservation still waits, remove it from the
-        queue.
-        """
-        if room.granted:
-            self._shards -= room.size
+    def release(self, reservation: Reservation) -> None:
+        """Free the memory of a reservation. If the reservation still waits, remove it from the queue."""
+        if reservation.granted:
+            self._shards -= reservation.size
         else:
-            self._wanted.remove(room)
+            self._wanted.remove(reservation)
         self._grant()
 
-    def shrink(self, room: Reservation, size: int) -> None:
-        """Reduce the granted reservation `room` to `size` bytes. The rest of its memory becomes free."""
-        self._shards -= room.size - size
-        room.size = size
+    def shrink(self, reservation: Reservation, size: int) -> None:
+        """Reduce a granted reservation to `size` bytes. The rest of its memory becomes free."""
+        self._shards -= reservation.size - size
+        reservation.size = size
         self._grant()
 
     def reserve_response(self, request_bytes: int) -> int:
