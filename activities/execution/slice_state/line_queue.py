@@ -188,9 +188,12 @@ class DueLines(Generic[Line]):
         return line
 
     def count_preferred(self) -> float:
-        """Return how many lines can be sent before the next line of every group should wait."""
-        room = self._prefixes.room
-        return sum(min(len(lines), room(group)) for group, lines in self._groups.items() if lines)
+        """Return how many lines could be sent without sending a line of a full group.
+
+        A group is full while its next line should wait for the response to an earlier line of the group.
+        """
+        most = self._prefixes.lines_until_full
+        return sum(min(len(lines), most(group)) for group, lines in self._groups.items() if lines)
 
     def prompt_cost(self) -> PromptCost:
         """Return how much work the line that `pop` would return causes in the backends' prefix caches."""

@@ -64,7 +64,7 @@ class PrefixGroups:
         in_flight = self._in_flight.get(group)
         return in_flight is not None and (in_flight >= self.width or group not in self._warm)
 
-    def room(self, group: int) -> float:
+    def lines_until_full(self, group: int) -> float:
         """Return how many more lines of the group can be sent before the group is full."""
         if not group:
             return math.inf

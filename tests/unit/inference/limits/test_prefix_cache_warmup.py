@@ -26,7 +26,7 @@ def test_after_a_first_line_that_failed_one_more_is_sent() -> None:
     groups = PrefixGroups()
     groups.start(1)
     groups.end(1)
-    assert (groups.is_full(1), groups.room(1)) == (False, 1)
+    assert (groups.is_full(1), groups.lines_until_full(1)) == (False, 1)
     groups.start(1)
     assert groups.is_full(1)
 
