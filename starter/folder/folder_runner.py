@@ -26,7 +26,7 @@ class _Running:
     shown: str = ""
 
 
-class _SetAside(NamedTuple):
+class _Postponed(NamedTuple):
     """An input that cannot continue now, and is tried again later.
 
     Attributes:
@@ -56,7 +56,7 @@ class FolderRunner:
         self._batches = InputBatches(client, options)
         self._dropped = DroppedFiles(folder, say)
         self._running: dict[str, _Running] = {}
-        self._set_aside: dict[tuple[State, str], _SetAside] = {}
+        self._postponed: dict[tuple[State, str], _Postponed] = {}
         self._outage = ""
         self._failed = 0
 
@@ -68,7 +68,7 @@ class FolderRunner:
     @property
     def has_failures(self) -> bool:
         """True if an input has failed or cannot be moved."""
-        return bool(self._failed or self._dropped.failed or self._set_aside)
+        return bool(self._failed or self._dropped.failed or self._postponed)
 
     def run(self, *, once: bool) -> None:
         """Run inputs until the process ends. If `once` is True, return when all inputs have ended or cannot
@@ -90,7 +90,7 @@ class FolderRunner:
             ClientError: the API denies access. The inputs stay in their states.
         """
         incomplete = self._dropped.take()
-        outages = [self._outage_in(phase) for phase in (self._poll, self._start_inputs)]
+        outages = [self._run_phase(phase) for phase in (self._poll, self._start_inputs)]
         outage = next(filter(None, outages), "")
         if outage != self._outage:
             self._outage = outage
@@ -98,10 +98,10 @@ class FolderRunner:
         left = {
             (state, name) for state in (State.PROCESSING, State.READY) for name in self._folder.names(state)
         }
-        immovable = {place for place, aside in self._set_aside.items() if aside.is_immovable}
+        immovable = {place for place, input in self._postponed.items() if input.is_immovable}
         return not incomplete and left <= immovable
 
-    def _outage_in(self, phase: Callable[[], None]) -> str:
+    def _run_phase(self, phase: Callable[[], None]) -> str:
         """Run `phase`, which calls the API. Return the reason if the API accepts no requests now; otherwise
         empty.
 
@@ -121,7 +121,7 @@ class FolderRunner:
         self._running = {name: running for name, running in self._running.items() if name in present}
         for name in list(self._running)[:_CALLS_PER_ROUND]:
             self._running[name] = self._running.pop(name)  # the next round begins with the others
-            self._attempt(name, self._check)
+            self._attempt(name, self._poll_batch)
 
     def _start_inputs(self) -> None:
         """Start inputs in the order of their names. Inputs that an earlier process has begun come first."""
@@ -150,13 +150,13 @@ class FolderRunner:
             self._folder.move(name, State.READY, State.PROCESSING)
         except OSError as error:
             why = f"cannot be moved to {State.PROCESSING}: {error.strerror or error}"
-            self._put_aside(State.READY, name, why, is_immovable=True)
+            self._postpone(State.READY, name, why, is_immovable=True)
             return False
         return True
 
     def _is_due(self, state: State, name: str) -> bool:
-        aside = self._set_aside.get((state, name))
-        return aside is None or time.monotonic() >= aside.until
+        postponed = self._postponed.get((state, name))
+        return postponed is None or time.monotonic() >= postponed.until
 
     def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
         """Do one step of a running input. If the input fails, move it to the failed inputs.
@@ -169,7 +169,7 @@ class FolderRunner:
         try:
             with self._folder.directory(State.PROCESSING, name) as directory:
                 step(directory)
-            self._set_aside.pop((State.PROCESSING, name), None)
+            self._postponed.pop((State.PROCESSING, name), None)
         except InputFailed as error:
             self._fail(name, State.PROCESSING, str(error))
         except OSError as error:
@@ -184,7 +184,7 @@ class FolderRunner:
             if error.is_rejected:
                 self._fail(name, State.PROCESSING, str(error))
             else:
-                self._put_aside(State.PROCESSING, name, str(error), is_immovable=False)
+                self._postpone(State.PROCESSING, name, str(error), is_immovable=False)
 
     def _start(self, directory: InputDirectory) -> None:
         started = self._batches.start(directory)
@@ -193,7 +193,7 @@ class FolderRunner:
             directory.name, f"{'created' if started.is_new else 'continues with'} {started.batch_id}"
         )
 
-    def _check(self, directory: InputDirectory) -> None:
+    def _poll_batch(self, directory: InputDirectory) -> None:
         """Poll the batch of an input. If the batch has ended and its files are written, write the input's
         results.
         """
@@ -224,24 +224,24 @@ class FolderRunner:
             return
         except (OSError, InputFailed) as error:
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-            self._put_aside(
+            self._postpone(
                 state, name, f"{reason} It cannot be moved to {State.FAILED}: {why}", is_immovable=True
             )
             return
         self._failed += 1
-        self._set_aside.pop((state, name), None)
+        self._postponed.pop((state, name), None)
         if state is State.PROCESSING:
             self._running.pop(name, None)
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
-    def _put_aside(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
+    def _postpone(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
         """Do not try an input again for `_RETRY_SECONDS`, and show the user the reason `why`.
 
         Args:
             is_immovable: True if the input's directory cannot be moved.
         """
-        before = self._set_aside.get((state, name))
-        self._set_aside[state, name] = _SetAside(why, time.monotonic() + _RETRY_SECONDS, is_immovable)
+        before = self._postponed.get((state, name))
+        self._postponed[state, name] = _Postponed(why, time.monotonic() + _RETRY_SECONDS, is_immovable)
         if before is None or before.why != why:
             self._report(name, why)
 
