@@ -43,7 +43,7 @@ class DroppedFiles:
         self._stuck = set[str]()
         self.failed = 0  # files that were refused or cannot be moved
 
-    def take(self) -> int:
+    def queue_complete(self) -> int:
         """Queue the complete files as inputs. Return the number of files that are still incomplete."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
@@ -60,10 +60,10 @@ class DroppedFiles:
             if now - since < COMPLETE_AFTER_SECONDS:
                 self._seen[place, entry.name] = _Seen(*stamp, since)
             else:
-                self._take(place, entry)
+                self._queue_file(place, entry)
         return len(self._seen)
 
-    def _take(self, place: State | None, entry: os.DirEntry[str]) -> None:
+    def _queue_file(self, place: State | None, entry: os.DirEntry[str]) -> None:
         try:
             staged = self._folder.stage(place, entry.name)
         except OSError as error:
@@ -99,8 +99,8 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Tell the user once why the file `name` cannot be moved. The next call of `take` tries to move it
-        again.
+        """Tell the user once why the file `name` cannot be moved. The next call of `queue_complete` tries to
+        move it again.
         """
         if name not in self._stuck:
             self._stuck.add(name)

@@ -89,7 +89,7 @@ class FolderRunner:
         Raises:
             ClientError: the API denies access. The inputs stay in their states.
         """
-        incomplete = self._dropped.take()
+        incomplete = self._dropped.queue_complete()
         outages = [self._run_phase(phase) for phase in (self._poll, self._start_inputs)]
         outage = next(filter(None, outages), "")
         if outage != self._outage:

@@ -192,8 +192,8 @@ class DueLines(Generic[Line]):
 
         A group is full while its next line should wait for the response to an earlier line of the group.
         """
-        most = self._prefixes.lines_until_full
-        return sum(min(len(lines), most(group)) for group, lines in self._groups.items() if lines)
+        until_full = self._prefixes.lines_until_full
+        return sum(min(len(lines), until_full(group)) for group, lines in self._groups.items() if lines)
 
     def prompt_cost(self) -> PromptCost:
         """Return how much work the line that `pop` would return causes in the backends' prefix caches."""

@@ -252,17 +252,17 @@ def test_a_file_is_taken_when_it_has_not_changed_for_a_while(
     (inbox.path / "notes.txt").touch()
     with InputFolder(inbox.path) as folder:
         dropped = DroppedFiles(folder, inbox.said.append, clock=lambda: now)
-        assert dropped.take() == 1
+        assert dropped.queue_complete() == 1
         now += 2.9
-        assert dropped.take() == 1
+        assert dropped.queue_complete() == 1
         path.write_text(LINE)
         now += 2.9
-        assert dropped.take() == 1
+        assert dropped.queue_complete() == 1
         now += 2.9
-        assert dropped.take() == 1
+        assert dropped.queue_complete() == 1
         assert inbox.states() == {}
         now += 0.2
-        assert dropped.take() == 0
+        assert dropped.queue_complete() == 0
     assert inbox.states() == {"a": "input/ready"}
     assert inbox.read("input/ready/a/input.jsonl") == LINE
     assert {".hidden.jsonl", "b.jsonl.part", "notes.txt"} < inbox.files(".")
