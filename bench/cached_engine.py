@@ -68,7 +68,7 @@ class EngineResult:
     seconds: float
 
 
-def few_prompts(count: int, prompts: int, random: Random, *, is_grouped: bool) -> list[Line]:
+def lines_with_shared_prompts(count: int, prompts: int, random: Random, *, is_grouped: bool) -> list[Line]:
     """Return lines with random system prompts.
 
     If `is_grouped`, the worker knows which lines have the same system prompt.

@@ -79,7 +79,7 @@ class BackendModel:
                 return trouble.slots, trouble.slower
         return self.slots, 1.0
 
-    def most_answers(self, since: float, until: float) -> float:
+    def max_responses(self, since: float, until: float) -> float:
         """Return the number of responses from `since` to `until` if all slots are always in use."""
         edges = {since, until, *(t.since for t in self.trouble), *(t.until for t in self.trouble)}
         inside = sorted(edge for edge in edges if since <= edge <= until)

@@ -190,7 +190,7 @@ def run(scenario: Scenario, limit: LimitAlgorithm, seed: int) -> LimitResult:
     clock.run(SECONDS)
     counted = [at for at in batch.answered if at >= WARM]
     return LimitResult(
-        goodput=len(counted) / scenario.backend.most_answers(WARM, SECONDS),
+        goodput=len(counted) / scenario.backend.max_responses(WARM, SECONDS),
         in_trouble=_in_trouble(scenario, counted),
         refused=100 * (batch.refused - refused) / len(counted),
         timed_out=100 * (batch.timed_out - timed_out) / len(counted),
@@ -212,7 +212,7 @@ def _in_trouble(scenario: Scenario, answered: list[float]) -> float:
     if not scenario.backend.trouble:
         return 0.0
     since, until = scenario.backend.trouble[0].since, scenario.backend.trouble[-1].until
-    return sum(since <= at < until for at in answered) / scenario.backend.most_answers(since, until)
+    return sum(since <= at < until for at in answered) / scenario.backend.max_responses(since, until)
 
 
 def _recovery(scenario: Scenario, answered: list[float]) -> float:

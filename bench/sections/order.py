@@ -8,7 +8,7 @@ from random import Random
 from typing import Literal
 
 from bench import batches
-from bench.cached_engine import CachedEngine, few_prompts, run_lines
+from bench.cached_engine import CachedEngine, lines_with_shared_prompts, run_lines
 from bench.inputs import write_unshared
 from bench.longest_first import WORKS, seconds
 from bench.prefix_order import best_ratio, hit_ratio, in_order, mixes
@@ -65,7 +65,7 @@ def _leaders(options: SectionOptions) -> list[Figure]:
         for stored in _STORED:
             engine = CachedEngine(stored=stored)
             for name, is_sorted, is_grouped in _DISPATCH:
-                lines = few_prompts(600, 12, Random(number), is_grouped=is_grouped)
+                lines = lines_with_shared_prompts(600, 12, Random(number), is_grouped=is_grouped)
                 if is_sorted:
                     lines.sort(key=lambda line: line.prompt)
                 stated = engine.slots if is_grouped else None

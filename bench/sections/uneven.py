@@ -43,11 +43,11 @@ class Case:
             slices wait.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
-        sample: seed of the response times. It was chosen so that no single long response decides the duration
+        seed: seed of the response times. It was chosen so that no single long response decides the duration
             of the case, because this would hide unused permits.
         is_queued: True to plan all batches before the first line is sent. Otherwise short cases with many
             batches would mostly wait for planning.
-        before: figures of an earlier version of Batchwright, for comparison. A turn then always ended when
+        earlier: figures of an earlier version of Batchwright, for comparison. A turn then always ended when
             its time was over.
     """
 
@@ -59,9 +59,9 @@ class Case:
     in_flight: int = 64
     workers: int = 1
     batches: int = 1
-    sample: int = 0
+    seed: int = 0
     is_queued: bool = False
-    before: str = ""
+    earlier: str = ""
 
     @property
     def what(self) -> str:
@@ -78,28 +78,28 @@ class Case:
 # The cases of a group run at the same time, each on its own stack. The group with responses of 30 s runs
 # together with the other groups, because its processes mostly wait.
 _LONG = (
-    Case("long-size", 384, 30.0, 30.0, False, sample=88, before="1,465 s of 575 s"),
-    Case("long-length", 256, 25.0, 30.0, True, sample=95, before="0.36 in use, 671 s of 479 s"),
-    Case("long-sixty", 600, 30.0, 30.0, True, workers=2, batches=10, sample=38),
-    Case("long-wide", 1_280, 30.0, 30.0, False, in_flight=256, workers=2, batches=10, sample=22),
+    Case("long-size", 384, 30.0, 30.0, False, seed=88, earlier="1,465 s of 575 s"),
+    Case("long-length", 256, 25.0, 30.0, True, seed=95, earlier="0.36 in use, 671 s of 479 s"),
+    Case("long-sixty", 600, 30.0, 30.0, True, workers=2, batches=10, seed=38),
+    Case("long-wide", 1_280, 30.0, 30.0, False, in_flight=256, workers=2, batches=10, seed=22),
 )
 # A turn of 3 s is as long as the median response, like the default turn for responses of 30 s.
 _ONE_BATCH = (
-    Case("length-30", 512, 3.0, 30.0, True, sample=96, before="0.92 in use, 67 s of 57 s"),
-    Case("length-3", 512, 3.0, 3.0, True, sample=96, before="0.34 in use, 112 s of 57 s"),
-    Case("size-30", 512, 3.0, 30.0, False, sample=78, before="0.77 in use, 74 s of 57 s"),
-    Case("size-3", 512, 3.0, 3.0, False, sample=78, before="145 s of 57 s"),
+    Case("length-30", 512, 3.0, 30.0, True, seed=96, earlier="0.92 in use, 67 s of 57 s"),
+    Case("length-3", 512, 3.0, 3.0, True, seed=96, earlier="0.34 in use, 112 s of 57 s"),
+    Case("size-30", 512, 3.0, 30.0, False, seed=78, earlier="0.77 in use, 74 s of 57 s"),
+    Case("size-3", 512, 3.0, 3.0, False, seed=78, earlier="145 s of 57 s"),
 )
 _MANY = (
-    Case("size-1024", 1_024, 3.0, 3.0, False, sample=47, before="over 500 s of 105 s"),
-    Case("two-workers", 512, 3.0, 3.0, False, workers=2, sample=78),
-    Case("ten", 640, 3.0, 3.0, False, batches=10, sample=69),
-    Case("sixty", 600, 3.0, 3.0, True, workers=2, batches=10, sample=38),
+    Case("size-1024", 1_024, 3.0, 3.0, False, seed=47, earlier="over 500 s of 105 s"),
+    Case("two-workers", 512, 3.0, 3.0, False, workers=2, seed=78),
+    Case("ten", 640, 3.0, 3.0, False, batches=10, seed=69),
+    Case("sixty", 600, 3.0, 3.0, True, workers=2, batches=10, seed=38),
 )
 _WIDE = (
-    Case("wide", 4_096, 3.0, 3.0, False, in_flight=256, sample=17),
-    Case("wide-ten", 4_000, 3.0, 30.0, True, in_flight=256, workers=2, batches=10, sample=16),
-    Case("wide-sixty", 3_600, 3.0, 30.0, False, in_flight=256, batches=60, sample=11, is_queued=True),
+    Case("wide", 4_096, 3.0, 3.0, False, in_flight=256, seed=17),
+    Case("wide-ten", 4_000, 3.0, 30.0, True, in_flight=256, workers=2, batches=10, seed=16),
+    Case("wide-sixty", 3_600, 3.0, 30.0, False, in_flight=256, batches=60, seed=11, is_queued=True),
 )
 # Each case takes half a minute, so that the start and the first trial of the adaptive limit do not matter.
 _SHORT = (
@@ -184,7 +184,7 @@ def _prepared(case: Case, folder: Path) -> Generator[_Prepared]:
 
 def _fields(case: Case, number: int) -> dict[str, object]:
     """Return additional fields for the requests of batch `number`. They determine the response times."""
-    fields: dict[str, object] = {"user": f"sample-{case.sample}-{number}"}
+    fields: dict[str, object] = {"user": f"sample-{case.seed}-{number}"}
     return fields | {"max_tokens": 100 * _TOKENS} if case.has_lengths else fields
 
 
@@ -288,7 +288,7 @@ def _run_group(group: tuple[Case, ...], options: SectionOptions) -> list[tuple[C
         cpu = psutil.cpu_percent()
     for case, used in found:
         ratio = f"{used.seconds:.1f} s of {used.greedy_seconds:.1f} s"
-        before = f" (before: {case.before})" if case.before else ""
+        before = f" (before: {case.earlier})" if case.earlier else ""
         options.report(f"{case.what}: {used.in_use:.3f} in use, {ratio}{before}")
     options.report(f"the machine's CPU was {cpu:.0f} % busy")
     return found
@@ -302,7 +302,7 @@ def _small(case: Case) -> Case:
 def _figures(found: list[tuple[Case, Utilization]]) -> list[Figure]:
     figures: list[Figure] = []
     for case, used in found:
-        key, what, how = f"uneven.{case.name}", case.what, f"before: {case.before}" if case.before else ""
+        key, what, how = f"uneven.{case.name}", case.what, f"before: {case.earlier}" if case.earlier else ""
         figures.append(Figure(f"{key}.in_use", f"in use: {what}", [used.in_use], target=_IN_USE, how=how))
         figures.append(
             Figure(f"{key}.of_greedy", f"of greedy: {what}", [used.of_greedy], target=_OF_GREEDY, how=how)

@@ -14,7 +14,7 @@ from batchwright.rules.input.custom_id_search import CustomIdPart
 from bench import page
 from bench.activities.harness import BATCH_ID, TENANT, order
 from bench.activities.ingestion import measured_database
-from bench.cached_engine import CachedEngine, few_prompts, run_lines
+from bench.cached_engine import CachedEngine, lines_with_shared_prompts, run_lines
 from bench.call_stacks import read_stacks, report
 from bench.compare import compared, merged
 from bench.inputs import MODELS, chat_line, write_input, write_unshared
@@ -297,7 +297,7 @@ def test_the_dispatch_order_is_near_the_best_possible_and_the_file_order_is_not(
 @pytest.mark.parametrize("stored", [0, 100])
 def test_an_engine_with_a_prompt_in_each_slot_computes_it_seldom_more_than_once(stored: int) -> None:
     def computed(*, is_grouped: bool) -> float:
-        lines = few_prompts(600, 12, Random(1), is_grouped=is_grouped)
+        lines = lines_with_shared_prompts(600, 12, Random(1), is_grouped=is_grouped)
         lines.sort(key=lambda line: line.prompt)
         stated = 4 if is_grouped else None
         return run_lines(CachedEngine(stored=stored), lines, permits=4, stated=stated).computed
