@@ -193,11 +193,11 @@ class UploadRoutes:
             try:
                 assembled = await assemble(current, completion, self._deps)
             except (ApiError, ObjectMissing) as error:
-                assembled = await self._row_if_settled(current, error)
+                assembled = await self._row_if_ended(current, error)
             await self._discard_parts(assembled)
             return assembled
 
-    async def _row_if_settled(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
+    async def _row_if_ended(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
         """Handle `error`, with which the assembly of an upload failed. If the upload has ended meanwhile,
         return its row.
 
