@@ -172,7 +172,7 @@ class InteractiveAdmission:
         """
         model, now = router.model, time.monotonic()
         limits = router.limits
-        rates = self._part(False, model, limits.requests_per_minute, limits.tokens_per_minute)
+        rates = self._own_share(False, model, limits.requests_per_minute, limits.tokens_per_minute)
         if rates is NO_RATES:
             self._model_rates.pop(model, None)
         else:
@@ -189,7 +189,7 @@ class InteractiveAdmission:
         )
         self._others = {(each.of_tenant, each.name): each for each in others}
         rates = {
-            tenant: self._part(
+            tenant: self._own_share(
                 True, tenant, quotas.backend_requests_per_minute, quotas.backend_tokens_per_minute
             )
             for tenant, quotas in own.items()
@@ -198,7 +198,7 @@ class InteractiveAdmission:
         await self._budgets.refresh(own)
         return own
 
-    def _part(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
+    def _own_share(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
         """Return this process's share of the limits per minute of one tenant or model.
 
         All processes of the installation share these limits.

@@ -17,24 +17,24 @@ _NEGLIGIBLE_RATE = 0.05  # requests or tokens per minute; with fewer, a rate cou
 
 
 @dataclass(slots=True)
-class _Use:
+class _BackendUse:
     """Requests in flight at one backend: their number now, and their average number.
 
     Attributes:
         in_flight: number of requests in flight now.
-        passed: sum of `in_flight` over time since the last report, in seconds. For example, two requests in
+        request_seconds: sum of `in_flight` over time since the last report, in seconds. For example, two requests in
             flight for three seconds add 6.
-        changed_at: time of the last update of `passed`.
+        changed_at: time of the last update of `request_seconds`.
         mean: average number of requests in flight over the last seconds. Each report updates it.
     """
 
     changed_at: float
     in_flight: int = 0
-    passed: float = 0.0
+    request_seconds: float = 0.0
     mean: float = 0.0
 
     def count(self, change: int, now: float) -> None:
-        self.passed += self.in_flight * (now - self.changed_at)
+        self.request_seconds += self.in_flight * (now - self.changed_at)
         self.in_flight += change
         self.changed_at = now
 
@@ -44,7 +44,7 @@ class InteractiveLoad:
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._gauge = clock, metrics.interactive_in_flight
-        self._uses: dict[str, _Use] = {}
+        self._uses: dict[str, _BackendUse] = {}
         self._reported_at = clock()
 
     @contextmanager
@@ -52,7 +52,7 @@ class InteractiveLoad:
         """Context manager that counts one call at the backend `url` as in flight."""
         use = self._uses.get(url)
         if use is None:
-            use = self._uses[url] = _Use(self._clock())
+            use = self._uses[url] = _BackendUse(self._clock())
         use.count(1, self._clock())
         self._gauge.labels(url).set(use.in_flight)
         try:
@@ -71,9 +71,9 @@ class InteractiveLoad:
         newest = 1 - math.exp(-seconds / _AVERAGE_SECONDS)
         for url, use in list(self._uses.items()):
             use.count(0, now)
-            passed, use.passed = use.passed, 0.0
-            use.mean += newest * (passed / seconds - use.mean)
-            if not (passed or use.in_flight) and use.mean < _NEGLIGIBLE:
+            request_seconds, use.request_seconds = use.request_seconds, 0.0
+            use.mean += newest * (request_seconds / seconds - use.mean)
+            if not (request_seconds or use.in_flight) and use.mean < _NEGLIGIBLE:
                 del self._uses[url]
                 self._gauge.remove_by_labels({"backend": url})
         return [BackendLoad(url, use.in_flight, use.mean) for url, use in self._uses.items()]
