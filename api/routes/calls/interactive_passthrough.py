@@ -155,7 +155,7 @@ class InteractiveForwarder:
                 answer.end("503", None)
             raise
         outcome = answer.read(body)
-        if answer.sent.is_at_fault:
+        if answer.sent.is_prompt_refused:
             response = error_response(ApiError(403, _REFUSED))
         else:
             response = _response_of(outcome, head.status, body)

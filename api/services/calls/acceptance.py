@@ -81,20 +81,20 @@ class SentKey(NamedTuple):
 
 
 @dataclass
-class _Room:
+class _TenantUsage:
     """A tenant's limits for calls, and how much of each limit is used.
 
-    The usage was read from the database. `take` adds the calls that this process has accepted since then.
+    The usage was read from the database. `add` adds the calls that this process has accepted since then.
     """
 
     quotas: TenantQuotas
     storage: StorageQuota
-    max_open: int
-    open: int
+    max_open_calls: int
+    open_calls: int
 
-    def take(self, size: int) -> None:
+    def add(self, size: int) -> None:
         """Add a new call, which has no answer yet and takes `size` bytes of storage, to the usage."""
-        self.open += 1
+        self.open_calls += 1
         self.storage = self.storage._replace(used=self.storage.used + size)
 
 
@@ -103,7 +103,7 @@ class Calls:
         self._deps, self._calls = deps, deps.database.calls
         self._creator = BatchCreator(deps)
         self._webhooks = Webhooks(deps)
-        self._rooms = CoalescingCache(self._read_room, deps.recent_seconds)
+        self._usages = CoalescingCache(self._read_usage, deps.recent_seconds)
         self._starts: dict[str, asyncio.Task[None]] = {}  # by batch id; those that succeeded stay for a while
 
     async def submit(
@@ -122,13 +122,13 @@ class Calls:
         keys = IdempotencyKeys(self._deps, tenant, "calls")
         if key is not None:  # first, because a repeated request needs no room
             known = await keys.find(key.text, key.fingerprint)
-            if known is not None and (accepted := await self._accepted(tenant, known)) is not None:
+            if known is not None and (accepted := await self._call_if_accepted(tenant, known)) is not None:
                 return accepted
         await self._admit(request, tenant)
         id = new_call_id(request.id_prefix)
         if key is not None:
             id = await keys.claim(key.text, key.fingerprint, id) or id
-            if (accepted := await self._accepted(tenant, id)) is not None:
+            if (accepted := await self._call_if_accepted(tenant, id)) is not None:
                 return accepted
         if request.webhook is not None:
             await self._webhooks.create_for_call(request.webhook, tenant, id)
@@ -164,26 +164,27 @@ class Calls:
                 tenant are waiting, or the tenant has stored too many bytes (429).
         """
         served, model = await self._deps.models.served(), self._deps.models.canonical(request.model)
-        room = await self._rooms.get(tenant)
+        usage = await self._usages.get(tenant)
         is_served = not served or model in served or self._deps.models.accepts_unlisted(model)
-        if not is_served or not room.quotas.may_use(model):
+        if not is_served or not usage.quotas.may_use(model):
             raise model_not_found(request.model)
-        if room.open >= room.max_open:
+        if usage.open_calls >= usage.max_open_calls:
             message = (
-                f"No room: {room.open} of your calls wait, and at most {room.max_open} may. Try again later."
+                f"No room: {usage.open_calls} of your calls wait, and at most {usage.max_open_calls} may. "
+                "Try again later."
             )
             raise no_room(message)
         size = len(request.body) + len(request.echoed)
-        QuotaChecks(self._deps, tenant).check_storage(room.storage, size)
-        room.take(size)  # nothing is awaited since the check
+        QuotaChecks(self._deps, tenant).check_storage(usage.storage, size)
+        usage.add(size)  # nothing is awaited since the check
 
-    async def _read_room(self, tenant: str) -> _Room:
+    async def _read_usage(self, tenant: str) -> _TenantUsage:
         checks = QuotaChecks(self._deps, tenant)
-        most = (await checks.limits()).enqueued_lines or MAX_OPEN_CALLS
+        max_open = (await checks.limits()).enqueued_lines or MAX_OPEN_CALLS
         storage = await checks.storage_quota()
-        return _Room(await checks.own(), storage, most, await self._calls.count_open(tenant))
+        return _TenantUsage(await checks.own(), storage, max_open, await self._calls.count_open(tenant))
 
-    async def _accepted(self, tenant: str, id: str) -> Call | None:
+    async def _call_if_accepted(self, tenant: str, id: str) -> Call | None:
         """Return a stored call if it has ended or if its batch was started. Otherwise return None: the call
         is not accepted yet.
         """

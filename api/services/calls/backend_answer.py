@@ -76,8 +76,8 @@ class SentCall:
         reports: starts background tasks. If a report to the circuit breaker needs a probe (a small test
             request) first, it runs in such a task, so that the client does not wait.
         reporting: the background task with the report of this call; None if there is none.
-        is_at_fault: True if the backend has refused this call with 401 or 403, but accepts the operator's API
-            key. Then the prompt was refused, not the key.
+        is_prompt_refused: True if the backend has refused this call with 401 or 403, but accepts the
+            operator's API key.
         is_reported: True after the first report.
     """
 
@@ -86,7 +86,7 @@ class SentCall:
     body: bytes
     reports: ReportTasks
     reporting: asyncio.Task[None] | None = field(default=None, init=False)
-    is_at_fault: bool = field(default=False, init=False)
+    is_prompt_refused: bool = field(default=False, init=False)
     is_reported: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class SentCall:
             return
         self.is_reported = True
         if budget is Budget.CREDENTIALS:
-            self.is_at_fault = dispatch.upstream.circuit.record_refusal()
+            self.is_prompt_refused = dispatch.upstream.circuit.record_refusal()
         if budget is Budget.SETTLED:
             if outcome.verdict is SUCCESS:
                 dispatch.upstream.probes.answered.add(self.call.endpoint)

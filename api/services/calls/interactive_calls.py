@@ -147,7 +147,7 @@ class InteractiveCalls:
             try:
                 if self._hooks:
                     call = await self._checked(call, router.model)
-                async with self._accepted(call, router) as answer:
+                async with self._accepting_backend(call, router) as answer:
                     self._metrics.interactive_seconds.labels(model).observe(time.monotonic() - began)
                     try:
                         yield answer
@@ -171,7 +171,9 @@ class InteractiveCalls:
                 del self._in_flight[model]
 
     @asynccontextmanager
-    async def _accepted(self, call: InteractiveCall, router: ModelRouter) -> AsyncGenerator[BackendAnswer]:
+    async def _accepting_backend(
+        self, call: InteractiveCall, router: ModelRouter
+    ) -> AsyncGenerator[BackendAnswer]:
         """Context manager that sends a call to one backend after another until one accepts it, and yields the
         answer.
 

@@ -22,7 +22,7 @@ class _BackendUse:
 
     Attributes:
         in_flight: number of requests in flight now.
-        request_seconds: sum of `in_flight` over time since the last report, in seconds. For example, two requests in
+        request_seconds: sum of `in_flight` over time since the last report. For example, two requests in
             flight for three seconds add 6.
         changed_at: time of the last update of `request_seconds`.
         mean: average number of requests in flight over the last seconds. Each report updates it.
