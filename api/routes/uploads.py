@@ -125,7 +125,7 @@ class UploadRoutes:
         if stored is None:
             checks = QuotaChecks(self._deps, row.tenant)
             admission = checks.storage_admission(row.id, row.bytes, await checks.storage_quota())
-            async with checks.translated():
+            async with checks.quota_errors():
                 stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admission=admission)
         return row if stored is None else UploadRow.model_validate_json(stored)
 

@@ -72,7 +72,7 @@ class QuotaChecks:
             ApiError: the tenant already has as many live batches as its quota allows (429).
         """
         if admission := await self.batch_admission(batch_id):
-            async with self.translated():
+            async with self.quota_errors():
                 await self._admissions.admit(admission)
 
     async def batch_admission(self, batch_id: str) -> Admission | None:
@@ -110,7 +110,7 @@ class QuotaChecks:
         return Admission(self._tenant, id, Quota.STORED_BYTES, size, quota.limit) if quota.limit else None
 
     @asynccontextmanager
-    async def translated(self) -> AsyncGenerator[None]:
+    async def quota_errors(self) -> AsyncGenerator[None]:
         """Context manager that raises ApiError (429) instead of a QuotaExhausted that the `with` block
         raises.
         """
@@ -150,7 +150,7 @@ class QuotaChecks:
         if admission is None:
             yield
             return
-        async with self.translated():
+        async with self.quota_errors():
             await self._admissions.admit(admission)
         try:
             yield

@@ -127,7 +127,7 @@ class BatchCreator:
             order = await self._checked_order(creation, tenant)
             checks = QuotaChecks(self._deps, tenant)
             admission = await checks.batch_admission(order.batch_id)
-            async with checks.translated():
+            async with checks.quota_errors():
                 stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
             if stored is None:
                 webhook = await self._create_webhook(creation.webhook, order)

@@ -307,7 +307,7 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
     stored = await keys.find(key, fingerprint)
     if stored is None:
         admission = checks.storage_admission(row.id, row.bytes, upload.quota)
-        async with checks.translated():
+        async with checks.quota_errors():
             stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admission=admission)
     return None if stored is None else FileRow.model_validate_json(stored)
 
