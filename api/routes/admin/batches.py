@@ -171,7 +171,7 @@ class OperatorBatchRoutes:
         For each slice, the response says which state it has, since when, and why it waits.
         """
         row = await self._control.row(await self._owner(batch_id), batch_id)
-        return json_response(await self._slices.of(row))
+        return json_response(await self._slices.read(row))
 
     async def cancel(self, request: Request, batch_id: str) -> Response:
         """Cancel a batch of any tenant. Its files contain the results that exist by then."""

@@ -35,7 +35,7 @@ class BatchSlices:
         self._temporal, self._storage = deps.temporal, deps.storage
         self._progress = deps.database.progress
 
-    async def of(self, row: BatchRow) -> BatchSlicesObject:
+    async def read(self, row: BatchRow) -> BatchSlicesObject:
         """Return the slices of a batch that run or wait for a worker now, sorted by model and number.
 
         The result also has the other steps of the batch's workflow that have not ended, such as ingestion.
