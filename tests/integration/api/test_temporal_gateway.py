@@ -220,7 +220,7 @@ async def test_pending_slices_have_their_numbers_states_and_reasons(
     assert {(each.name, each.queue) for each in (waiting, running)} == {("run_slice", queue)}
     assert (waiting.attempt, waiting.last_failure) == (2, "no backend serves it")
     assert waiting.next_attempt_at is not None
-    assert waiting.next_attempt_at - waiting.since > timedelta(minutes=50)
+    assert waiting.next_attempt_at - waiting.state_since > timedelta(minutes=50)
     assert running.worker
     assert (running.last_failure, running.next_attempt_at) == ("", None)
     assert (queued.worker, queued.heartbeat_at) == ("", None)
