@@ -88,7 +88,8 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
         """Run one attempt to send a slice (a part of a model's lines). Report a failure as a waiting reason.
 
-        If no backend of the model accepts requests now, the attempt itself reports this and clears it later.
+        If the attempt fails because no backend of the model accepts requests now (DEFERRED), this method
+        reports nothing. The code of the attempt has already reported that reason, and clears it later.
         """
         try:
             return await super().execute_activity(input)

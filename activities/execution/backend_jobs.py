@@ -139,9 +139,9 @@ class JobRunner:
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 
     async def forget(self) -> None:
-        """Delete the stored callbacks of this turn's jobs (the backends' reports that the jobs have ended).
+        """Delete the stored HTTP callbacks in which backends reported that jobs of this turn have ended.
 
-        Call this after the results of these jobs are stored.
+        Call this only after the results of these jobs are stored.
         """
         received, self._received = self._received, []
         await self._callbacks.forget(received)

@@ -67,9 +67,9 @@ class SliceDispatcher:
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
-        """Delete the stored callbacks of this turn's jobs (the backends' reports that the jobs have ended).
+        """Delete the stored HTTP callbacks in which backends reported that jobs of this turn have ended.
 
-        Call this after the results of these jobs are stored.
+        Call this only after the results of these jobs are stored.
         """
         await self._jobs.forget()
 

@@ -44,7 +44,10 @@ class RatePacer:
         return math.inf if pacing is None else max(0, pacing.lines - self._sends)
 
     def may_send(self) -> bool:
-        """Return True if a request may be sent now. `record_send` uses the rate that this call has found."""
+        """Return True if a request may be sent now.
+
+        This call looks up the current rate and remembers it for the next `record_send`.
+        """
         self._checked = pacing = self._pacing
         return pacing is None or (self._sends < pacing.lines and not self._delay(pacing))
 

@@ -126,11 +126,11 @@ class CallbackWatch(CallbackSubscriptions):
                 group.create_task(self._delete_expired())
 
     async def poll(self) -> bool:
-        """Read callbacks that have arrived, and pass them to the waiting jobs.
+        """Read callbacks that have arrived, and pass them to the waiting jobs. If no job waits, do nothing.
 
-        Return True if more callbacks have arrived than were read. One call reads at most a quarter of the
-        worker's memory budget, and begins with the callbacks that expire first. A larger callback is read
-        alone. If no job waits, nothing is read.
+        Return True if more callbacks have arrived than were read. The callbacks that expire first are read
+        first. One call reads callbacks of at most a quarter of the worker's memory budget together. But if
+        the first callback alone is larger than that, it is read, and no other.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -48,15 +48,15 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of the lines of one slice that have succeeded.
+    """Cost of one slice (a part of a batch's lines) so far. Only lines that have succeeded cost something.
 
-    Amounts are in millionths of a millionth of the currency's unit (`rules/token_costs.py`).
+    Amounts are in 10^-12 of the currency's unit (`rules/token_costs.py`).
 
     Attributes:
-        amount: cost of the slice, including its earlier turns.
+        amount: cost of the slice, including its earlier turns (attempts to send the slice).
         counted_elsewhere: the part of `amount` that the batch's cost in the database already includes. It is
             subtracted, so that it does not count twice.
-        ended_at: when the turn ended; None while it runs.
+        ended_at: when the present turn ended, by the clock of `BatchCosts`; None while the turn runs.
     """
 
     def __init__(self, batch: _BatchSpending, prices: UnitPrices) -> None:

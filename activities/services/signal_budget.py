@@ -3,8 +3,9 @@
 Each signal adds one to four events to the history of the workflow. Temporal ends a workflow with more than
 51,200 events. After 10,000 signals, it accepts no further ones, so the batch could no longer be cancelled.
 
-`SignalBudget` limits the signals of one process. `history_has_room` limits the signals of all processes
-together, because Temporal counts the events of a history.
+`SignalBudget` limits the signals that one process sends. `history_has_room` limits the signals of all
+processes together: it reads from Temporal how many events the history has, and all processes' signals are
+among these events.
 """
 
 import time

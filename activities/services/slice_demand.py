@@ -176,11 +176,11 @@ class SliceDemand:
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
     def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice must stop sending, because another slice waits for its place or for its
-        memory.
+        """Return True if the slice must stop sending (yield), so that a waiting slice can run instead.
 
-        A slice that yields frees its place and its memory only after its last response. One yielding slice is
-        enough for one waiting slice. If the result was True once for a slice, it stays True.
+        A slice waits because this worker holds as many slices as it may, or because memory is short. For each
+        waiting slice, only one slice has to yield. A yielding slice still counts, and keeps its memory, until
+        its last response has arrived. If the result was True once for a slice, it stays True.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]

@@ -126,7 +126,10 @@ _ACTIONS = {
 
 
 def list_pages() -> dict[str, Page]:
-    """Return the function for each page and action, by method and path, such as `GET /files`."""
+    """Return the functions that show the list pages, and the functions that handle submitted forms.
+
+    The keys are method and path: `GET /files` shows a list, `POST /files/{id}/delete` handles a form.
+    """
     actions = {f"POST {form}": partial(_perform, action=action) for form, action in _ACTIONS.items()}
     lists = {f"GET {path}": partial(_show, path=path) for path in _LISTS}
     return {**lists, **actions, "POST /operator/keys": _create_key}

@@ -89,7 +89,7 @@ def check_all_ended(group: str, batches: Sequence[Batch]) -> None:
     """Check that all batches of a group have ended, and that their files are written.
 
     Raises:
-        ValueError: a batch has not ended.
+        ValueError: a batch has not ended, or its files are not written yet.
     """
     live = [batch.id for batch in batches if not has_ended(batch)]
     if live:

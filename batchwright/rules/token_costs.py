@@ -52,9 +52,10 @@ class UnitPrices(NamedTuple):
 
 
 def amount_of(number: str | Decimal) -> int:
-    """Convert a decimal number of the currency's unit to an exact integer amount.
+    """Convert an amount of money to an exact integer in 10^-12 of the currency's unit.
 
-    An amount counts 10^-12 of the currency's unit. The number must have at most 12 decimal places.
+    Example: `0.5` (such as 0.5 dollars) becomes 500,000,000,000. The number must have at most 12 decimal
+    places.
     """
     return int(Decimal(number).scaleb(_UNIT_PLACES))
 

@@ -44,7 +44,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _last_first(backend: Simulator, models: tuple[str, ...]) -> float:
-    """Return when the last of the models received its first request, in Unix seconds."""
+    """Return the time at which all models had received their first request, in Unix seconds.
+
+    Models that have received no request are ignored.
+    """
     totals = backend.ledger().models
     firsts = [totals[model].first_request_at for model in models]
     return max(first for first in firsts if first is not None)

@@ -196,7 +196,10 @@ class DueLines(Generic[Line]):
         return sum(min(len(lines), until_full(group)) for group, lines in self._groups.items() if lines)
 
     def prompt_cost(self) -> PromptCost:
-        """Return how much work the line that `pop` would return causes in the backends' prefix caches."""
+        """Return the work in the backends' prefix caches if the next line were sent now.
+
+        The next line is the line that `pop` would return. It stays in the queue.
+        """
         prefixes, groups = self._prefixes, {group for group, lines in self._groups.items() if lines}
         are_full = all(prefixes.is_full(group) for group in groups)
         if prefixes.in_slot(groups) is not None or not (are_full or prefixes.slots):

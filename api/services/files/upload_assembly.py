@@ -141,7 +141,10 @@ class _AssembledFile:
         return row.model_copy(update={"bytes": self._bytes, "filename": expanded_name(row.filename)})
 
     async def add(self, piece: bytes, writer: ObjectWriter) -> None:
-        """Write the next bytes of the parts. If the file is compressed, decompress them first.
+        """Add `piece`, the next bytes of the uploaded file, to the stored file.
+
+        Pass the bytes of all parts of the upload in order. If the uploaded file is compressed, the
+        decompressed bytes are stored.
 
         Raises:
             ApiError: the file is damaged or too large, the quota is exhausted, or the first line is not JSON.

@@ -323,11 +323,16 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep a decrease of the limit, because it made responses faster: requests had queued in the backend.
+        """Keep a decreased limit, because the decrease made responses faster: requests had queued in the
+        backend.
 
-        Some requests may queue even now: responses are still slow, or the decrease was only a probe (made
-        without a sign of overload). Then decrease the limit once more, and return the reason. Otherwise, or
-        if too few requests are in flight, end the trial and return None.
+        Decrease the limit once more if some requests may still queue, and return the reason of this decrease.
+        Requests may still queue in two cases:
+
+        - Responses are still slow.
+        - The first decrease was a probe (made without a sign of overload).
+
+        In all other cases, and if too few requests are in flight, end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()

@@ -44,7 +44,10 @@ class AttemptLimiter:
         return math.ceil(too_many * 60 / self._per_minute)
 
     def acquire(self, client: str) -> None:
-        """Count an attempt of a client. Call this before the attempt, so that concurrent attempts all count.
+        """Count an attempt of a client. This method never rejects an attempt.
+
+        First check with `wait_seconds` that the client may try now. Then call this method, and only then make
+        the attempt, so that concurrent attempts all count.
 
         If only failed attempts count, call `release` after each success.
         """

@@ -169,8 +169,10 @@ def prepare_password(file: Path, runner: ServerUser) -> None:
 
 @contextmanager
 def reachable(root: Path, runner: ServerUser) -> Generator[tuple[str, tuple[int, ...]]]:
-    """Context manager that yields a path by which a process of the user `runner` can open `root`, and a tuple
-    of file descriptors that this process must inherit.
+    """Context manager for starting a child process that runs as the user `runner` and has to open `root`.
+
+    It yields the path by which the child can open `root`, and a tuple of file descriptors. Pass the
+    descriptors to the child (`pass_fds`).
 
     Usually the path is `root`, and the tuple is empty. If `root` is below a directory that other users cannot
     open, such as /root, the path leads through a file descriptor, as in `/proc/self/fd/7`. This works only on

@@ -148,12 +148,14 @@ class AuditLogTable(Protocol):
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        """Return the positions of the oldest and newest entries, and the id below which all actions have
-        ended.
+        """Return the positions of the oldest and newest entries, and how far all actions have ended.
+
+        `ended_below` in the result is an id: every action with a smaller id has ended.
 
         Args:
-            running_since: an action without an outcome counts as running if it began after this time. Repairs
-                by the consistency check take longer, so they count as running for one day more.
+            running_since: an action without an outcome counts as running if it began after this time, and as
+                ended if it began earlier. Repairs by the consistency check take longer. They count as running
+                if they began at most one day before this time.
         """
         ...
 
