@@ -88,8 +88,9 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
         """Run one attempt to send a slice (a part of a model's lines). Report a failure as a waiting reason.
 
-        If the attempt fails because no backend of the model accepts requests now (DEFERRED), this method
-        reports nothing. The code of the attempt has already reported that reason, and clears it later.
+        If the attempt ends because it cannot send lines now (DEFERRED), for example because no backend of the
+        model accepts requests, this method reports nothing. The attempt itself has already reported its
+        reason, and a later attempt clears the reason.
         """
         try:
             return await super().execute_activity(input)

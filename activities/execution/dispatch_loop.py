@@ -1,4 +1,4 @@
-"""The loop of one turn: it starts the sending of lines, sends quarantined lines, and ends the turn."""
+"""The loop of one attempt of a slice (turn): it starts to send lines, and ends the turn."""
 
 import asyncio
 import math
@@ -168,7 +168,7 @@ class SliceDispatcher:
         return StopReason.DEFERRED if is_blocked else None
 
     def _is_time_over(self) -> bool:
-        """Return True if the turn has used up its time and another slice waits for its place.
+        """Return True if the turn has used up its time and another slice waits to run on this worker instead.
 
         - If the turn has sent a line, it has `slice_seconds`, counted from the first line.
         - If it has not sent a line yet, it has `slice_seconds`, but at least `MAX_BLOCKED_SECONDS`, counted

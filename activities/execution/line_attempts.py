@@ -22,8 +22,8 @@ _PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a reco
 class LineAttempts:
     """Counts the attempts of each line of a slice, and schedules the next attempts.
 
-    The counts and times are stored with the results of the slice. The next turn therefore knows them, even
-    after a crash.
+    The counts and times are stored with the results of the slice. The next attempt of the slice (turn)
+    therefore knows them, even after a crash.
     """
 
     def __init__(self, request: SliceRequest, writer: SegmentBuffer, policy: RetryPolicy) -> None:
@@ -43,7 +43,10 @@ class LineAttempts:
         self._persist(line)
 
     def record_job(self, line: SliceLine, job: SubmittedJob) -> None:
-        """Record a job that a backend has accepted for the line, so that a later turn can wait for it."""
+        """Record a job that a backend has accepted for the line.
+
+        A later attempt of the slice (turn) can then wait for this job.
+        """
         line.attempt = line.attempt.model_copy(update={"job": job})
         self._persist(line, RecordKind.SUBMITTED)
 
@@ -75,7 +78,8 @@ class LineAttempts:
         The wait grows with each failure. If the backend is busy with direct requests of other clients, there
         is no wait: the adaptive limit of the backend decides when the line is sent.
 
-        The line's state is stored only if a later turn needs it, for example because the wait is long.
+        The line's state is stored only if a later attempt of the slice (turn) needs it, for example because
+        the wait is long.
         """
         policy, before, now = self._policy, line.attempt, time.time()
         line.capacity_failures += 1

@@ -1,7 +1,7 @@
 """Send the lines of one turn, each when it gets a permit, and settle the lines that succeed at once.
 
-A permit is the right to have one request in flight. To save CPU time, most lines are sent and settled in
-callbacks, which await nothing.
+A permit is the right to have one request in flight. To save CPU time, most lines need no asyncio task: they
+are sent and settled in functions that the event loop calls and that await nothing.
 """
 
 import math

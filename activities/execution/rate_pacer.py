@@ -65,7 +65,10 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a request that is sent now, even if it repeats a line. Call this only after `may_send`."""
+        """Count a request that is sent now, even if it repeats a line.
+
+        Call `may_send` first, because this method uses the rate that `may_send` has looked up.
+        """
         pacing, now = self._checked, self._clock()
         if pacing is None or not self._sends:
             self._last_due = now

@@ -1,7 +1,8 @@
-"""Requests of one turn that need an asyncio task of their own, and the pool of reusable tasks that runs them.
+"""Requests that need an asyncio task of their own, and the pool of reusable tasks that runs them.
 
-Most requests need no task, because a callback handles their response. A request needs a task if it has to
-wait for something else, such as a hook, a job or a microbatch, if it is traced, or if it has failed.
+Most requests need no task, because a function that awaits nothing handles their response. A request needs a
+task if it has to wait for something else, such as a hook, a job or a microbatch, if it is traced, or if it
+has failed.
 """
 
 import asyncio

@@ -78,7 +78,7 @@ class OutputCopies(OutputCopyActivities):
         state.
 
         The row keeps the error of the last attempt. If an attempt has copied the files, but its worker could
-        not report this, the state stays `written`.
+        not report the success, the state stays `written`.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

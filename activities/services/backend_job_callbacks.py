@@ -74,7 +74,10 @@ class NoCallbacks(CallbackSubscriptions):
 
 
 class CallbackWatch(CallbackSubscriptions):
-    """Waits for the callbacks of jobs in one worker process. It reads arrived callbacks once a second."""
+    """Waits in one worker process for callbacks: requests with which backends report the end of a job.
+
+    Once a second, it reads from the database the callbacks that the API has received.
+    """
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
         self._table = table

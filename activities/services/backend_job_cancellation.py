@@ -25,7 +25,7 @@ class RouterLookup(Protocol):
 
 
 class RunningJob(NamedTuple):
-    """A job that was still running at the end of its line's last turn.
+    """A job that was still running when the last attempt to send its line's slice (turn) ended.
 
     Attributes:
         request_id: id of the line's request.

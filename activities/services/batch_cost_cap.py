@@ -2,7 +2,7 @@
 
 A process adds the cost of its own slices at once. It reads the cost of slices on other workers from the
 database at each refresh. So a batch may cost a little more than its cap: some requests are in flight when the
-cap is reached, and other workers notice this only about three seconds later.
+cap is reached, and other workers learn about three seconds later that it is reached.
 
 If the cap is reached, the batch ends in two steps. First, the process sends no more lines of the batch. At
 its next refresh, it records in the database that the cap is reached, and then its slices of the batch end. If
@@ -123,7 +123,7 @@ class BatchCosts:
         return cost
 
     def end(self, cost: SliceCost) -> None:
-        """Record that the turn of a slice has ended.
+        """Record that the turn of a slice (an attempt to send its lines) has ended.
 
         The cost of the slice is counted here for `_REPORTED_SECONDS` more. After that, its last report is
         certainly in the database, and the cost is read from there.

@@ -165,7 +165,7 @@ class DailyBudgets:
         """Count the tokens and the cost of a line for the budgets of the batch's tenant and API key.
 
         Args:
-            cost: in millionths of a millionth of the currency's unit, as in `rules/token_costs.py`.
+            cost: in 10^-12 of the currency's unit (`rules/token_costs.py`).
         """
         if tokens or cost:
             today = self._today()

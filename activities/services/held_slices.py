@@ -14,10 +14,10 @@ class HeldSlice:
         queue: model whose task queue the slice came from, or `ALL_MODELS` for the queue that models share.
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
-        is_yielding: True if the slice has to end, because another slice waits for its place on the worker or
-            for its memory.
+        is_yielding: True if the slice has to stop sending lines, so that a slice that waits for memory or for
+            this worker can run instead.
         is_surplus: True if the slice must return to its queue: the worker searched for a slice of another
-            tenant or batch, and does not need this one.
+            tenant or batch, and does not need this slice.
         memory: memory for the slice's lines; None if the slice has not requested any.
     """
 

@@ -53,7 +53,7 @@ class Permissions(Protocol):
         """Count the tokens and the cost of a batch's lines for the budgets of its tenant and its API key.
 
         Args:
-            cost: in millionths of a millionth of the currency's unit, as in `rules/token_costs.py`.
+            cost: in 10^-12 of the currency's unit (`rules/token_costs.py`).
         """
         ...
 

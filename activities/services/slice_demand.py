@@ -191,8 +191,8 @@ class SliceDemand:
         return held.is_yielding
 
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice may give up its place, because its limit also applies to many other
-        slices.
+        """Return True if this slice may end early while `limit` blocks it: many other slices of this worker
+        can use up the same limit.
 
         This is so if more than `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit
         of the tenant) or the same model (for a limit of the model). Slices that yield are not counted. The
@@ -265,8 +265,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, slices that only wait for responses are ignored, because they occupy no
-        place on the worker.
+        In the queue `ALL_MODELS`, slices that only wait for responses are ignored, because they do not count
+        towards the number of slices that the worker may hold.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:

@@ -15,7 +15,7 @@ _MAX_PATH_CHARACTERS = 256
 
 
 def without_token(path: str) -> str:
-    """Return a path as logs may show it: without the token, if it is the path of a callback."""
+    """Return a path as logs may show it: without the token if backends report jobs at this path."""
     return f"{CALLBACK_PATH}{REDACTED}" if may_contain_token(path) else path
 
 

@@ -206,10 +206,10 @@ class AsyncBatchHandle:
                 await asyncio.sleep(patience.pause_after(error))
 
     async def _read_results(self, status: Status, order: InputOrder) -> AsyncGenerator[Result]:
-        """Request the results with this status from the API, and yield them in input order. Results that were
-        taken from `order` already are skipped.
+        """Request the results with this status from the API, and yield them in input order.
 
-        The iteration ends before the first line without a final result.
+        Results that `order` has recorded as taken are not yielded again. The API sends results only up to the
+        first line of the input that has no final result yet, so later results are not yielded either.
         """
         lines, path = Lines(), batch_path(self.id, "/x/results")
         async with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:

@@ -149,7 +149,7 @@ class Spans:
                 _activity.reset(token)
 
     def record_reenqueue(self, reason: str) -> None:
-        """Record that an attempt to send a slice (a part of a batch) has ended and another one will follow.
+        """Record that an attempt to send a slice (a part of a batch) has ended and a next attempt follows.
 
         The record is a span in a separate trace, with a link to the current span. `reason` says why the
         attempt ended.

@@ -141,8 +141,8 @@ class TemporalBatchSchedules(BatchSchedules):
 
         The SDK's own update reads the schedule and writes it back, so it would undo a pause that happens in
         between. Here, Temporal ignores an update, without an error, if the schedule has changed since it was
-        read. To notice this, each update also writes a unique note. If the schedule does not have this note
-        afterwards, the update is repeated.
+        read. To notice an ignored update, each update also writes a unique note. If the schedule does not
+        have this note afterwards, the update is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"

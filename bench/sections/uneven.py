@@ -39,8 +39,8 @@ class Case:
 
     Attributes:
         lines: number of lines of all batches together.
-        turn_seconds: length of a turn. After this time, a slice (part of a batch) releases its place if other
-            slices wait.
+        turn_seconds: length of a turn. After this time, a slice (part of a batch) stops if other slices wait,
+            so that one of them can run.
         has_lengths: True if longer responses take more time. False if all responses have the same length.
         in_flight: permits of all workers together.
         seed: seed of the response times. It was chosen so that no single long response decides the duration

@@ -32,7 +32,7 @@ class UnusableSchema(Exception):
 def write_json(schema: Schema | None, text: str) -> str:
     """Return a simple JSON value that conforms to `schema`. If `schema` is None, return a JSON object.
 
-    Each string is `text` if the schema allows this. Keywords such as `pattern`, `not` and `if` are ignored.
+    Each string is `text` if the schema allows it. Keywords such as `pattern`, `not` and `if` are ignored.
 
     Raises:
         UnusableSchema: the schema is invalid, or no finite value conforms to it.

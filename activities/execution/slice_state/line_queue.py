@@ -36,7 +36,7 @@ class LineAttempt(BaseModel):
     """Record of a line's attempts so far. All times are Unix seconds.
 
     This record is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records). So
-    the next turn knows the earlier attempts.
+    the next attempt of the slice (turn) knows the earlier attempts of the line.
     """
 
     count: int = 0

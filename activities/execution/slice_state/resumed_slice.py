@@ -1,4 +1,4 @@
-"""Read what is stored of a slice: the results of its earlier turns, and its lines without a result."""
+"""Read the stored results of a slice's earlier attempts (turns), and its lines without a result."""
 
 from dataclasses import dataclass, field
 

@@ -120,7 +120,7 @@ class SegmentBuffer:
     async def run(self) -> None:
         """Store the buffered results at regular intervals until cancelled.
 
-        If storage fails, retry. The turn sends no lines until the results are stored.
+        If storage fails, retry. This attempt of the slice sends no lines until the results are stored.
         """
         while True:
             with contextlib.suppress(TimeoutError):

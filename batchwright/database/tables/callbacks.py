@@ -10,7 +10,7 @@ from batchwright.database.sql import queries
 
 
 class ReceivedCallback(NamedTuple):
-    """A callback from a backend.
+    """A callback: an HTTP request with which a backend has reported the end of a job.
 
     `body` is None if it was too large to store. `size` is the length of the body in bytes, even if it was not
     stored.

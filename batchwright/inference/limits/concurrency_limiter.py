@@ -42,7 +42,7 @@ class PermitRequest:
     cost: Callable[[], int] | None = None
 
     def detach(self) -> None:
-        """Drop the references to the callbacks, because they would keep a finished slice in memory."""
+        """Drop the references to the functions to call, which would keep a finished slice in memory."""
         self.on_granted, self.cost = _already_detached, None
 
 

@@ -46,7 +46,7 @@ class EffectiveRates(Protocol):
     allocation: RateAllocation
 
     def pacing_of(self, model: str) -> Pacing | None:
-        """Return how fast one turn may send lines of the model; None if the model has no rate limit."""
+        """Return how fast one attempt of a slice may send lines of the model; None for no limit."""
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:

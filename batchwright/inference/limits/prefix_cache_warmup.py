@@ -107,7 +107,7 @@ class PrefixGroups:
                 self._warm.popitem(last=False)
 
     def end(self, group: int) -> None:
-        """Record that a line of the group is no longer in flight, so that another one may be sent."""
+        """Record that a line of the group is no longer in flight, so that another line may be sent."""
         if len(self._free_slots) < self.slots:
             self._free_slots.append(group if group in self._warm else 0)
         if group:

@@ -100,7 +100,7 @@ class BackendRegistry:
         """Return the names and aliases of the served models.
 
         The first call of `served` or `refresh` reads the models from the database. If the database is
-        unreachable, this call raises the exception class that the constructor got as `unavailable`.
+        unreachable, this call raises the exception that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()
@@ -110,7 +110,7 @@ class BackendRegistry:
         """Return the names and aliases of the served models, read again from the database.
 
         The result includes models that other processes added. If the database is unreachable, the call raises
-        the exception class `unavailable` of the constructor.
+        the exception that the constructor got as `unavailable`.
         """
         if self._read:
             await self._read_lists()
@@ -219,7 +219,7 @@ class BackendRegistry:
         """Store the model list of a backend in the database.
 
         If the database rejects one of the names, treat the request for the list as failed. If the database is
-        unreachable, raise the exception class `unavailable` of the constructor.
+        unreachable, raise the exception that the constructor got as `unavailable`.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))
@@ -235,7 +235,8 @@ class BackendRegistry:
     async def refresh_changes(self) -> None:
         """Read and apply the changes made at run time. No request is sent to a backend.
 
-        If the database is unreachable, the call raises the exception class `unavailable` of the constructor.
+        If the database is unreachable, the call raises the exception that the constructor got as
+        `unavailable`.
         """
         self._apply(await self._changes.all())
         for notify in self.on_refresh:  # before any `await`, so that a new backend's limit applies at once

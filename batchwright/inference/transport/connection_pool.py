@@ -200,7 +200,7 @@ class PooledTransport(Transport):
 
 
 class Timeout(Struct, eq=False):
-    """Timeout of one request. When the time is over, `on_timeout` is called once. `cancel` prevents this.
+    """Timeout of one request. When the time is over, `on_timeout` is called once, unless `cancel` was called.
 
     The timeout may expire during an `await` of the caller, before `on_timeout` is set. After each `await`,
     check that `expired` is False before you set `on_timeout`.

@@ -186,7 +186,7 @@ class TrafficMetrics:
 
 
 class JobMetrics:
-    """Metrics of asynchronous jobs, whose results arrive later by polling or callback."""
+    """Metrics of asynchronous jobs. Workers poll for their results, or backends send them as callbacks."""
 
     def __init__(self, create: MetricFactory) -> None:
         self.jobs_submitted = create.counter(
