@@ -226,7 +226,7 @@ async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> 
     """
     checks = QuotaChecks(deps, upload.tenant)
     limit = (await checks.limits()).stored_bytes
-    async with checks.translated():
+    async with checks.quota_errors():
         await deps.database.uploads.add_part(
             part,
             at=part.created_at,
