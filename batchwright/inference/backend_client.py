@@ -152,7 +152,7 @@ class InferenceClient:
         request = self._build_request(target, body, request_id, request_id, extra)
         return self._transport.try_exchange_now(
             request,
-            most_bytes=self._max_bytes,
+            max_bytes=self._max_bytes,
             seconds=self._timeout,
             ended=partial(self._on_complete, on_outcome, body),
         )
@@ -181,7 +181,7 @@ class InferenceClient:
             *self._headers.without_own(extra),
         ]
         request = BackendRequest(b"POST", target, headers, body, self._first_byte, self._idle)
-        return self._transport.stream(request, most_bytes=self._max_bytes, seconds=self._timeout)
+        return self._transport.stream(request, max_bytes=self._max_bytes, seconds=self._timeout)
 
     async def submit_job(
         self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
@@ -256,7 +256,7 @@ class InferenceClient:
     async def _exchange(self, request: BackendRequest, read: _ResponseParser) -> Outcome:
         try:
             response = await self._transport.exchange(
-                request, most_bytes=self._max_bytes, seconds=self._timeout
+                request, max_bytes=self._max_bytes, seconds=self._timeout
             )
             body = decode_content(response, self._max_bytes)
             return self._recognize_busy(read(response.status, response.headers, body, request.body))
@@ -295,7 +295,7 @@ class InferenceClient:
 
     def failure(self, error: Exception) -> Outcome:
         """Convert an exception of the transport to the outcome of the request."""
-        return from_exception(error, seconds=self._timeout, most_bytes=self._max_bytes)
+        return from_exception(error, seconds=self._timeout, max_bytes=self._max_bytes)
 
     async def listing(self, url: str) -> ModelListing:
         """Request the model list of the backend at `url`. Raise ListingFailed if this fails."""
@@ -303,8 +303,8 @@ class InferenceClient:
             self._transport,
             url,
             self._headers.shared.headers,
-            most_bytes=self._max_bytes,
-            most_models=self._max_models,
+            max_bytes=self._max_bytes,
+            max_models=self._max_models,
         )
 
     async def slots(self, url: str) -> int | None:
@@ -312,9 +312,7 @@ class InferenceClient:
 
         Other backends do not report such a number. The result is then None.
         """
-        return await read_slots(
-            self._transport, url, self._headers.shared.headers, most_bytes=self._max_bytes
-        )
+        return await read_slots(self._transport, url, self._headers.shared.headers, max_bytes=self._max_bytes)
 
     async def models(self, url: str) -> list[str]:
         """Request the ids of the models that the backend at `url` lists.

@@ -71,14 +71,14 @@ class _Properties(BaseModel):
 
 
 async def list_models(
-    transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int, most_models: int
+    transport: Transport, url: str, headers: Sequence[Header], *, max_bytes: int, max_models: int
 ) -> ModelListing:
     """Request the model list of the backend at `url` and return its usable ids.
 
     Args:
         url: the backend's URL, without `/v1`.
-        most_bytes: maximum size of the response, in bytes.
-        most_models: maximum number of ids to return. The first ids in sorted order are returned.
+        max_bytes: maximum size of the response, in bytes.
+        max_models: maximum number of ids to return. The first ids in sorted order are returned.
 
     Raises:
         ListingFailed: the request failed, or the response is not a list of models. No other exception is
@@ -87,7 +87,7 @@ async def list_models(
     endpoint = f"{url}/v1/models"
     try:
         request = BackendRequest(b"GET", TargetUrl.of(endpoint), [*headers])
-        response = await transport.exchange(request, most_bytes=most_bytes, seconds=_TIMEOUT_SECONDS)
+        response = await transport.exchange(request, max_bytes=max_bytes, seconds=_TIMEOUT_SECONDS)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
         raise _failed(endpoint, error, is_unreachable=True) from error
     except Exception as error:  # the response is untrusted, and must not end the worker
@@ -101,16 +101,16 @@ async def list_models(
             backend_time=backend_time,
         )
     try:
-        found = _ModelList.model_validate_json(decode_content(response, most_bytes))
+        found = _ModelList.model_validate_json(decode_content(response, max_bytes))
     except Exception as error:  # the response is untrusted
         raise _failed(endpoint, error, is_unreachable=False, status=200, backend_time=backend_time) from error
     valid = sorted({model.id for model in found.data if is_model_name(model.id)})
-    models = valid[:most_models]
+    models = valid[:max_models]
     return ModelListing(models, backend_time, ignored=len({model.id for model in found.data}) - len(models))
 
 
 async def read_slots(
-    transport: Transport, url: str, headers: Sequence[Header], *, most_bytes: int
+    transport: Transport, url: str, headers: Sequence[Header], *, max_bytes: int
 ) -> int | None:
     """Return how many requests a llama.cpp server at `url` processes at once; None for other backends.
 
@@ -118,12 +118,12 @@ async def read_slots(
 
     Args:
         url: the backend's URL, without `/v1`.
-        most_bytes: maximum size of the response, in bytes.
+        max_bytes: maximum size of the response, in bytes.
     """
     try:
         request = BackendRequest(b"GET", TargetUrl.of(f"{url}/props"), [*headers])
-        response = await transport.exchange(request, most_bytes=most_bytes, seconds=_TIMEOUT_SECONDS)
-        return _Properties.model_validate_json(decode_content(response, most_bytes)).total_slots
+        response = await transport.exchange(request, max_bytes=max_bytes, seconds=_TIMEOUT_SECONDS)
+        return _Properties.model_validate_json(decode_content(response, max_bytes)).total_slots
     except Exception:  # the response is untrusted
         return None
 

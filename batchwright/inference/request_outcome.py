@@ -99,13 +99,13 @@ def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome
     return Outcome(retry_policy.INVALID_RESPONSE, code=code, message=message, detail=detail, cause=cause)
 
 
-def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outcome:
+def from_exception(error: Exception, *, seconds: float, max_bytes: int) -> Outcome:
     """Create the outcome for a request that failed without a usable response.
 
     Args:
         error: exception of the transport or of decoding the response.
         seconds: time limit of the request, for the error message.
-        most_bytes: size limit of the response, for the error message.
+        max_bytes: size limit of the response, for the error message.
     """
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout() | httpx.PoolTimeout():
@@ -119,7 +119,7 @@ def from_exception(error: Exception, *, seconds: float, most_bytes: int) -> Outc
         case httpx.TransportError():
             return _from_transport_error(error)
         case ResponseTooLarge():
-            message = f"The response is larger than {most_bytes} bytes."
+            message = f"The response is larger than {max_bytes} bytes."
             return Outcome(retry_policy.RESPONSE_TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)
         case _:
             return invalid_response("The response cannot be decompressed.", cause=str(error))

@@ -39,7 +39,7 @@ async def _send(engine: PooledTransport, target: TargetUrl, bodies: Iterator[byt
     sent = 0
     for body in bodies:
         request = BackendRequest(b"POST", target, _HEADERS, body)
-        answer = await engine.exchange(request, most_bytes=_MOST_BYTES, seconds=_SECONDS)
+        answer = await engine.exchange(request, max_bytes=_MOST_BYTES, seconds=_SECONDS)
         if answer.status != 200:
             raise SystemExit(f"the backend answered {answer.status}")
         out.write(answer.body + b"\n")

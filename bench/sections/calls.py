@@ -87,7 +87,7 @@ class _Client:
         async with self._places:
             request = BackendRequest(b"POST", self._target, [(b"content-type", b"application/json")], _BODY)
             answer = await self._transport.exchange(
-                request, most_bytes=_MAX_ANSWER_BYTES, seconds=_TIMEOUT_SECONDS
+                request, max_bytes=_MAX_ANSWER_BYTES, seconds=_TIMEOUT_SECONDS
             )
         if answer.status != 200:
             raise SystemExit(f"a call was answered with {answer.status}: {answer.body[:500]!r}")

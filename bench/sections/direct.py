@@ -195,7 +195,7 @@ async def _call(transport: PooledTransport, url: str, number: int, due: float) -
     body = {"model": _CALLED, "messages": [{"role": "user", "content": f"Question {number}"}]}
     target, headers = TargetUrl.of(f"{url}{batches.ENDPOINT}"), [(b"content-type", b"application/json")]
     request = BackendRequest(b"POST", target, headers, json.dumps(body).encode())
-    answer = await transport.exchange(request, most_bytes=_MAX_ANSWER_BYTES, seconds=_TIMEOUT_SECONDS)
+    answer = await transport.exchange(request, max_bytes=_MAX_ANSWER_BYTES, seconds=_TIMEOUT_SECONDS)
     if answer.status != 200:
         raise SystemExit(f"a call was answered with {answer.status}: {answer.body[:500]!r}")
     return time.perf_counter() - due

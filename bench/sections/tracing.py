@@ -24,7 +24,7 @@ _TARGET = TargetUrl.of("http://127.0.0.1:1/v1/chat/completions")
 
 
 class _Instant(Transport):
-    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+    async def exchange(self, request: BackendRequest, *, max_bytes: int, seconds: float) -> BackendResponse:
         await asyncio.sleep(0)
         return BackendResponse(200, {}, b'{"choices":[]}')
 

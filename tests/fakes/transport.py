@@ -20,21 +20,21 @@ class PooledEngine(HttpxTransport):
         self._under_way_alone: set[asyncio.Task[None]] = set()
         self.begun = 0  # that nobody awaited
 
-    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+    async def exchange(self, request: BackendRequest, *, max_bytes: int, seconds: float) -> BackendResponse:
         self._idle_connections = max(self._idle_connections - 1, 0)
-        answer = await super().exchange(request, most_bytes=most_bytes, seconds=seconds)
+        answer = await super().exchange(request, max_bytes=max_bytes, seconds=seconds)
         self._idle_connections += 1
         return answer
 
     def try_exchange_now(
-        self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
+        self, request: BackendRequest, *, max_bytes: int, seconds: float, ended: OnComplete
     ) -> Exchange | None:
         if not self._idle_connections:
             return None
 
         async def report() -> None:
             try:
-                answer = await self.exchange(request, most_bytes=most_bytes, seconds=seconds)
+                answer = await self.exchange(request, max_bytes=max_bytes, seconds=seconds)
             except Exception as error:  # reported to the caller
                 ended(error)
             else:

@@ -28,7 +28,7 @@ SECRET = "connect to 10.1.2.3:8000 failed, see /srv/keys/backend.pem"
     ids=["connect", "connect in time", "read in time", "no HTTP", "disconnected", "read", "decoding"],
 )
 def test_a_request_failure_is_described_without_the_exception(error: Exception) -> None:
-    outcome = from_exception(error, seconds=5, most_bytes=100)
+    outcome = from_exception(error, seconds=5, max_bytes=100)
     assert outcome.message.endswith(".")
     assert "10.1.2.3" not in outcome.message + outcome.detail
     if not isinstance(error, httpx.TimeoutException) or isinstance(error, httpx.ConnectTimeout):

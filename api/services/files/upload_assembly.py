@@ -230,8 +230,8 @@ async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> 
         await deps.database.uploads.add_part(
             part,
             at=part.created_at,
-            most_bytes=deps.settings.max_upload_bytes,
-            most_parts=MAX_PARTS,
+            max_bytes=deps.settings.max_upload_bytes,
+            max_parts=MAX_PARTS,
             storage_limit=limit,
         )
 

@@ -26,14 +26,14 @@ class UploadsTable(Protocol):
     async def get(self, tenant: str, upload_id: str) -> UploadRow | None: ...
 
     async def add_part(
-        self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int, storage_limit: int = 0
+        self, part: PartRow, *, at: datetime, max_bytes: int, max_parts: int, storage_limit: int = 0
     ) -> None:
         """Insert the row of a part of an upload.
 
         Args:
             at: current time, which decides if the upload has expired.
-            most_bytes: limit of the total size of the upload's parts, in bytes.
-            most_parts: limit of the number of parts.
+            max_bytes: limit of the total size of the upload's parts, in bytes.
+            max_parts: limit of the number of parts.
             storage_limit: the tenant's quota of stored bytes; 0 for no limit. The announced size of the
                 upload already counts towards it. A part counts in addition only if all parts together exceed
                 the announced size.
@@ -41,7 +41,7 @@ class UploadsTable(Protocol):
         Raises:
             UnknownUpload: the tenant has no such upload.
             UploadClosed: the upload is completed, cancelled or expired.
-            UploadFull: with this part, the upload would have more than `most_bytes` or `most_parts`.
+            UploadFull: with this part, the upload would have more than `max_bytes` or `max_parts`.
             QuotaExhausted: with this part, the tenant would exceed `storage_limit`.
         """
         ...
@@ -139,7 +139,7 @@ class PostgresUploads(UploadsTable):
         return None if record is None else _upload_row(record)
 
     async def add_part(
-        self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int, storage_limit: int = 0
+        self, part: PartRow, *, at: datetime, max_bytes: int, max_parts: int, storage_limit: int = 0
     ) -> None:
         tenant, upload_id = part.tenant, part.upload_id
         transaction = (
@@ -153,7 +153,7 @@ class PostgresUploads(UploadsTable):
             status = row.status_at(at)
             if status != "pending":
                 raise UploadClosed(upload_id, status)
-            if part_bytes > most_bytes or record["parts"] >= most_parts:
+            if part_bytes > max_bytes or record["parts"] >= max_parts:
                 raise UploadFull(upload_id)
             if storage_limit and part_bytes > row.bytes:
                 quota = Quota.STORED_BYTES

@@ -116,13 +116,13 @@ OnComplete = Callable[[BackendResponse | Exception], None]
 
 
 class Transport(Protocol):
-    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+    async def exchange(self, request: BackendRequest, *, max_bytes: int, seconds: float) -> BackendResponse:
         """Send a request once and return its response. Redirects are not followed, and cookies are not kept.
 
         If the call is cancelled, its connection is closed.
 
         Args:
-            most_bytes: maximum size of the response's body.
+            max_bytes: maximum size of the response's body.
             seconds: time limit for the request and the complete response.
 
         Raises:
@@ -130,12 +130,12 @@ class Transport(Protocol):
                 lists the cases.
             TimeoutError: the exchange took longer than `seconds` or than a time limit in `request`. The
                 request may have been sent.
-            ResponseTooLarge: the body is larger than `most_bytes`.
+            ResponseTooLarge: the body is larger than `max_bytes`.
         """
         ...
 
     def try_exchange_now(
-        self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
+        self, request: BackendRequest, *, max_bytes: int, seconds: float, ended: OnComplete
     ) -> Exchange | None:
         """Send a request if that is possible without awaiting, and return the exchange.
 
@@ -147,7 +147,7 @@ class Transport(Protocol):
 
     @asynccontextmanager
     async def stream(
-        self, request: BackendRequest, *, most_bytes: int, seconds: float
+        self, request: BackendRequest, *, max_bytes: int, seconds: float
     ) -> AsyncGenerator[StreamedResponse]:
         """Context manager that sends a request once and yields its response, before the body has arrived.
 
@@ -155,12 +155,12 @@ class Transport(Protocol):
         asyncio task and end in another. A transport that cannot stream yields a response with a single piece.
 
         Args:
-            most_bytes: maximum size of the body, for a transport that cannot stream.
+            max_bytes: maximum size of the body, for a transport that cannot stream.
             seconds: time limit for the whole exchange.
 
         Raises: as in `exchange`.
         """
-        response = await self.exchange(request, most_bytes=most_bytes, seconds=seconds)
+        response = await self.exchange(request, max_bytes=max_bytes, seconds=seconds)
         yield StreamedResponse(response.status, response.headers, _single_piece(response.body))
 
     async def retire(self) -> None:

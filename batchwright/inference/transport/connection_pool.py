@@ -63,7 +63,7 @@ class PooledTransport(Transport):
         self._in_flight = 0
         self._is_retired = False
 
-    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+    async def exchange(self, request: BackendRequest, *, max_bytes: int, seconds: float) -> BackendResponse:
         origin = request.target.origin
         timeout = self._timeouts.start(seconds)
         self._in_flight += 1
@@ -74,14 +74,14 @@ class PooledTransport(Transport):
                 raise _connect_timeout(seconds)
             timeout.on_timeout = connection.time_out
             idle_timeout = _idle_timeout(request) if request.first_byte or request.idle else None
-            response = await connection.exchange(_head(request), request.body, most_bytes, idle_timeout)
+            response = await connection.exchange(_head(request), request.body, max_bytes, idle_timeout)
         finally:
             self._end(timeout)
         self._release(origin, connection)
         return response
 
     def try_exchange_now(
-        self, request: BackendRequest, *, most_bytes: int, seconds: float, ended: OnComplete
+        self, request: BackendRequest, *, max_bytes: int, seconds: float, ended: OnComplete
     ) -> Exchange | None:
         """Send a request on an idle connection and return the exchange; None if no connection is idle.
 
@@ -97,7 +97,7 @@ class PooledTransport(Transport):
         exchange = _PooledExchange(self, origin, connection, timeout, ended)
         try:
             idle_timeout = _idle_timeout(request) if request.first_byte or request.idle else None
-            connection.start(_head(request), request.body, most_bytes, exchange.complete, idle_timeout)
+            connection.start(_head(request), request.body, max_bytes, exchange.complete, idle_timeout)
         except BaseException:
             self._end(timeout)
             raise

@@ -60,14 +60,14 @@ class BackendConnection(asyncio.Protocol):
             raise
 
     async def exchange(
-        self, head: bytes, body: bytes, most_bytes: int, idle_timeout: "IdleTimeout | None" = None
+        self, head: bytes, body: bytes, max_bytes: int, idle_timeout: "IdleTimeout | None" = None
     ) -> BackendResponse:
         """Send one request and return its response. If the call is cancelled, the connection is closed.
 
         Args:
             head: the encoded request line and headers.
             body: body of the request.
-            most_bytes: maximum size of the response's body.
+            max_bytes: maximum size of the response's body.
             idle_timeout: limits the time until the response starts, and the time between two pieces of it;
                 None for no limit.
 
@@ -75,11 +75,11 @@ class BackendConnection(asyncio.Protocol):
             httpx.ConnectError: the connection was already closed, so nothing was sent.
             httpx.ReadError: the connection ended before the response started.
             httpx.RemoteProtocolError: the response is not HTTP or not complete.
-            ResponseTooLarge: the body is larger than `most_bytes`.
+            ResponseTooLarge: the body is larger than `max_bytes`.
             TimeoutError: a limit of `idle_timeout` was exceeded.
         """
         response: asyncio.Future[BackendResponse] = asyncio.get_running_loop().create_future()
-        self.start(head, body, most_bytes, partial(_resolve, response), idle_timeout)
+        self.start(head, body, max_bytes, partial(_resolve, response), idle_timeout)
         try:
             return await response
         except BaseException:
@@ -90,7 +90,7 @@ class BackendConnection(asyncio.Protocol):
         self,
         head: bytes,
         body: bytes,
-        most_bytes: int,
+        max_bytes: int,
         ended: OnComplete,
         idle_timeout: "IdleTimeout | None" = None,
     ) -> None:
@@ -103,7 +103,7 @@ class BackendConnection(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             raise httpx.ConnectError("the backend closed the connection before the request was sent")
-        self._most_bytes, self._on_complete, self._idle_timeout = most_bytes, ended, idle_timeout
+        self._most_bytes, self._on_complete, self._idle_timeout = max_bytes, ended, idle_timeout
         try:
             self._transport.writelines((head, body))
         except BaseException:

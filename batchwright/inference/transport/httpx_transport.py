@@ -25,18 +25,18 @@ class HttpxTransport(Transport):
         self._in_flight = 0
         self._is_retired = False
 
-    async def exchange(self, request: BackendRequest, *, most_bytes: int, seconds: float) -> BackendResponse:
+    async def exchange(self, request: BackendRequest, *, max_bytes: int, seconds: float) -> BackendResponse:
         self._in_flight += 1
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange(request, most_bytes, seconds)
+                return await self._exchange(request, max_bytes, seconds)
         finally:
             self._in_flight -= 1
             await self._close_if_idle()
 
     @asynccontextmanager
     async def stream(
-        self, request: BackendRequest, *, most_bytes: int, seconds: float
+        self, request: BackendRequest, *, max_bytes: int, seconds: float
     ) -> AsyncGenerator[StreamedResponse]:
         self._in_flight += 1
         try:
@@ -64,12 +64,12 @@ class HttpxTransport(Transport):
                 raise TimeoutError(f"The backend did not begin to answer within {limit}.") from None
             raise
 
-    async def _exchange(self, request: BackendRequest, most_bytes: int, seconds: float) -> BackendResponse:
+    async def _exchange(self, request: BackendRequest, max_bytes: int, seconds: float) -> BackendResponse:
         response = await self._begin(request, seconds)
         try:
-            if int(response.headers.get("content-length", "0")) > most_bytes:
+            if int(response.headers.get("content-length", "0")) > max_bytes:
                 raise ResponseTooLarge
-            body = await _read(response, most_bytes, request.idle)
+            body = await _read(response, max_bytes, request.idle)
         finally:
             await response.aclose()
         return BackendResponse(response.status_code, _headers(response), body)
@@ -127,13 +127,13 @@ async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncI
         yield chunk
 
 
-async def _read(response: httpx.Response, most_bytes: int, idle: float) -> bytes:
+async def _read(response: httpx.Response, max_bytes: int, idle: float) -> bytes:
     assert isinstance(response.stream, httpx.AsyncByteStream)
     body, size = BytesIO(), 0
     chunks, number = aiter(response.stream), count(1)
     while (chunk := await _next_chunk(chunks, idle, next(number))) is not None:
         size += len(chunk)
-        if size > most_bytes:
+        if size > max_bytes:
             raise ResponseTooLarge
         body.write(chunk)
     return body.getvalue()

@@ -51,7 +51,7 @@ class InputEstimator:
         validator: validates the input. It has not read anything yet.
         canonical: returns the name of the registered model for the name in a line, which may be an alias. The
             argument is None if the line names no model.
-        most_models: maximum number of models. More models are an error of the input.
+        max_models: maximum number of models. More models are an error of the input.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class InputEstimator:
         endpoint: Endpoint,
         validator: InputValidator,
         canonical: Callable[[str | None], str],
-        most_models: int,
+        max_models: int,
     ) -> None:
         self._validator = validator
         self.errors = validator.errors
         self._has_output = endpoint not in _WITHOUT_OUTPUT
-        self._canonical, self._most_models = canonical, most_models
+        self._canonical, self._max_models = canonical, max_models
         self.models: dict[str, ModelLoad] = {}
 
     @property
@@ -89,8 +89,8 @@ class InputEstimator:
             model = self._canonical(request.model)
             load = self.models.get(model)
             if load is None:
-                if len(self.models) == self._most_models:
-                    most = self._most_models
+                if len(self.models) == self._max_models:
+                    most = self._max_models
                     message = f"The batch names more than {most} models. Split it into several batches."
                     self.errors.add(
                         ValidationCode.TOO_MANY_MODELS, message, param="body.model", line=line.number

@@ -25,7 +25,7 @@ class MemoryUploads(UploadsTable):
         return self._rows.enter().uploads.get((tenant, upload_id))
 
     async def add_part(
-        self, part: PartRow, *, at: datetime, most_bytes: int, most_parts: int, storage_limit: int = 0
+        self, part: PartRow, *, at: datetime, max_bytes: int, max_parts: int, storage_limit: int = 0
     ) -> None:
         upload = self._row(part.tenant, part.upload_id)
         status = upload.status_at(at)
@@ -33,7 +33,7 @@ class MemoryUploads(UploadsTable):
             raise UploadClosed(part.upload_id, status)
         held = [row for key, row in self._rows.parts.items() if key[:2] == (part.tenant, part.upload_id)]
         part_bytes = sum(row.bytes for row in held) + part.bytes
-        if len(held) >= most_parts or part_bytes > most_bytes:
+        if len(held) >= max_parts or part_bytes > max_bytes:
             raise UploadFull(part.upload_id)
         if storage_limit and part_bytes > upload.bytes:
             quota = Quota.STORED_BYTES

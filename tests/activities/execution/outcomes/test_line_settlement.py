@@ -69,7 +69,7 @@ async def test_the_last_error_text_of_a_line_survives_refusals_without_a_body_an
 
 async def test_a_line_without_an_answer_still_has_none_after_a_refusal() -> None:
     fixture = OpenCircuit()
-    fixture.retry(from_exception(httpx.ReadError("reset"), seconds=1, most_bytes=1))
+    fixture.retry(from_exception(httpx.ReadError("reset"), seconds=1, max_bytes=1))
     fixture.retry(REFUSED)
     assert fixture.line.attempt.no_response
 

@@ -38,7 +38,7 @@ def a_claim(
 
 async def add(database: Database, *parts: PartRow, at: float = 0, most: int = 100) -> None:
     for part in parts:
-        await database.uploads.add_part(part, at=after(at), most_bytes=most, most_parts=3)
+        await database.uploads.add_part(part, at=after(at), max_bytes=most, max_parts=3)
 
 
 async def test_an_upload_is_found_as_it_was_inserted_first(any_database: Database) -> None:
@@ -76,7 +76,7 @@ async def test_parts_that_arrive_together_do_not_exceed_the_storage_quota(any_da
     async def add_part(number: int) -> bool:
         part = a_part(f"part_{number}", bytes=30).model_copy(update={"upload_id": f"upload_{number}"})
         try:
-            await uploads.add_part(part, at=START, most_bytes=999, most_parts=9, storage_limit=100)
+            await uploads.add_part(part, at=START, max_bytes=999, max_parts=9, storage_limit=100)
         except QuotaExhausted:
             return False
         return True
@@ -92,18 +92,18 @@ async def test_a_part_within_the_announced_bytes_needs_no_room_in_the_storage_qu
     uploads, full = any_database.uploads, 10
     await uploads.insert(an_upload(bytes=10, expires_at=NEVER))
     await any_database.files.insert(a_file(bytes=50))  # the tenant's limit was lowered since
-    await uploads.add_part(a_part(bytes=10), at=START, most_bytes=99, most_parts=9, storage_limit=full)
+    await uploads.add_part(a_part(bytes=10), at=START, max_bytes=99, max_parts=9, storage_limit=full)
     assert list(await uploads.parts("t", "upload_1", ["part_1"])) == ["part_1"]
     with pytest.raises(QuotaExhausted):
         await uploads.add_part(
-            a_part("part_2", bytes=1), at=START, most_bytes=99, most_parts=9, storage_limit=full
+            a_part("part_2", bytes=1), at=START, max_bytes=99, max_parts=9, storage_limit=full
         )
 
 
 async def test_a_part_that_is_repeated_counts_once(any_database: Database) -> None:
     await any_database.uploads.insert(an_upload(bytes=10, expires_at=NEVER))
     for _ in range(2):
-        await any_database.uploads.add_part(a_part(bytes=30), at=START, most_bytes=99, most_parts=3)
+        await any_database.uploads.add_part(a_part(bytes=30), at=START, max_bytes=99, max_parts=3)
     assert await any_database.quotas.stored("t") == 30
 
 

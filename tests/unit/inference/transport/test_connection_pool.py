@@ -50,7 +50,7 @@ async def test_a_request_that_times_out_while_connecting_was_never_sent(
     engine = PooledTransport(connect_seconds=60)
     request = BackendRequest(b"POST", TargetUrl.of("http://127.0.0.1:1/v1/x"), [], b"{}")
     with pytest.raises(httpx.ConnectTimeout):
-        await engine.exchange(request, most_bytes=1024, seconds=0.05)
+        await engine.exchange(request, max_bytes=1024, seconds=0.05)
     await engine.aclose()
 
 
@@ -76,7 +76,7 @@ async def test_a_connection_that_opens_after_the_timeout_sends_nothing(
     engine = PooledTransport(connect_seconds=60)
     async with served(listen) as target, asyncio.timeout(60):
         with pytest.raises(httpx.ConnectTimeout):
-            await engine.exchange(BackendRequest(b"POST", target, [], b"{}"), most_bytes=1024, seconds=0.05)
+            await engine.exchange(BackendRequest(b"POST", target, [], b"{}"), max_bytes=1024, seconds=0.05)
     await engine.aclose()
     assert b"".join(received) == b""
 
@@ -214,7 +214,7 @@ async def test_requests_at_once_have_a_connection_each() -> None:
 async def exchanged(engine: PooledTransport, target: TargetUrl, seconds: float = 60) -> int:
     """Send a request, and return the status of the response."""
     request = BackendRequest(b"POST", target, [], b"{}")
-    return (await engine.exchange(request, most_bytes=1024, seconds=seconds)).status
+    return (await engine.exchange(request, max_bytes=1024, seconds=seconds)).status
 
 
 def named(target: TargetUrl) -> TargetUrl:

@@ -82,7 +82,7 @@ async def playing(case: Case, tls: Tls) -> AsyncGenerator[tuple[TargetUrl, Playe
 async def result_of(engine: Transport, target: TargetUrl, body: bytes, seconds: float) -> str:
     request = BackendRequest(b"POST", target, [], body)
     try:
-        answer = await engine.exchange(request, most_bytes=LIMIT, seconds=seconds)
+        answer = await engine.exchange(request, max_bytes=LIMIT, seconds=seconds)
     except (httpx.ConnectError, httpx.ConnectTimeout):
         return hostile.NEVER_SENT
     except httpx.RemoteProtocolError as error:

@@ -82,7 +82,7 @@ async def test_httpx_stops_connecting_before_the_request_times_out(seconds: floa
 
     engine = HttpxTransport(httpx.MockTransport(answer), connect_seconds=60)
     request = BackendRequest(b"POST", TargetUrl.of("http://backend/v1/x"), [], b"{}")
-    await engine.exchange(request, most_bytes=100, seconds=seconds)
+    await engine.exchange(request, max_bytes=100, seconds=seconds)
     assert waits == [{"connect": most, "read": None, "write": None, "pool": most}]
 
 
@@ -162,7 +162,7 @@ async def test_httpx_closes_a_response_that_it_does_not_read_to_its_end() -> Non
     engine = HttpxTransport(httpx.MockTransport(answer), connect_seconds=60)
     request = BackendRequest(b"POST", TargetUrl.of("http://backend/v1/x"), [], b"{}")
     with pytest.raises(ResponseTooLarge):
-        await engine.exchange(request, most_bytes=1024, seconds=MINUTE)
+        await engine.exchange(request, max_bytes=1024, seconds=MINUTE)
     assert closed
 
 

@@ -107,7 +107,7 @@ async def test_bytes_of_uploads_attempts_and_calls_count_while_they_are_stored(
     part = PartRow(
         id="part_1", tenant="t", upload_id="upload_1", bytes=15, storage_key="x", created_at=after(0)
     )
-    await any_database.uploads.add_part(part, at=after(1), most_bytes=100, most_parts=3)
+    await any_database.uploads.add_part(part, at=after(1), max_bytes=100, max_parts=3)
     await any_database.admissions.release("t", "file-new")
     assert await admit_bytes(any_database, "file-new", 35, 100)  # an upload counts with more than announced
     assert not await admit_bytes(any_database, "file-new", 36, 100)

@@ -361,7 +361,7 @@ async def test_a_pending_upload_counts_as_it_was_announced_or_with_its_larger_pa
     part = PartRow(
         id="part_1", tenant="t", upload_id="upload_1", bytes=501, storage_key="k", created_at=START
     )
-    await any_database.uploads.add_part(part, at=START, most_bytes=1000, most_parts=2)
+    await any_database.uploads.add_part(part, at=START, max_bytes=1000, max_parts=2)
     assert await any_database.quotas.stored("t") == 501
     await any_database.uploads.cancel("t", "upload_1", START)
     assert await any_database.quotas.stored("t") == 0
