@@ -116,9 +116,9 @@ EVENT_STREAM_RESPONSES: ResponseSpecs = {
 }
 
 
-def limit_schema(default: int, most: int) -> WithJsonSchema:
-    """Return the schema of the query parameter `limit` of a list: an integer from 1 to `most`."""
-    return WithJsonSchema({"type": "integer", "minimum": 1, "maximum": most, "default": default})
+def limit_schema(default: int, maximum: int) -> WithJsonSchema:
+    """Return the schema of the query parameter `limit` of a list: an integer from 1 to `maximum`."""
+    return WithJsonSchema({"type": "integer", "minimum": 1, "maximum": maximum, "default": default})
 
 
 # Schema of a Unix time in seconds, as `time_filter` accepts it.

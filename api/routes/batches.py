@@ -211,7 +211,7 @@ class BatchRoutes:
     ) -> Response:
         """List batches, newest first. If there are several filters, a batch must meet all of them."""
         tenant = tenant_of(request, self._deps.settings)
-        most = page_limit(limit, default=20, most=100)
+        page_size = page_limit(limit, default=20, maximum=100)
         filters = BatchFilters(
             status=status_filter(status),
             model=model,
@@ -224,9 +224,11 @@ class BatchRoutes:
             raise batch_not_found(after)
         try:
             if sought is not None:
-                found = await self._search.batches(tenant, sought, limit=most, after=after, filters=filters)
+                found = await self._search.batches(
+                    tenant, sought, limit=page_size, after=after, filters=filters
+                )
                 return json_response(found_page(await self._control.page(found.rows), found.last_id))
-            rows, more = await self._batch_list.page(tenant, limit=most, after=after, filters=filters)
+            rows, more = await self._batch_list.page(tenant, limit=page_size, after=after, filters=filters)
         except UnknownCursor as error:
             raise batch_not_found(error.id) from None
         return json_response(batch_page(await self._control.page(rows), more=more))

@@ -89,14 +89,14 @@ class FileRoutes:
     ) -> Response:
         """List files."""
         tenant = tenant_of(request, self._deps.settings)
-        most, ascending = page_limit(limit, default=10_000, most=10_000), is_ascending(order)
+        page_size, ascending = page_limit(limit, default=10_000, maximum=10_000), is_ascending(order)
         if after is not None and not is_file_id(after):
             raise file_not_found(after)
         if purpose is not None and purpose not in get_args(Purpose):
             return json_response(file_page([], more=False))
         try:
             rows, more = await self._files.page(
-                tenant, purpose=purpose, limit=most, ascending=ascending, after=after
+                tenant, purpose=purpose, limit=page_size, ascending=ascending, after=after
             )
         except UnknownCursor as error:
             raise file_not_found(error.id) from None

@@ -87,11 +87,11 @@ class ScheduleRoutes:
         after: Annotated[str | None, Query(description="a schedule id")] = None,
     ) -> Response:
         """List schedules, newest first."""
-        tenant, most = tenant_of(request, self._settings), page_limit(limit, default=20, most=100)
+        tenant, page_size = tenant_of(request, self._settings), page_limit(limit, default=20, maximum=100)
         if after is not None and not is_schedule_id(after):
             raise schedule_not_found(after)
         try:
-            rows, more = await self._table.page(tenant, limit=most, after=after)
+            rows, more = await self._table.page(tenant, limit=page_size, after=after)
         except UnknownCursor as error:
             raise schedule_not_found(error.id) from None
         data = await self._schedules.all_shown(rows)

@@ -143,13 +143,13 @@ class WebhookRoutes:
         ] = None,
     ) -> Response:
         """List endpoints, newest first."""
-        tenant, most = tenant_of(request, self._settings), page_limit(limit, default=20, most=100)
+        tenant, page_size = tenant_of(request, self._settings), page_limit(limit, default=20, maximum=100)
         if batch_id is not None and not is_batch_id(batch_id):
             raise invalid_value("batch_id", "Invalid 'batch_id': expected the id of a batch.")
         if after is not None and not is_webhook_id(after):
             raise webhook_not_found(after)
         try:
-            page = self._endpoints.page(tenant, limit=most, after=after, batch_id=batch_id or "")
+            page = self._endpoints.page(tenant, limit=page_size, after=after, batch_id=batch_id or "")
             rows, more = await page
         except UnknownCursor as error:
             raise webhook_not_found(error.id) from None
@@ -208,7 +208,7 @@ class WebhookRoutes:
         ] = None,
     ) -> Response:
         """List the deliveries to an endpoint, newest first, each with its attempts."""
-        row, most = await self._row(request, webhook_id), page_limit(limit, default=20, most=100)
+        row, page_size = await self._row(request, webhook_id), page_limit(limit, default=20, maximum=100)
         if status is not None and status not in _STATUSES:
             named = ", ".join(_STATUSES)
             raise invalid_value("status", f"Invalid 'status': expected one of {named}.")
@@ -217,7 +217,7 @@ class WebhookRoutes:
         chosen = None if status is None else _STATUSES[status]
         try:
             found, more = await self._deliveries.page(
-                row.tenant, row.id, limit=most, after=after, status=chosen
+                row.tenant, row.id, limit=page_size, after=after, status=chosen
             )
         except UnknownCursor as error:
             raise delivery_not_found(error.id) from None

@@ -14,11 +14,11 @@ class BadParameter(ValueError):
         self.param = param
 
 
-def page_limit(text: str | None, *, default: int, most: int) -> int:
+def page_limit(text: str | None, *, default: int, maximum: int) -> int:
     """Parse the requested page size; `default` if the client requested none.
 
     Raises:
-        BadParameter: the text is not an integer from 1 to `most`.
+        BadParameter: the text is not an integer from 1 to `maximum`.
     """
     if text is None:
         return default
@@ -27,8 +27,8 @@ def page_limit(text: str | None, *, default: int, most: int) -> int:
         raise BadParameter(message, code="invalid_type", param="limit")
     if int(text) < 1:
         raise _outside("below minimum", ">= 1", text, "integer_below_min_value")
-    if int(text) > most:
-        raise _outside("above maximum", f"<= {most}", text, "integer_above_max_value")
+    if int(text) > maximum:
+        raise _outside("above maximum", f"<= {maximum}", text, "integer_above_max_value")
     return int(text)
 
 

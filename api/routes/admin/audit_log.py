@@ -106,12 +106,12 @@ class AuditLogRoutes:
     ) -> Response:
         """List the entries of the audit log, newest first."""
         reject_unknown(request.query_params, (*_FILTERS, "order", "limit"))
-        most, ascending = page_limit(limit, default=20, most=100), is_ascending(order)
+        page_size, ascending = page_limit(limit, default=20, maximum=100), is_ascending(order)
         if after is not None:
             await self._extent(after)
         above, below = (after, None) if ascending else (None, after)
         actions, more = await self._table.page(
-            filters, limit=most, ascending=ascending, above=above, below=below
+            filters, limit=page_size, ascending=ascending, above=above, below=below
         )
         return json_response(audit_log_page(actions, more=more))
 

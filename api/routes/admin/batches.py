@@ -131,7 +131,7 @@ class OperatorBatchRoutes:
     ) -> Response:
         """List batches of all tenants, newest first."""
         reject_unknown(request.query_params, _FILTERS)
-        most, ascending = page_limit(limit, default=20, most=100), is_ascending(order)
+        page_size, ascending = page_limit(limit, default=20, maximum=100), is_ascending(order)
         for name, text in (("tenant", tenant), ("model", model)):
             if text is not None:
                 check_text(text, name)
@@ -147,10 +147,10 @@ class OperatorBatchRoutes:
         )
         if sought is not None:
             found = await self._search.all_batches(
-                sought, filters, limit=most, ascending=ascending, after=after
+                sought, filters, limit=page_size, ascending=ascending, after=after
             )
             return json_response(found_operator_page(await self._page(found.rows), found.last_id))
-        rows, more = await self._batches.page(filters, limit=most, ascending=ascending, after=after)
+        rows, more = await self._batches.page(filters, limit=page_size, ascending=ascending, after=after)
         return json_response(operator_batch_page(await self._page(rows), more=more))
 
     async def counts(self) -> Response:

@@ -96,13 +96,13 @@ class DeadLetterRoutes:
         after: Annotated[str | None, Query(description="id of a dead letter")] = None,
     ) -> Response:
         """List dead letters, newest first. A dead letter is a line that failed after its last attempt."""
-        most = page_limit(limit, default=20, most=100)
+        page_size = page_limit(limit, default=20, maximum=100)
         for name, text in (("tenant", tenant), ("batch_id", batch_id)):
             if text is not None:
                 check_text(text, name)
         try:
             rows, more = await self._dead_letters.page(
-                tenant=tenant, batch_id=batch_id, limit=most, after=after
+                tenant=tenant, batch_id=batch_id, limit=page_size, after=after
             )
         except UnknownCursor as error:
             raise _dead_letter_not_found(error.id) from None

@@ -220,7 +220,7 @@ class MessageBatchRoutes:
         before_id: Annotated[str | None, Query(description=_CURSOR)] = None,
     ) -> Response:
         """List message batches, newest first."""
-        tenant, most = tenant_of(request, self._settings), page_limit(limit, default=20, most=1000)
+        tenant, page_size = tenant_of(request, self._settings), page_limit(limit, default=20, maximum=1000)
         if after_id is not None and before_id is not None:
             message = "after_id, before_id: send only one of them."
             raise invalid_value("before_id", message)
@@ -228,10 +228,12 @@ class MessageBatchRoutes:
         try:
             if before is None:
                 filters = BatchFilters(endpoint=Endpoint.MESSAGES)
-                rows, more = await self._batch_list.page(tenant, limit=most, after=after, filters=filters)
+                rows, more = await self._batch_list.page(
+                    tenant, limit=page_size, after=after, filters=filters
+                )
             else:
                 rows, more = await self._batch_list.page_before(
-                    tenant, before, limit=most, endpoint=Endpoint.MESSAGES
+                    tenant, before, limit=page_size, endpoint=Endpoint.MESSAGES
                 )
         except UnknownCursor as error:
             raise _not_found(message_batch_id(error.id)) from None
