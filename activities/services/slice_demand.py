@@ -205,14 +205,14 @@ class SliceDemand:
             return sum(each.tenant == held.tenant for each in others) > _MAX_BLOCKED_SLICES
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
-    def holds_few_of_tenant(self, held: HeldSlice, most: int = _MAX_BLOCKED_SLICES) -> bool:
+    def holds_few_of_tenant(self, held: HeldSlice, few: int = _MAX_BLOCKED_SLICES) -> bool:
         """Return True if the worker holds only few slices of this slice's tenant from the same queue.
 
         The worker then takes more slices while this slice may not send. Few means at most
-        `_MAX_BLOCKED_SLICES`, or at most `most` if this is more.
+        `_MAX_BLOCKED_SLICES`, or at most `few` if this is more.
         """
         here = self._queues[held.queue].slices
-        return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, most)
+        return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, few)
 
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.

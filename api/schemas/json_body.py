@@ -62,21 +62,21 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
 
 
 async def read_raw_object(
-    request: Request, most: int, count: Callable[[int], None]
+    request: Request, max_bytes: int, count: Callable[[int], None]
 ) -> dict[str, msgspec.Raw]:
     """Read the body of a call, which must be a JSON object. Return its fields with unparsed values.
 
     If a key is repeated, its last value is used. The body may be nested at most MAX_CALL_NESTING levels deep.
 
     Args:
-        most: maximum size of the body in bytes.
+        max_bytes: maximum size of the body in bytes.
         count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
             body.
 
     Raises:
         ApiError: the body is too large, is not JSON, is not an object or is nested too deeply.
     """
-    body = await _read(request, most, count)
+    body = await _read(request, max_bytes, count)
     try:
         return await process_body(request, partial(_raw_fields, body))
     except msgspec.ValidationError:
@@ -231,13 +231,13 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
 
 
 async def _read(
-    request: Request, most: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
+    request: Request, max_bytes: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
 ) -> bytes:
     """Return the body of a request. Later calls return the same body, because the audit log and the route
     both read it.
 
     Args:
-        most: maximum size of the body in bytes.
+        max_bytes: maximum size of the body in bytes.
         count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
             body.
 
@@ -252,8 +252,8 @@ async def _read(
         async for piece in request.stream():
             count(len(piece))
             body += piece
-            if len(body) > most:
-                raise ApiError(413, f"The body of this request may hold at most {most} bytes.")
+            if len(body) > max_bytes:
+                raise ApiError(413, f"The body of this request may hold at most {max_bytes} bytes.")
     except ClientDisconnect:
         raise ApiError(400, "The request ended before its body did.") from None
     request.scope[_SCOPE_BODY] = bytes(body)

@@ -26,9 +26,9 @@ class ExpensiveTaskLimiter:
     `work` describes the running tasks in error messages.
     """
 
-    def __init__(self, most: int, seconds: float, work: str = "uploads are being completed") -> None:
+    def __init__(self, max_tasks: int, seconds: float, work: str = "uploads are being completed") -> None:
         self._work = work
-        self._most, self._most_per_tenant, self._seconds = most, max(most // 2, 1), seconds
+        self._max_tasks, self._max_per_tenant, self._seconds = max_tasks, max(max_tasks // 2, 1), seconds
         self._held: Counter[str] = Counter()
         self._active = set[tuple[str, str]]()  # tenant and task
         self._queue: list[_Waiter] = []
@@ -58,7 +58,11 @@ class ExpensiveTaskLimiter:
 
     def _try_acquire(self, tenant: str, task: str) -> bool:
         held = self._held[tenant]
-        if len(self._active) >= self._most or held >= self._most_per_tenant or (tenant, task) in self._active:
+        if (
+            len(self._active) >= self._max_tasks
+            or held >= self._max_per_tenant
+            or (tenant, task) in self._active
+        ):
             return False
         self._held[tenant] += 1
         self._active.add((tenant, task))
@@ -73,10 +77,10 @@ class ExpensiveTaskLimiter:
         except TimeoutError:
             self._cancel(waiter)
             message = (
-                f"Too many {self._work}: none of {self._most} places was free within "
+                f"Too many {self._work}: none of {self._max_tasks} places was free within "
                 f"{self._seconds:g} s. Try again."
             )
-            raise rate_limited(message, self._most) from None
+            raise rate_limited(message, self._max_tasks) from None
         except asyncio.CancelledError:
             self._cancel(waiter)
             raise

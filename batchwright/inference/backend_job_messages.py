@@ -125,6 +125,6 @@ def poll_timeout(config: JobConfig, job_id: str) -> Outcome:
     return Outcome(retry_policy.RESPONSE_TIMEOUT, code=LineCode.REQUEST_TIMEOUT, message=message)
 
 
-def callback_too_large(size: int, most: int) -> Outcome:
-    message = f"The backend called back with {size} bytes; a response may have at most {most} bytes."
+def callback_too_large(size: int, max_bytes: int) -> Outcome:
+    message = f"The backend called back with {size} bytes; a response may have at most {max_bytes} bytes."
     return Outcome(retry_policy.RESPONSE_TOO_LARGE, code=LineCode.RESPONSE_TOO_LARGE, message=message)

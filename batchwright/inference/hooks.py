@@ -151,13 +151,13 @@ def _load_hook(reference: str) -> Hook:
 
 
 class _Threads:
-    """Runs hooks that are not `async` in threads, at most `most` at once.
+    """Runs hooks that are not `async` in threads, at most `max_threads` at once.
 
     A hook that never ends occupies one of these threads. Other work of the process continues.
     """
 
-    def __init__(self, most: int) -> None:
-        self._free = asyncio.Semaphore(most)
+    def __init__(self, max_threads: int) -> None:
+        self._free = asyncio.Semaphore(max_threads)
 
     async def run(self, hook: Hook, call: HookCall) -> object:
         """Call a hook in a thread. Return its result, or raise the exception that it raised.

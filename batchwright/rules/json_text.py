@@ -167,25 +167,25 @@ def check_unique_keys(text: bytes) -> None:
     json.loads(text, object_pairs_hook=unique_keys, parse_int=str, parse_float=str)
 
 
-def check_nesting(text: bytes, most: int = MAX_NESTING) -> None:
+def check_nesting(text: bytes, max_depth: int = MAX_NESTING) -> None:
     """Check how deeply a JSON text nests arrays and objects, before it is parsed.
 
     Text that is not JSON may pass this check. The parser rejects it later.
 
     Raises:
-        NestedTooDeeply: arrays and objects are nested more than `most` levels deep.
+        NestedTooDeeply: arrays and objects are nested more than `max_depth` levels deep.
     """
-    if len(text) <= 2 * most:
+    if len(text) <= 2 * max_depth:
         return
     # Almost all texts have few brackets. `replace` searches faster than `count`, and stops early.
-    size, few = len(text), most // 4
+    size, few = len(text), max_depth // 4
     if size - len(text.replace(b"[", b"", few)) < few and size - len(text.replace(b"{", b"", few)) < few:
         return
     unescaped = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     # Two quotes side by side are an empty string, or an end and a start of strings with brackets.
     brackets = _outside_strings(unescaped.translate(_BRACKETS, _NOT_NESTING).replace(b'""', b""))
-    if len(brackets) > most and _depth(brackets) > most:
-        raise NestedTooDeeply(f"arrays and objects are nested more than {most} levels deep")
+    if len(brackets) > max_depth and _depth(brackets) > max_depth:
+        raise NestedTooDeeply(f"arrays and objects are nested more than {max_depth} levels deep")
 
 
 def _outside_strings(text: bytes) -> bytes:

@@ -23,7 +23,7 @@ async def collected(*ids: str, body: bytes = BODY, **settings: object) -> FreshB
     batch = FreshBatch(**settings)  # pyright: ignore[reportArgumentType] - only settings are passed
     policy = BatchPolicy(rolling=RollingBatch(group=GROUP, open_seconds=0))
     batch.order = batch.order.model_copy(update={"policy": policy})
-    await batch.database.calls.open(GROUP, batch.order, most=9)
+    await batch.database.calls.open(GROUP, batch.order, max_batches=9)
     for id in ids:
         await store(batch, id, body)
     return batch

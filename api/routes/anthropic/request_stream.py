@@ -392,9 +392,9 @@ def _not_json(reason: str) -> ApiError:
     return ApiError(400, f"We could not parse the JSON body of your request: {reason}.")
 
 
-def _too_large(place: str, most: int) -> ApiError:
+def _too_large(place: str, max_bytes: int) -> ApiError:
     message = (
-        f"{place}: a request may have at most {most} bytes. With its custom_id as its first or last member, "
-        "it would fail alone."
+        f"{place}: a request may have at most {max_bytes} bytes. With its custom_id as its first or last "
+        "member, it would fail alone."
     )
     return ApiError(413, message, param=place)

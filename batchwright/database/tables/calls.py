@@ -63,12 +63,12 @@ class CallsTable(Protocol):
         """
         ...
 
-    async def open(self, group: str, order: BatchOrder, most: int) -> bool:
+    async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
         """Make the batch of `order` collect the calls of a group, and return True.
 
         If another batch already collects the calls of this group, change nothing and return True. If the
-        tenant already has `most` rolling batches that collect calls or have not ended, change nothing and
-        return False.
+        tenant already has `max_batches` rolling batches that collect calls or have not ended, change nothing
+        and return False.
         """
         ...
 
@@ -207,11 +207,11 @@ class PostgresCalls(CallsTable):
         order = None if made is None else BatchOrder.model_validate_json(made)
         return StoredCall(found["batch_id"], found["created_at"], order)
 
-    async def open(self, group: str, order: BatchOrder, most: int) -> bool:
+    async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
         tenant, made = order.tenant, order.model_dump_json()
         async with self._admissions.transaction(tenant) as session:
             found = await session.fetchrow(self._sql.count_batches, tenant, LONGEST_OPEN)
-            if found is not None and found["count"] >= most:
+            if found is not None and found["count"] >= max_batches:
                 return False
             await session.execute(self._sql.open, tenant, group, order.batch_id, made, LONGEST_OPEN)
             return True

@@ -44,7 +44,7 @@ class BackendUsage:
     in_flight: int = 0
 
     @property
-    def most(self) -> int:
+    def max_in_flight(self) -> int:
         """Maximum number of requests that this process may have in flight at the backend."""
         return min(self.limit.current, self.share)
 
@@ -103,7 +103,7 @@ class BackendLimits:
         for url in urls:
             use = self._uses.get(url) or self._usage_of(url)
             most = use.limit.current
-            if most > use.share:  # faster than the property `most`
+            if most > use.share:  # faster than the property `max_in_flight`
                 most = use.share
             if use.in_flight < most:
                 free += most - use.in_flight
@@ -111,7 +111,7 @@ class BackendLimits:
 
     def is_full(self, url: str) -> bool:
         use = self._usage_of(url)
-        return use.in_flight >= use.most
+        return use.in_flight >= use.max_in_flight
 
     def has_used_share(self, url: str) -> bool:
         """Return True if this process has used up its part of the backend's fleet-wide limit.
@@ -130,7 +130,7 @@ class BackendLimits:
         return self._shares.get(url, 1) > 0
 
     def limit_of(self, url: str) -> int:
-        return self._usage_of(url).most
+        return self._usage_of(url).max_in_flight
 
     def limit_of_model(self, model: str) -> int | None:
         """Return the sum of the limits of the model's backends; None if the model has no backend."""
@@ -234,7 +234,7 @@ class BackendLimits:
             url, AdaptiveLimit(self._bounds(url), self.clock()), self._shares.get(url, sys.maxsize)
         )
         metrics.backend_in_flight.labels(url).set_function(lambda: use.in_flight)
-        metrics.backend_in_flight_max.labels(url).set_function(lambda: use.most)
+        metrics.backend_in_flight_max.labels(url).set_function(lambda: use.max_in_flight)
         return use
 
 

@@ -182,7 +182,7 @@ class ConcurrencyLimiter:
             self._start_waiting(model, tenant, queue, request.weight)
         elif tenant in model.capped:
             self._retry_capped(model, tenant)
-        if not (self._is_granting and model.most):
+        if not (self._is_granting and model.max_permits):
             self._refresh(model)
 
     def others_wait(self, name: str, tenant: str) -> bool:
@@ -281,7 +281,7 @@ class ConcurrencyLimiter:
 
     def _refresh(self, model: _Model) -> None:
         now = self.clock()
-        model.most, model.urls = self._limit(model.name), self.backends.backends_of(model.name)
+        model.max_permits, model.urls = self._limit(model.name), self.backends.backends_of(model.name)
         model.ranks = self._tenant_settings.ranks(model.name)
         model.refreshed_at = now
         if now - model.weighed_at >= _SHARES_SECONDS:
@@ -321,7 +321,7 @@ class ConcurrencyLimiter:
         first, rates, held = (0, 0, ""), self.limits.model_rates, self._tenant_settings.held_models
         for model in self._waiting.values():
             urls = model.urls
-            if model.used >= model.most or (model.used and urls == full):
+            if model.used >= model.max_permits or (model.used and urls == full):
                 continue
             place = model.used, model.last_grant, model.name
             if found is not None and first < place:

@@ -22,10 +22,10 @@ class ModelPermits(Generic[Request]):
         used: number of permits in use.
         grants: number of permits that were granted so far.
         last_grant: number of the model's last grant, counted over the grants of all models.
-        most: greatest number of permits that the model may use.
+        max_permits: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
-        refreshed_at: when `most`, `urls` and `ranks` were last looked up.
+        refreshed_at: when `max_permits`, `urls` and `ranks` were last looked up.
         weighed_at: when the weights of the tenants were last looked up.
         waiting: queues of the tenants that may get a permit.
         capped: queues of the tenants that may send nothing now, because they have reached a limit.
@@ -38,7 +38,7 @@ class ModelPermits(Generic[Request]):
     used: int = 0
     grants: int = 0
     last_grant: int = 0
-    most: int = 0
+    max_permits: int = 0
     urls: Collection[str] = ()
     ranks: BatchRanks = field(default_factory=BatchRanks)
     refreshed_at: float = -math.inf

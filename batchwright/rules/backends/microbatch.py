@@ -185,8 +185,8 @@ class MicrobatchSize:
     # extra requests per hundred.
     _ALONE = 100
 
-    def __init__(self, most: int) -> None:
-        self.most = self.current = most
+    def __init__(self, max_lines: int) -> None:
+        self._max_lines = self.current = max_lines
         self._failures = self._successes = 0
 
     def record_failure(self) -> None:
@@ -213,5 +213,5 @@ class MicrobatchSize:
 
     def _grow(self, after: int) -> None:
         self._successes += 1
-        if self.current < self.most and self._successes >= after:
+        if self.current < self._max_lines and self._successes >= after:
             self.current, self._successes = self.current + 1, 0

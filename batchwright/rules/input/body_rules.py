@@ -172,10 +172,10 @@ def _required(field: str) -> BodyProblem:
     )
 
 
-def count_inputs(value: RawValue, most: int) -> int:
+def count_inputs(value: RawValue, max_count: int) -> int:
     """Return the number of texts or token arrays in the field `input` of an embeddings request.
 
-    A string or a single array of tokens counts as one. Counting stops at `most` + 1, to save time.
+    A string or a single array of tokens counts as one. Counting stops at `max_count` + 1, to save time.
     """
     if value is UNSET or kind_of(value) != "an array":
         return 1
@@ -184,7 +184,7 @@ def count_inputs(value: RawValue, most: int) -> int:
     if first is None or first[0].lstrip(b" \t\r\n,")[:1] not in (b'"', b"["):
         return 1
     count, found = 0, first
-    while found is not None and count <= most:
+    while found is not None and count <= max_count:
         count += 1
         found = _ELEMENT.match(data, found.end())
     return count

@@ -84,8 +84,10 @@ def file_not_found(file_id: str, tenant: str) -> ValidationError:
     return ValidationError(code=ValidationCode.INVALID_REQUEST.value, message=message, param="file_id")
 
 
-def file_too_large(size: int, most: int) -> ValidationError:
-    message = f"The input file has {size} bytes; a batch takes at most {most}. Split it into several batches."
+def file_too_large(size: int, max_bytes: int) -> ValidationError:
+    message = (
+        f"The input file has {size} bytes; a batch takes at most {max_bytes}. Split it into several batches."
+    )
     return ValidationError(code=ValidationCode.INVALID_REQUEST.value, message=message, param="file_id")
 
 

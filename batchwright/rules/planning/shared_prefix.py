@@ -54,14 +54,14 @@ class _ChatMessage(Struct, gc=False):
 _CHAT_MESSAGES = msgspec.json.Decoder(list[_ChatMessage])
 
 
-def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
+def prompt_of(body: PromptFields, max_bytes: int = sys.maxsize) -> Prompt:
     """Return the prompt in a request's body, divided into system messages, tools and the rest.
 
     If a part of the prompt has an unknown form, it becomes part of `rest`.
 
     Args:
-        most: number of bytes of `rest` that the caller needs. If `rest` is longer, it may be cut after this
-            number of bytes.
+        max_bytes: number of bytes of `rest` that the caller needs. If `rest` is longer, it may be cut after
+            this number of bytes.
     """
     text = body.messages
     if text is UNSET:
@@ -76,20 +76,20 @@ def prompt_of(body: PromptFields, most: int = sys.maxsize) -> Prompt:
         return Prompt(system, tools, b"")
     messages = _chat_messages(text)
     if messages is None:
-        return Prompt(system, tools, bytes(memoryview(text)[:most]))
+        return Prompt(system, tools, bytes(memoryview(text)[:max_bytes]))
     first = 0
     for message in messages:
         if message.role not in _SYSTEM:
             break
         system = (*system, bytes(message.content))
         first += 1
-    return Prompt(system, tools, _rest(messages, first, most))
+    return Prompt(system, tools, _rest(messages, first, max_bytes))
 
 
-def _rest(messages: list[_ChatMessage], first: int, most: int) -> bytes:
+def _rest(messages: list[_ChatMessage], first: int, max_bytes: int) -> bytes:
     if first < len(messages):
-        start = memoryview(messages[first].content)[:most]
-        if len(start) == most:
+        start = memoryview(messages[first].content)[:max_bytes]
+        if len(start) == max_bytes:
             return bytes(start)
     return b"\x00".join([bytes(message.content) + bytes(message.role) for message in messages[first:]])
 

@@ -39,7 +39,7 @@ def min_equal_slice_lines(total: int) -> int:
     return min(max(_MIN_LINES, total // _SMALL_SLICES), MIN_LARGE_SLICE_LINES)
 
 
-def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
+def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> int:
     """Return how many lines the next slice of a plan may have. A plan lists the lines of a model.
 
     A small plan is cut into equal slices, so that several workers get slices. A large plan first gets large
@@ -49,15 +49,15 @@ def next_slice_lines(plan: int, left: int, most: int, fewest: int) -> int:
     Args:
         plan: number of lines of the whole plan.
         left: number of lines of the plan that are in no slice yet.
-        most: maximum number of lines of a slice. A plan is large if equal slices would have more lines.
-        fewest: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
+        max_lines: maximum number of lines of a slice. A plan is large if equal slices would have more lines.
+        min_lines: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
     """
-    equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // fewest)))
-    if equal <= most:
-        smallest = max(fewest // _LAST_DIVISOR, plan // _SMALLEST_PART)
+    equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // min_lines)))
+    if equal <= max_lines:
+        smallest = max(min_lines // _LAST_DIVISOR, plan // _SMALLEST_PART)
         last = max(smallest, math.ceil(left / _LAST_DIVISOR))
         return plan if equal >= plan else min(equal, last)
-    return min(most, max(MIN_LARGE_SLICE_LINES, left // _REMAINING_DIVISOR))
+    return min(max_lines, max(MIN_LARGE_SLICE_LINES, left // _REMAINING_DIVISOR))
 
 
 class Slicer:

@@ -30,7 +30,9 @@ async def with_calls(count: int) -> tuple[ExecutionFixture, MemoryDatabase]:
     execution, database = ExecutionFixture(ok), MemoryDatabase()
     execution.context.calls = database.calls
     policy = BatchPolicy(rolling=RollingBatch(group=GROUP, open_seconds=0))
-    await database.calls.open(GROUP, an_order(BATCH, TENANT).model_copy(update={"policy": policy}), most=9)
+    await database.calls.open(
+        GROUP, an_order(BATCH, TENANT).model_copy(update={"policy": policy}), max_batches=9
+    )
     for number in range(count):
         assert await database.calls.insert(a_call(f"c-{number}", TENANT)) is not None
     await plan_slice(execution.storage, [line_of(number) for number in range(count)])

@@ -101,7 +101,7 @@ async def test_the_callback_of_a_job_has_its_result_unless_it_is_large(
 ) -> None:
     job, result = "job_" + 32 * "0", {"text": "a" * size}
     await fixture.create_endpoint(batch_id=job, events=list(CALL_EVENTS))
-    await fixture.database.calls.open(GROUP, a_rolling_order(), most=9)
+    await fixture.database.calls.open(GROUP, a_rolling_order(), max_batches=9)
     assert await fixture.database.calls.insert(a_call(job, notifies=True)) is not None
     body = json.dumps(result).encode()
     line = result_line("batch_req_" + 32 * "0", job, status_code=200, backend_request_id="", body=body)

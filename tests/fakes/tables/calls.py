@@ -88,8 +88,8 @@ class MemoryCalls(CallsTable):
         order = None if is_started and stored.batch_id != found.order.batch_id else found.order
         return StoredCall(stored.batch_id, stored.created_at, order)
 
-    async def open(self, group: str, order: BatchOrder, most: int) -> bool:
-        if await self.count_batches(order.tenant) >= most:
+    async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
+        if await self.count_batches(order.tenant) >= max_batches:
             return False
         rows = self._rows.enter()
         found = rows.rolling_batches.get((order.tenant, group))

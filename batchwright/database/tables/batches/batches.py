@@ -71,12 +71,12 @@ class BatchesTable(Protocol):
         """
         ...
 
-    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, max_changes: int) -> int | None:
         """Count one more pause or resume of a batch, and return its number: 1 for the first, then 2 and so
         on.
 
-        A batch may have at most `most` pauses and resumes. If this number is reached, or if the batch has
-        ended, change nothing and return None.
+        A batch may have at most `max_changes` pauses and resumes. If this number is reached, or if the batch
+        has ended, change nothing and return None.
         """
         ...
 
@@ -225,8 +225,10 @@ class PostgresBatches(BatchesTable):
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         return await self._moved(self._sql.set_max_cost, tenant, batch_id, max_cost)
 
-    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
-        record = await self._connections.fetchrow(self._sql.claim_pause_or_resume, tenant, batch_id, most)
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, max_changes: int) -> int | None:
+        record = await self._connections.fetchrow(
+            self._sql.claim_pause_or_resume, tenant, batch_id, max_changes
+        )
         return None if record is None else record["pause_changes"]
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:

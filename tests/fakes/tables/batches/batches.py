@@ -66,10 +66,10 @@ class MemoryBatches(BatchesTable):
         self.put(row, order=row.order.model_copy(update={"max_cost": max_cost}))
         return True
 
-    async def claim_pause_or_resume(self, tenant: str, batch_id: str, most: int) -> int | None:
+    async def claim_pause_or_resume(self, tenant: str, batch_id: str, max_changes: int) -> int | None:
         counts, place = self._rows.enter().pause_changes, (tenant, batch_id)
         row, failed = self._rows.batches.get(place), self._rows.failed_pause_changes[place]
-        if row is None or row.status not in LIVE_STATES or counts[place] - failed >= most:
+        if row is None or row.status not in LIVE_STATES or counts[place] - failed >= max_changes:
             return None
         counts[place] += 1
         return counts[place]

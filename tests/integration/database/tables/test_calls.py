@@ -22,7 +22,7 @@ LATER = timedelta(days=2)
 
 async def opened(database: Database, *ids: str, notifies: bool = False) -> None:
     """Open a rolling batch with a row, and store calls for it."""
-    await database.calls.open(GROUP, a_rolling_order(), most=9)
+    await database.calls.open(GROUP, a_rolling_order(), max_batches=9)
     await database.batches.upsert(a_rolling_order())
     for id in ids:
         assert await database.calls.insert(a_call(id, notifies=notifies)) is not None
@@ -47,8 +47,8 @@ async def test_a_call_is_stored_for_the_open_batch_of_its_group(any_database: Da
     calls = any_database.calls
     assert await calls.insert(a_call()) is None
     assert await calls.get("t", "resp_1") is None
-    await calls.open(GROUP, a_rolling_order(), most=9)
-    await calls.open(GROUP, a_rolling_order("batch_2"), most=9)  # by another process, at the same time
+    await calls.open(GROUP, a_rolling_order(), max_batches=9)
+    await calls.open(GROUP, a_rolling_order("batch_2"), max_batches=9)  # by another process, at the same time
     stored = await calls.insert(a_call())
     assert stored is not None
     assert (stored.batch_id, stored.order) == ("batch_1", a_rolling_order())
@@ -79,7 +79,7 @@ async def test_collecting_a_batch_does_not_close_its_successor(any_database: Dat
     calls = any_database.calls
     await opened(any_database, "resp_1")
     await calls.collect("t", GROUP, "batch_1")
-    await calls.open(GROUP, a_rolling_order("batch_2"), most=9)
+    await calls.open(GROUP, a_rolling_order("batch_2"), max_batches=9)
     await calls.collect("t", GROUP, "batch_1")
     stored = await calls.insert(a_call("resp_2"))
     assert stored is not None
@@ -93,7 +93,7 @@ async def test_a_repeated_call_keeps_its_batch(any_database: Database) -> None:
     assert repeated is not None
     assert repeated.order == a_rolling_order()
     await calls.collect("t", GROUP, "batch_1")
-    await calls.open(GROUP, a_rolling_order("batch_2"), most=9)
+    await calls.open(GROUP, a_rolling_order("batch_2"), max_batches=9)
     repeated = await calls.insert(a_call())
     assert repeated is not None
     assert (repeated.batch_id, repeated.order) == ("batch_1", None)
@@ -110,10 +110,10 @@ async def test_no_call_is_lost_when_batches_are_collected_while_calls_come(any_d
 
     async def collect() -> None:
         for batch_id in batches:
-            await calls.open(GROUP, a_rolling_order(batch_id), most=9)
+            await calls.open(GROUP, a_rolling_order(batch_id), max_batches=9)
             await calls.count_open("t")  # gives calls the time to come
             await calls.collect("t", GROUP, batch_id)
-        await calls.open(GROUP, a_rolling_order("last"), most=9)
+        await calls.open(GROUP, a_rolling_order("last"), max_batches=9)
 
     ids = [f"resp_{number:02}" for number in range(40)]
     stored, _ = await asyncio.gather(asyncio.gather(*map(store, ids)), collect())
@@ -161,9 +161,9 @@ async def test_a_repeated_call_can_leave_a_batch_that_was_perhaps_never_started(
     any_database: Database,
 ) -> None:
     calls, again = any_database.calls, a_call(group="group_2")
-    await calls.open(GROUP, a_rolling_order(), most=9)
+    await calls.open(GROUP, a_rolling_order(), max_batches=9)
     assert await calls.insert(a_call()) is not None
-    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), most=9)
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
     repeated = await calls.insert(again)
     assert repeated is not None
     assert (repeated.batch_id, repeated.order) == ("batch_1", a_rolling_order("batch_2", group="group_2"))
@@ -173,14 +173,14 @@ async def test_a_repeated_call_can_leave_a_batch_that_was_perhaps_never_started(
     assert moved is not None
     assert moved.batch_id == "batch_2"
     await calls.collect("t", "group_2", "batch_2")
-    await calls.open("group_2", a_rolling_order("batch_3", group="group_2"), most=9)
+    await calls.open("group_2", a_rolling_order("batch_3", group="group_2"), max_batches=9)
     assert not await calls.move(again, "batch_3")
 
 
 async def test_a_repeated_call_stays_in_a_batch_that_was_started(any_database: Database) -> None:
     calls = any_database.calls
     await opened(any_database, "resp_1")
-    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), most=9)
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
     repeated = await calls.insert(a_call(group="group_2"))
     assert repeated is not None
     assert (repeated.batch_id, repeated.order) == ("batch_1", None)
@@ -301,7 +301,7 @@ async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_dat
     assert count.batches == 1
     assert await operators.owner("batch_1") == "t"
     assert await any_database.batch_list.count_live("t") == 1
-    await any_database.calls.open("group_2", a_rolling_order("batch_3", group="group_2"), most=9)
+    await any_database.calls.open("group_2", a_rolling_order("batch_3", group="group_2"), max_batches=9)
     assert await any_database.calls.count_batches("t") == 2
     assert await any_database.calls.count_batches("other") == 0
     await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
@@ -316,7 +316,9 @@ async def test_concurrent_calls_open_no_more_rolling_batches_than_a_tenant_may_h
 ) -> None:
     opened = await asyncio.gather(
         *(
-            any_database.calls.open(f"group_{n}", a_rolling_order(f"batch_{n}", group=f"group_{n}"), most=3)
+            any_database.calls.open(
+                f"group_{n}", a_rolling_order(f"batch_{n}", group=f"group_{n}"), max_batches=3
+            )
             for n in range(8)
         )
     )
@@ -365,7 +367,7 @@ async def test_old_calls_are_removed(any_database: Database) -> None:
     calls = any_database.calls
     await opened(any_database, "resp_1", "resp_2")
     await calls.answer("t", [an_answer()])
-    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), most=9)
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
     assert await calls.insert(a_call("resp_3", group="group_2")) is not None
     now = datetime.now(UTC)
     assert await calls.count_old(now - LATER) == await calls.remove_old(now - LATER, 10) == 0

@@ -118,7 +118,7 @@ async def test_stored_bytes_of_another_tenant_do_not_count(any_database: Databas
     await any_database.batches.upsert(an_order("batch_1", "other"))
     await any_database.batches.add_attempt("other", "batch_1", "prefix", 1000)
     await any_database.files.insert(a_file("file-1", "other", bytes=1000))
-    await any_database.calls.open(GROUP, a_rolling_order("batch_2", "other"), most=9)
+    await any_database.calls.open(GROUP, a_rolling_order("batch_2", "other"), max_batches=9)
     await any_database.calls.insert(a_call(tenant="other"))
     assert await admit_bytes(any_database, "file-2", 1000, 9000, "other")
     assert await admit_bytes(any_database, "file-1", 9, 9)
