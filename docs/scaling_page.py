@@ -184,8 +184,8 @@ From [Performance](../performance.md), of a batch of {_LINES:,} lines and of bat
 | Temporal's CPU for one history event | {number(constants.event_cpu * 1000)} ms |
 | PostgreSQL's CPU for one statement | {number(constants.statement_cpu * 1000)} ms |
 
-Temporal's CPU is that of the embedded server with SQLite, with all that a workflow task takes. CPU times differ
-between machines by a factor of three.
+Temporal's CPU is that of the embedded server with SQLite, with all that a workflow task takes. CPU times
+differ between machines by a factor of three.
 
 ## What many workers ask
 
