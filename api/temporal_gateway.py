@@ -100,6 +100,13 @@ class TemporalGateway(Protocol):
         """Return the activities of a workflow that have not ended; empty if there is no such workflow."""
         ...
 
+    async def children(self, workflow_id: str) -> list[str]:
+        """Return the ids of a workflow's child workflows that have not ended, sorted.
+
+        The result is empty if there is no such workflow.
+        """
+        ...
+
     async def has_ended(self, workflow_id: str) -> bool:
         """Return True if a workflow has ended, or if Temporal knows no such workflow.
 
@@ -206,6 +213,15 @@ class TemporalClientGateway(TemporalGateway):
                 return await pending_activities(self._client, workflow_id)
         except RunMissing:
             return []
+
+    async def children(self, workflow_id: str) -> list[str]:
+        handle = self._client.get_workflow_handle(workflow_id)
+        try:
+            async with self._translated(workflow_id):
+                run = await handle.describe(rpc_timeout=_RPC_TIMEOUT)
+        except RunMissing:
+            return []
+        return sorted(child.workflow_id for child in run.raw_description.pending_children)
 
     async def has_ended(self, workflow_id: str) -> bool:
         handle = self._client.get_workflow_handle(workflow_id)

@@ -18,14 +18,13 @@ with workflow.unsafe.imports_passed_through():
         ModelProgress,
         WaitingReason,
     )
-    from batchwright.contracts.temporal_payloads.execution import ModelRunResult
+    from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult
     from batchwright.contracts.temporal_payloads.finalization import (
         LifecycleActivities,
     )
     from batchwright.contracts.temporal_payloads.ingestion import (
         IngestionActivities,
         IngestResult,
-        ModelShare,
     )
     from batchwright.contracts.temporal_payloads.output_copies import WORKFLOW as OUTPUT_COPY_WORKFLOW
     from batchwright.contracts.terms import BatchStatus
@@ -66,11 +65,12 @@ class BatchWorkflow:
         self._paused = False
         self._pause_change, self._paused_at = 0, workflow.now()  # number and time of the last pause or resume
         self._progress: dict[str, ModelProgress] = {}
+        self._slices_done: dict[tuple[str, int], int] = {}  # by model and number of the model run
         self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by (model, True if fleet-wide)
         self._forecast: BatchForecast | None = None
         self._all_finished = True
         self._files = BatchFiles(order, self._early_end, self._enter)
-        self._runs = ModelRuns(order, desired_state=self._desired_state, on_end=self._on_model_end)
+        self._runs = ModelRuns(order, desired_state=self._desired_state, on_end=self._on_run_end)
 
     @workflow.signal
     def cancel(self) -> None:
@@ -125,8 +125,16 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """Record how far one model of the batch is. The model's child workflow sends this signal."""
+        """Record how far a model run (child workflow) is. Model runs send this signal."""
         self._on_progress(progress)
+
+    @workflow.signal
+    def hand_over(self, rest: ModelRun) -> None:
+        """Start another model run for the slices that a model run has left.
+
+        A model run sends this signal when its history is long. Its scheduled slices stay with it.
+        """
+        self._runs.begin(rest)
 
     @workflow.query
     def state(self) -> BatchState:
@@ -246,14 +254,17 @@ class BatchWorkflow:
         return ingested
 
     async def _run_models(self, ingested: IngestResult) -> None:
-        """Start one child workflow (model run) for each model, and wait until all of them have ended.
+        """Start a child workflow (model run) for each model, and wait until all model runs have ended.
 
         If the batch is already ending, do nothing. If the deadline passes meanwhile, the slices are stopped.
         If all lines get their results nevertheless, the batch does not expire.
         """
         if self._early_end.status is not None or not ingested.models:
             return
-        self._progress = {share.model: _progress(share) for share in ingested.models}
+        self._progress = {
+            share.model: ModelProgress(model=share.model, lines=share.lines, slices=share.slices)
+            for share in ingested.models
+        }
         self._enter(BatchStatus.IN_PROGRESS, [share.model for share in ingested.models])
         await self._runs.run_all(ingested)
         if self._all_finished:
@@ -273,29 +284,32 @@ class BatchWorkflow:
         return DesiredState.PAUSED if self._paused else DesiredState.RUNNING
 
     def _on_progress(self, progress: ModelProgress) -> None:
-        """Record the progress of a model.
+        """Record the progress of a model run.
 
         If more slices are done than before, also clear the waiting reason that a slice of the model has
         reported. The worker that reported it may have crashed, and would then never clear it.
         """
-        before = self._progress.get(progress.model)
-        if before is not None and progress.slices_done > before.slices_done:
+        run = (progress.model, progress.run)
+        if progress.slices_done > self._slices_done.get(run, 0):
             self._waiting.pop((progress.model, False), None)
-        self._progress[progress.model] = progress
+        self._slices_done[run] = progress.slices_done
+        done = sum(done for (model, _), done in self._slices_done.items() if model == progress.model)
+        self._progress[progress.model] = progress.model_copy(update={"run": 1, "slices_done": done})
         self._update_details()
 
-    def _on_model_end(self, share: ModelShare, outcome: ModelRunResult | FailureError) -> None:
-        for fleet_wide in (True, False):
-            self._waiting.pop((share.model, fleet_wide), None)
+    def _on_run_end(self, run: ModelRun, outcome: ModelRunResult | FailureError) -> None:
+        if self._runs.has_ended(run.model):
+            for fleet_wide in (True, False):
+                self._waiting.pop((run.model, fleet_wide), None)
         if isinstance(outcome, FailureError):
-            sentence = f"Model {share.model!r}: {sentence_for_tenant(outcome)}"
+            sentence = f"Model {run.model!r}: {sentence_for_tenant(outcome)}"
             self._end_early(BatchStatus.FAILED, sentence, code_for_tenant(outcome))
-        elif outcome.over_cap:
-            self._early_end.request_over_cap()
-        elif outcome.finished:
-            self._progress[share.model] = _progress(share, slices_done=share.slices)
-        is_finished = isinstance(outcome, ModelRunResult) and outcome.finished
-        self._all_finished = self._all_finished and is_finished
+            self._all_finished = False
+        else:
+            if outcome.over_cap:
+                self._early_end.request_over_cap()
+            self._on_progress(run.progress(outcome.slices_done))
+            self._all_finished = self._all_finished and outcome.finished
         self._update_details()
 
     # Reporting
@@ -312,7 +326,3 @@ class BatchWorkflow:
 
     def _update_details(self) -> None:
         workflow.set_current_details(details_markdown(self._order, self.state()))
-
-
-def _progress(share: ModelShare, slices_done: int = 0) -> ModelProgress:
-    return ModelProgress(model=share.model, lines=share.lines, slices=share.slices, slices_done=slices_done)

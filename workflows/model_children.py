@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
@@ -14,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.temporal_names import CONTROL_QUEUE, model_run_id
     from batchwright.contracts.temporal_payloads.batch import BatchOrder
     from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRunResult
-    from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
+    from batchwright.contracts.temporal_payloads.ingestion import IngestResult
     from batchwright.workflows.failures import cause_of, sentence_for_tenant
     from batchwright.workflows.model_run import ModelRunWorkflow
 
@@ -40,7 +41,10 @@ _EVENTS_OF_PAUSE = 12  # most events that a pause of one model and its resume ad
 
 
 class ModelRuns:
-    """Starts one model run (child workflow) for each model of a batch, and pauses, resumes or stops them.
+    """Starts a model run (child workflow) for each model of a batch, and pauses, resumes or stops them.
+
+    A model run with a long history hands its remaining slices over to another model run of the same model,
+    which starts at once. So a model may have several runs at a time.
 
     The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
     change is being sent, the new change is sent afterwards, so no change is lost.
@@ -52,7 +56,8 @@ class ModelRuns:
     Args:
         order: the batch.
         desired_state: returns the desired state. It is called after every event of the batch's workflow.
-        on_end: function that is called with the run's result, or its failure, when a model run ends.
+        on_end: function that is called when a model run ends, with its start argument and with its result or
+            its failure.
     """
 
     def __init__(
@@ -60,69 +65,88 @@ class ModelRuns:
         order: BatchOrder,
         *,
         desired_state: Callable[[], DesiredState],
-        on_end: Callable[[ModelShare, ModelRunResult | FailureError], None],
+        on_end: Callable[[ModelRun, ModelRunResult | FailureError], None],
     ) -> None:
         self._order = order
         self._desired_state = desired_state
         self._on_end = on_end
-        self._open: dict[str, _OpenRun] = {}
+        self._runs: list[asyncio.Task[None]] = []
+        self._begun, self._ended = Counter[str](), Counter[str]()  # number of runs, by model
+        self._open: dict[str, _OpenRun] = {}  # by workflow id
         self._last_sent: dict[str, DesiredState] = {}
         self._last_pause_at: datetime | None = None
-        self._progress_reports = _PROGRESS_REPORTS_OF_MODEL  # of each model run
 
     async def run_all(self, ingested: IngestResult) -> None:
-        """Run each model in its own child workflow. Return when all of them have ended."""
+        """Run each model in child workflows. Return when all of them have ended."""
         most = _PROGRESS_REPORTS // max(len(ingested.models), 1)
-        self._progress_reports = max(1, min(_PROGRESS_REPORTS_OF_MODEL, most))
-        runs = [asyncio.create_task(self._run(share, ingested.ingest_prefix)) for share in ingested.models]
-        all_runs = asyncio.gather(*runs)
-        while not all_runs.done():
-            await workflow.wait_condition(lambda: all_runs.done() or bool(self._out_of_date()))
+        reports = max(1, min(_PROGRESS_REPORTS_OF_MODEL, most))
+        prefix = ingested.ingest_prefix
+        for share in ingested.models:
+            self.begin(ModelRun.of(self._order, share, prefix, progress_reports=reports))
+        while not self._all_ended():
+            await workflow.wait_condition(lambda: self._all_ended() or bool(self._out_of_date()))
             await self._wait_to_pause()
             if out_of_date := self._out_of_date():
                 if self._desired_state() is DesiredState.PAUSED:
                     self._last_pause_at = workflow.now()
-                await asyncio.gather(*(self._send_state(model, self._open[model]) for model in out_of_date))
-        all_runs.result()
+                await asyncio.gather(*(self._send_state(id, self._open[id]) for id in out_of_date))
+        for run in self._runs:
+            run.result()
 
-    async def _run(self, share: ModelShare, prefix: str) -> None:
-        data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
+    def begin(self, run: ModelRun) -> None:
+        """Begin a model run with the slices that `run` has left, unless the batch has to stop."""
+        self._begun[run.model] += 1
+        numbered = run.model_copy(update={"number": self._begun[run.model]})
+        self._runs.append(asyncio.create_task(self._run(numbered)))
+
+    def has_ended(self, model: str) -> bool:
+        """Return True if all runs of the model have ended."""
+        return self._ended[model] == self._begun[model]
+
+    def _all_ended(self) -> bool:
+        return all(run.done() for run in self._runs)
+
+    async def _run(self, run: ModelRun) -> None:
+        data = {"tenant": self._order.tenant, "model": run.model, "lines": run.lines}
+        outcome: ModelRunResult | FailureError = ModelRunResult(finished=False)
         try:
-            outcome = await self._run_child(share, prefix)
+            if self._desired_state() is not DesiredState.STOPPED:
+                outcome = await self._run_child(run)
         except (ChildWorkflowError, WorkflowAlreadyStartedError) as failure:
             outcome = failure
-            workflow.logger.error("model run error", extra={"model": share.model, "error": cause_of(failure)})
-        self._open.pop(share.model, None)
+            workflow.logger.error("model run error", extra={"model": run.model, "error": cause_of(failure)})
+        self._open.pop(_id_of(run), None)
         if isinstance(outcome, FailureError):
             sentence = sentence_for_tenant(outcome)
             workflow.logger.warning("model run failed", extra={**data, "error": sentence})
         else:
             counts = {"completed": outcome.completed, "failed": outcome.failed, "finished": outcome.finished}
             workflow.logger.info("model run ended", extra={**data, **counts})
-        self._on_end(share, outcome)
+        self._ended[run.model] += 1
+        self._on_end(run, outcome)
 
-    async def _run_child(self, share: ModelShare, prefix: str) -> ModelRunResult:
-        """Run one model in a child workflow, and return its result.
-
-        `prefix` is the key prefix of the objects that ingestion has written for the batch.
+    async def _run_child(self, run: ModelRun) -> ModelRunResult:
+        """Start a child workflow with this argument, and return its result.
 
         Raises:
             ChildWorkflowError: the run failed, or was cancelled or terminated.
             WorkflowAlreadyStartedError: a workflow with the run's id exists already.
         """
-        paused = self._desired_state() is DesiredState.PAUSED
+        paused, id = self._desired_state() is DesiredState.PAUSED, _id_of(run)
         child = await workflow.start_child_workflow(
             ModelRunWorkflow.run,
-            ModelRun.of(self._order, share, prefix, paused=paused, progress_reports=self._progress_reports),
-            id=model_run_id(self._order.batch_id, share.safe_model),
+            run.model_copy(update={"paused": paused}),
+            id=id,
             task_queue=CONTROL_QUEUE,
-            static_summary=f"{share.lines} lines for {share.model}",
-            static_details=f"{share.slices} slices of `{self._order.batch_id}`, planned under `{prefix}`",
+            static_summary=f"{run.lines} lines for {run.model}",
+            static_details=(
+                f"{run.slices_left} slices of `{run.batch_id}`, planned under `{run.ingest_prefix}`"
+            ),
         )
-        self._last_sent[share.model] = DesiredState.PAUSED if paused else DesiredState.RUNNING
-        self._open[share.model] = child
-        data = {"tenant": self._order.tenant, "model": share.model, "lines": share.lines}
-        workflow.logger.info("model run started", extra={**data, "slices": share.slices})
+        self._last_sent[id] = DesiredState.PAUSED if paused else DesiredState.RUNNING
+        self._open[id] = child
+        data = {"tenant": self._order.tenant, "model": run.model, "lines": run.lines}
+        workflow.logger.info("model run started", extra={**data, "slices": run.slices_left})
         return await child
 
     async def _wait_to_pause(self) -> None:
@@ -153,11 +177,15 @@ class ModelRuns:
 
     def _out_of_date(self) -> list[str]:
         state = self._desired_state()
-        return [model for model in self._open if self._last_sent[model] != state]
+        return [id for id in self._open if self._last_sent[id] != state]
 
-    async def _send_state(self, model: str, run: _OpenRun) -> None:
-        self._last_sent[model] = state = self._desired_state()
+    async def _send_state(self, id: str, run: _OpenRun) -> None:
+        self._last_sent[id] = state = self._desired_state()
         try:
             await run.signal(_SIGNALS[state])
         except FailureError:
             workflow.logger.info("model run ended before its signal", extra={"state": state.value})
+
+
+def _id_of(run: ModelRun) -> str:
+    return model_run_id(run.batch_id, run.safe_model, run.number)

@@ -1,6 +1,6 @@
 """The model run workflow, which runs one model's part of a batch.
 
-If its history is long, the workflow continues as new.
+If its history is long, another model run continues with the slices that are not scheduled yet.
 """
 
 from temporalio import workflow
@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn
 class ModelRunWorkflow:
-    """Runs all slices of one model of a batch. A slice is a part of the model's lines.
+    """Runs slices of one model of a batch. A slice is a part of the model's lines.
 
     Signals pause, resume or stop the run.
     """

@@ -30,16 +30,17 @@ with workflow.unsafe.imports_passed_through():
 _PROGRESS_EVERY = timedelta(seconds=10)  # progress is reported to the batch at most this often
 
 # The number of scheduled slices grows with the fleet, because a slice keeps a worker until its last response.
-# The maximum limits the events that continue-as-new and a pause add to the history.
+# The maximum limits the events that a pause adds to the history.
 _SLICES_PER_WORKER = 4
 MAX_OUTSTANDING = 256
+_EVENTS_BETWEEN_HAND_OVERS = 2_000  # of one run, after its first; each adds about 13 to the batch's history
 
 
 class SliceScheduler:
     """Schedules the slices of one model as activities, in the order of their numbers, and reports progress.
 
     `stop`, `pause` and `resume` only record what is requested, and `work` acts on it. When the workflow's
-    history is long, the run continues as new, with its state as the input.
+    history is long, the run hands the slices that are left to schedule over to another model run.
     """
 
     def __init__(self, run: ModelRun) -> None:
@@ -47,12 +48,14 @@ class SliceScheduler:
         self._deadline = Deadline.of(run.deadline, run.policy.expiry_grace_seconds)
         self._unfinished = list(run.unfinished_slices)
         self._next = run.next_slice
+        self._slices = run.slices_left  # number of slices that this run has to finish
+        self._done = 0
         self._paused = run.paused
-        self._stopping = run.stopping
+        self._stopping = False
         self._scheduled: dict[int, workflow.ActivityHandle[SliceResult]] = {}
         self._cancelled: set[int] = set()  # cancelled by this scheduler; used for membership only
-        self._expired = run.expired_slices  # slices that the deadline ended before they were finished
-        self._completed, self._failed = run.completed, run.failed
+        self._completed = self._failed = 0
+        self._hand_over_from = 0  # length of the history from which slices may be handed over
         self._failure: ActivityError | None = None
         self._over_cap = False  # a slice has found that the batch has reached the cap on its cost
         self._ended = False
@@ -71,11 +74,12 @@ class SliceScheduler:
 
     @property
     def progress(self) -> ModelProgress:
-        run = self._run
-        return ModelProgress(model=run.model, lines=run.lines, slices=run.slices, slices_done=self._done)
+        return self._run.progress(self._done)
 
     async def work(self) -> ModelRunResult:
-        """Run the slices until all are done, the run is stopped, or the deadline passes. Return the counts.
+        """Run the slices until all are done or handed over, the run is stopped, or the deadline passes.
+
+        Return the counts of the slices that were not handed over.
 
         Raises:
             ApplicationError: a slice failed permanently.
@@ -83,8 +87,8 @@ class SliceScheduler:
         while not self._ending and self._has_work():
             if self._paused:
                 await self._pause()
-            elif self._should_continue_as_new():
-                await self._continue_as_new()
+            elif self._should_hand_over():
+                await self._hand_over()
             else:
                 self._fill()
                 await self._report_progress()
@@ -94,9 +98,12 @@ class SliceScheduler:
         self._update_details()
         if self._failure is not None:
             raise self._permanent_failure(self._failure)
-        finished = self._done == self._run.slices
         return ModelRunResult(
-            finished=finished, over_cap=self._over_cap, completed=self._completed, failed=self._failed
+            finished=self._done == self._slices,
+            over_cap=self._over_cap,
+            slices_done=self._done,
+            completed=self._completed,
+            failed=self._failed,
         )
 
     # State
@@ -110,10 +117,6 @@ class SliceScheduler:
         """True if slices are left to schedule and the deadline has not passed."""
         slices_left = bool(self._unfinished) or self._next < self._run.slices
         return slices_left and not self._deadline.passed(workflow.time())
-
-    @property
-    def _done(self) -> int:
-        return self._next - len(self._unfinished) - len(self._scheduled) - self._expired
 
     def _has_work(self) -> bool:
         return bool(self._scheduled) or self._schedulable
@@ -129,14 +132,16 @@ class SliceScheduler:
         """
         if self._ending or self._paused or not self._has_work():
             return True
-        return self._schedulable and (self._has_room() or self._should_continue_as_new())
+        return self._schedulable and (self._has_room() or self._should_hand_over())
 
-    def _should_continue_as_new(self) -> bool:
+    def _should_hand_over(self) -> bool:
         """Return True if the workflow's history is too long and slices are left to schedule."""
-        if not self._schedulable:
+        info, limit = workflow.info(), self._run.policy.hand_over_events
+        if not self._schedulable or info.parent is None:
             return False
-        limit, info = self._run.policy.continue_as_new_events, workflow.info()
-        return info.is_continue_as_new_suggested() or 0 < limit <= info.get_current_history_length()
+        length = info.get_current_history_length()
+        is_long = info.is_continue_as_new_suggested() or 0 < limit <= length
+        return is_long and length >= self._hand_over_from
 
     # Scheduling
 
@@ -165,6 +170,7 @@ class SliceScheduler:
         if result is not None and result.workers and result.workers != self._run.workers:
             self._run = self._run.model_copy(update={"workers": result.workers})
         if result is not None and result.finished:
+            self._done += 1
             self._completed += result.completed
             self._failed += result.failed
         elif result is not None and result.over_cap:
@@ -177,8 +183,7 @@ class SliceScheduler:
         elif isinstance(error, ActivityError) and not _ran_out_of_time(error):
             self._unfinished.append(number)
             self._failure = self._failure or error
-        else:
-            self._expired += 1
+        # In all other cases, the deadline ended the slice before it was finished.
         self._cancelled.discard(number)
         self._update_details()
 
@@ -244,39 +249,36 @@ class SliceScheduler:
         kind = Failure.WORKER_CRASHED if crashed else Failure.MODEL_RUN_FAILED
         return ApplicationError(sentence_for_tenant(error), type=kind, non_retryable=True)
 
-    # Over several histories
+    # A long history
 
-    async def _continue_as_new(self) -> None:
-        """Wait until the scheduled slices have returned. Then continue the workflow as new with this run's
-        state.
+    async def _hand_over(self) -> None:
+        """Hand the slices that are left to schedule over to another model run. The batch starts it at once.
 
-        Slices that have not returned after the time of one turn are cancelled. If the run is paused, they are
-        cancelled at once. If the run has to end, or if no slices are left to schedule, return without
-        continuing as new.
+        The scheduled slices stay with this run, and it ends when they have ended. Continue-as-new would end
+        their requests in flight, which would be sent and paid again.
+
+        A slice that a pause cancels, or that moves to another queue, is scheduled again. If the history has
+        grown much longer by then, it is handed over, too.
         """
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: not self._scheduled or self._ending or self._paused,
-                timeout=timedelta(seconds=self._run.policy.slice_seconds),
-                timeout_summary="turn of the last slices of this run",
-            )
-        if not self._ending:
-            self._cancel_all()
-            await workflow.wait_condition(lambda: not self._scheduled or self._ending)
-        await workflow.wait_condition(workflow.all_handlers_finished)
-        if self._ending or not self._schedulable:
+        info = workflow.info()
+        assert info.parent is not None
+        rest = self._run.model_copy(
+            update={
+                "next_slice": self._next,
+                "unfinished_slices": sorted(self._unfinished),
+                "generation": self._run.generation + 1,
+            }
+        )
+        self._hand_over_from = info.get_current_history_length() + _EVENTS_BETWEEN_HAND_OVERS
+        try:
+            await workflow.get_external_workflow_handle(info.parent.workflow_id).signal("hand_over", rest)
+        except FailureError:  # for example, the batch has received the most signals that Temporal allows
+            workflow.logger.warning("hand-over signal failed")
             return
-        state = {
-            "next_slice": self._next,
-            "unfinished_slices": sorted(self._unfinished),
-            "generation": self._run.generation + 1,
-            "completed": self._completed,
-            "failed": self._failed,
-            "expired_slices": self._expired,
-            "paused": self._paused,
-            "stopping": self._stopping,
-        }
-        workflow.continue_as_new(self._run.model_copy(update=state))
+        self._slices -= rest.slices_left
+        self._next = self._run.slices
+        self._unfinished = [slice_ for slice_ in self._unfinished if slice_ not in rest.unfinished_slices]
+        self._update_details()
 
     # Reporting
 
@@ -293,7 +295,7 @@ class SliceScheduler:
             workflow.logger.warning("progress signal failed")
 
     def _update_details(self) -> None:
-        done = f"{self._done} of {self._run.slices} slices done"
+        done = f"{self._done} of {self._slices} slices done"
         if self._ended:
             return workflow.set_current_details(f"**ended**, {done}")
         state = "paused" if self._paused else "stopping" if self._ending else "running"

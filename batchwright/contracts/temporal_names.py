@@ -16,8 +16,17 @@ def inference_queue(safe_model: str) -> str:
     return INFERENCE_PREFIX + safe_model
 
 
-def model_run_id(batch_id: str, safe_model: str) -> str:
-    return f"{batch_id}/{safe_model}"
+def model_run_id(batch_id: str, safe_model: str, number: int = 1) -> str:
+    """Return the id of the workflow that sends a batch's lines for one model.
+
+    If its history is long, another one with the next `number` continues.
+    """
+    return f"{batch_id}/{safe_model}" + (f"/{number}" if number > 1 else "")
+
+
+def is_run_of_model(workflow_id: str, safe_model: str) -> bool:
+    """Return True if the id of a batch's child workflow is a `model_run_id` of the model."""
+    return workflow_id.split("/")[1:2] == [safe_model]
 
 
 def output_copy_id(batch_id: str) -> str:

@@ -5,7 +5,6 @@ the spans again.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 from temporalio import activity, client, worker, workflow
@@ -80,10 +79,7 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
 
 
 class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
-    """Copies the trace header of a workflow to each activity and child workflow that it starts.
-
-    If the workflow continues as new, the header is copied to the new run, too.
-    """
+    """Copies the trace header of a workflow to each activity and child workflow that it starts."""
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
         input.headers = _with_trace_header(input.headers)
@@ -94,10 +90,6 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
     ) -> workflow.ChildWorkflowHandle[object, object]:
         input.headers = _with_trace_header(input.headers)
         return await super().start_child_workflow(input)
-
-    def continue_as_new(self, input: worker.ContinueAsNewInput) -> NoReturn:
-        input.headers = _with_trace_header(input.headers)
-        super().continue_as_new(input)
 
 
 def fields_of(arguments: Sequence[object]) -> dict[str, FieldValue]:

@@ -12,7 +12,7 @@ from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplat
 from batchwright.settings import Settings
 
 _OUTSTANDING_SLICES = 32
-_CONTINUE_AS_NEW_EVENTS = 0  # 0: when the server suggests it
+_HAND_OVER_EVENTS = 0  # 0: when the server suggests it
 
 
 class PriorityNotAllowed(ValueError):
@@ -81,7 +81,7 @@ def _policy(
         heartbeat_timeout_seconds=settings.heartbeat_timeout_seconds,
         slice_seconds=settings.slice_seconds,
         outstanding_slices=_OUTSTANDING_SLICES,
-        continue_as_new_events=_CONTINUE_AS_NEW_EVENTS,
+        hand_over_events=_HAND_OVER_EVENTS,
         fairness_key=fairness_key,
         fairness_weight=fairness_weight,
         deduplicate=template.deduplicate,

@@ -43,7 +43,7 @@ def python_path(*folders: str) -> str:
 # Each constant as `module:attribute`.
 CONSTANTS = {
     "body_seconds": ["batchwright.api.middleware.header_size_and_body_speed:BODY_SECONDS"],
-    "continue_as_new_events": ["batchwright.temporal.batch_order:_CONTINUE_AS_NEW_EVENTS"],
+    "hand_over_events": ["batchwright.temporal.batch_order:_HAND_OVER_EVENTS"],
     "event_poll_seconds": ["batchwright.api.services.batches.progress_events:POLL_SECONDS"],
     "fleet_fresh_age": ["batchwright.worker.limit_share_updater:FRESH_AGE"],
     "header_seconds": ["batchwright.api.slow_connections:BoundedProtocol.seconds_for_headers"],

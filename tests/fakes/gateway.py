@@ -14,9 +14,9 @@ class MemoryGateway(TemporalGateway):
     """Records started batches in `orders` and signals in `signals`.
 
     A test sets the results of `state` in `states` and those of `ingested` in `ingestions`, by batch id. It
-    sets the results of `pending` in `activities`, by workflow id. `has_ended` returns True except for the
-    workflows in `open`. `lookups` has the ids for which `running_order` was called. If `failing` is an
-    exception, every call raises it.
+    sets the results of `pending` in `activities`, by workflow id. Those ids that begin with the id of a batch
+    are the results of `children`. `has_ended` returns True except for the workflows in `open`. `lookups` has
+    the ids for which `running_order` was called. If `failing` is an exception, every call raises it.
     """
 
     def __init__(self, schedules: BatchSchedules | None = None) -> None:
@@ -63,6 +63,10 @@ class MemoryGateway(TemporalGateway):
     async def pending(self, workflow_id: str) -> list[PendingActivity]:
         self._enter()
         return self.activities.get(workflow_id, [])
+
+    async def children(self, workflow_id: str) -> list[str]:
+        self._enter()
+        return sorted(id for id in self.activities if id.startswith(f"{workflow_id}/"))
 
     async def has_ended(self, workflow_id: str) -> bool:
         self._enter()

@@ -90,9 +90,18 @@ async def paused_and_resumed(workflows: WorkflowFixture) -> None:
     await batch.result()
 
 
-async def continued_as_new(workflows: WorkflowFixture) -> None:
-    workflows.ingestion.result = ingested(share("m", 12))
-    policy: BatchPolicy = POLICY.model_copy(update={"continue_as_new_events": 20, "outstanding_slices": 2})
+async def handed_over(workflows: WorkflowFixture) -> None:
+    """Let a model run hand slices over to another one, while a slice runs until all others have begun."""
+
+    async def waits(request: SliceRequest) -> SliceResult:
+        while len(workflows.execution.requests) < 5:
+            activity.heartbeat()
+            await asyncio.sleep(0.1)
+        return FINISHED
+
+    workflows.ingestion.result = ingested(share("m", 5))
+    workflows.execution.behaviours[0] = waits
+    policy: BatchPolicy = POLICY.model_copy(update={"hand_over_events": 20, "outstanding_slices": 2})
     await (await workflows.start(await workflows.order(policy=policy))).result()
 
 
@@ -162,7 +171,7 @@ async def cancelled_while_a_pause_waits(workflows: WorkflowFixture) -> None:
     await cancelled(batch)
 
 
-# Signals, and continue-as-new
+# Signals, and hand-overs
 
 
 async def waiting_reason_and_progress_reported(workflows: WorkflowFixture) -> None:
@@ -206,23 +215,17 @@ async def progress_reported_by_a_model_run(workflows: WorkflowFixture) -> None:
     await (await workflows.start(await workflows.order(policy=policy))).result()
 
 
-async def continued_as_new_with_a_cancelled_slice(workflows: WorkflowFixture) -> None:
-    """Let a model run continue as new while a slice exceeds its time limit.
-
-    The slice is cancelled and scheduled again.
-    """
-    turns = 0
-
-    async def once_until_cancelled(request: SliceRequest) -> SliceResult:
-        nonlocal turns
-        turns += 1
-        return await (until_cancelled(request) if turns == 1 else finishes(request))
-
-    workflows.ingestion.result = ingested(share("m", 8))
-    workflows.execution.behaviours[0] = once_until_cancelled
-    changes = {"continue_as_new_events": 20, "outstanding_slices": 2, "slice_seconds": 1}
-    policy: BatchPolicy = POLICY.model_copy(update=changes)
-    await (await workflows.start(await workflows.order(policy=policy))).result()
+async def handed_over_after_a_pause(workflows: WorkflowFixture) -> None:
+    """Let a pause cancel all slices of a model run. After the resume, it hands all of them over."""
+    workflows.execution.behaviours["m"] = until_cancelled
+    policy: BatchPolicy = POLICY.model_copy(update={"hand_over_events": 10})
+    batch = await workflows.start(await workflows.order(policy=policy))
+    await workflows.execution.wait_for_requests(2)
+    await batch.signal(BatchWorkflow.pause)
+    await workflows.execution.ended(2)
+    workflows.execution.behaviours["m"] = finishes
+    await batch.signal(BatchWorkflow.resume)
+    await batch.result()
 
 
 # Which histories of a scenario are recorded: those that take a way which no other history takes.
@@ -236,7 +239,7 @@ WAYS: dict[Scenario, tuple[str, ...]] = {
     cancelled_while_running: (BATCH, "m"),
     cancelled_while_finalizing: (BATCH,),
     paused_and_resumed: (BATCH, "m"),
-    continued_as_new: ("m",),
+    handed_over: (BATCH, "m", "m/2"),
     failed_by_one_model: (BATCH, "n"),
     expired_at_its_cap: (BATCH, "m"),
     moved_to_another_queue: ("m",),
@@ -247,7 +250,7 @@ WAYS: dict[Scenario, tuple[str, ...]] = {
     cancelled_while_a_pause_waits: (BATCH,),
     waiting_reason_and_progress_reported: (BATCH,),
     progress_reported_by_a_model_run: (BATCH, "m"),
-    continued_as_new_with_a_cancelled_slice: ("m",),
+    handed_over_after_a_pause: (BATCH, "m", "m/2"),
 }
 SCENARIOS: dict[str, Scenario] = {scenario.__name__: scenario for scenario in WAYS}
 

@@ -15,7 +15,6 @@ from batchwright.contracts.temporal_payloads.execution import SliceRequest, Slic
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
-from tests.e2e.batches import until
 from tests.workflows.fixture import POLICY, BatchHandle, WorkflowFixture
 from tests.workflows.stub_activities import FINISHED, ingested, share, until_cancelled
 
@@ -104,20 +103,14 @@ async def cancelled_with_slices_that_never_answer(workflows: WorkflowFixture) ->
     silent.set()
 
 
-async def cancelled_while_it_would_continue_as_new(workflows: WorkflowFixture) -> None:
-    """Cancel a batch whose model run waits for its last slice before it continues as new."""
-    workflows.ingestion.result = ingested(share("m", 12))
-    workflows.execution.behaviours[0] = until_cancelled
-    policy: BatchPolicy = POLICY.model_copy(update={"continue_as_new_events": 20, "outstanding_slices": 2})
+async def cancelled_after_a_hand_over(workflows: WorkflowFixture) -> None:
+    """Cancel a batch while two model runs of its model have slices that run."""
+    workflows.ingestion.result = ingested(share("m", 5))
+    workflows.execution.behaviours = {0: until_cancelled, 4: until_cancelled}
+    policy: BatchPolicy = POLICY.model_copy(update={"hand_over_events": 20, "outstanding_slices": 2})
     batch = await workflows.start(await workflows.order(policy=policy))
-    await workflows.execution.wait_for_requests(3)
-    run = workflows.client.get_workflow_handle(f"{batch.id}/m")
-
-    async def waits() -> bool:
-        events = (await run.fetch_history()).events
-        return any(event.HasField("timer_started_event_attributes") for event in events)
-
-    await until(waits)
+    await workflows.execution.wait_for_requests(5)
+    await workflows.execution.ended(3)
     await cancelled(batch)
 
 
@@ -224,7 +217,7 @@ EARLY_ENDS: dict[Scenario, tuple[str, ...]] = {
     expired_in_ingestion: (BATCH,),
     cancelled_from_the_web_ui: (BATCH,),
     cancelled_with_slices_that_never_answer: ("m",),
-    cancelled_while_it_would_continue_as_new: ("m",),
+    cancelled_after_a_hand_over: (BATCH,),
     expired_by_its_slices: (BATCH, "m"),
     expired_without_a_worker_for_a_model: ("nobodys",),
     results_that_cannot_be_written: (BATCH,),

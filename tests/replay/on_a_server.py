@@ -6,7 +6,7 @@ from batchwright.worker.wiring import deployment_config
 from tests.e2e.batches import until
 from tests.integration.temporal.clusters import server
 from tests.integration.temporal.test_workflows import BUILD, NAME, make_current
-from tests.replay.batches import completed, continued_as_new
+from tests.replay.batches import completed, handed_over
 from tests.replay.early_ends import Scenario
 from tests.replay.written import write, write_batch
 from tests.workflows.fixture import WorkflowFixture
@@ -17,9 +17,7 @@ def _schedule(id: str) -> PlannedSchedule:
 
 
 PREFIX = "pinned_"
-PINNED: dict[str, Scenario] = {
-    PREFIX + scenario.__name__: scenario for scenario in (completed, continued_as_new)
-}
+PINNED: dict[str, Scenario] = {PREFIX + scenario.__name__: scenario for scenario in (completed, handed_over)}
 # One schedule of each workflow.
 SCHEDULED: dict[str, PlannedSchedule] = {
     "scheduled_retention": _schedule("batchwright-retention"),

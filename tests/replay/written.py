@@ -20,27 +20,14 @@ def file_names(name: str, recorded: Iterable[str], prefix: str = "") -> Iterator
         recorded: the recorded histories of the scenario, as in `batches.WAYS`.
     """
     for one in recorded:
-        yield f"{prefix}batch_{name}" if one == BATCH else f"{prefix}model_run_{name}_{one}"
+        yield f"{prefix}batch_{name}" if one == BATCH else f"{prefix}model_run_{name}_{one.replace('/', '_')}"
 
 
 async def write_batch(workflows: WorkflowFixture, scenario: Scenario, prefix: str = "") -> None:
-    """Write the histories of a scenario that are to be recorded.
-
-    Of a model run, these are the histories of its first and its last run.
-    """
-    batch = await workflows.client.get_workflow_handle("batch_1").fetch_history()
-    first_runs = {
-        child.workflow_id.rpartition("/")[2]: child.run_id
-        for event in batch.events
-        if event.HasField("child_workflow_execution_started_event_attributes")
-        for child in [event.child_workflow_execution_started_event_attributes.workflow_execution]
-    }
+    """Write the histories of a scenario that are to be recorded."""
     recorded = WAYS[scenario]
     for one, name in zip(recorded, file_names(scenario.__name__, recorded, prefix), strict=True):
-        if one == BATCH:
-            await write(workflows, "batch_1", None, name)
-        else:
-            await write_runs(workflows, f"batch_1/{one}", first_runs[one], name)
+        await write(workflows, "batch_1" if one == BATCH else f"batch_1/{one}", None, name)
 
 
 async def write_runs(workflows: WorkflowFixture, workflow_id: str, first_run: str | None, name: str) -> None:

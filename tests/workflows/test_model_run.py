@@ -1,22 +1,21 @@
 """Slices of one model: how many run at the same time, in which order, and how they are cancelled."""
 
 import asyncio
-from collections import Counter
 from datetime import timedelta
 
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.sdk.v1 import WorkflowMetadata
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller
+from batchwright.contracts.temporal_payloads.batch import BatchPolicy
 from batchwright.contracts.temporal_payloads.execution import ModelRunResult, SliceRequest, SliceResult
 from batchwright.workflows import options
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture
-from tests.workflows.stub_activities import FINISHED, fails, finishes, until_cancelled
+from tests.workflows.stub_activities import FINISHED, fails, until_cancelled
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +38,7 @@ async def test_no_more_slices_are_outstanding_than_the_policy_allows(fixture: Wo
     fixture.execution.behaviours["m"] = counted
     async with fixture.workers():
         run = await fixture.start_run(await fixture.model_run(slices=9, policy=policy(outstanding_slices=3)))
-        assert await run.result() == ModelRunResult(finished=True, completed=90)
+        assert await run.result() == ModelRunResult(finished=True, slices_done=9, completed=90)
         shown = await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
     assert shown.current_details == "**ended**, 9 of 9 slices done"
     assert most <= 3
@@ -63,74 +62,7 @@ async def test_as_many_slices_are_outstanding_as_a_large_fleet_can_run(fixture: 
     fixture.execution.behaviours["m"] = counted
     async with fixture.workers():
         run = await fixture.start_run(await fixture.model_run(slices=9, policy=policy(outstanding_slices=2)))
-        assert await run.result() == ModelRunResult(finished=True, completed=90)
-
-
-async def test_a_long_history_continues_as_new_and_loses_no_slice(fixture: WorkflowFixture) -> None:
-    short = policy(continue_as_new_events=20, outstanding_slices=2)
-    async with fixture.workers():
-        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
-        assert await run.result() == ModelRunResult(finished=True, completed=120)
-        first, last = run.first_execution_run_id, (await run.describe()).run_id
-    assert first != last
-    assert Counter(request.number for request in fixture.execution.requests) == Counter(range(12))
-    assert len({request.generation for request in fixture.execution.requests}) > 1
-
-
-async def test_a_slice_that_outlasts_its_turn_is_carried_over(fixture: WorkflowFixture) -> None:
-    """The slice is cancelled for continue-as-new, and the next run starts with it."""
-    turns = 0
-
-    async def once_until_cancelled(request: SliceRequest) -> SliceResult:
-        nonlocal turns
-        turns += 1
-        return await (until_cancelled(request) if turns == 1 else finishes(request))
-
-    fixture.execution.behaviours[0] = once_until_cancelled
-    short = policy(continue_as_new_events=20, outstanding_slices=2, slice_seconds=1)
-    async with fixture.workers():
-        run = await fixture.start_run(await fixture.model_run(slices=8, policy=short))
-        assert await run.result() == ModelRunResult(finished=True, completed=80)
-    again = [request.generation for request in fixture.execution.requests if request.number == 0]
-    assert again == [0, 1]
-
-
-async def test_a_pause_does_not_wait_for_the_turns_before_continue_as_new(fixture: WorkflowFixture) -> None:
-    stopped = asyncio.Event()
-
-    async def stops(request: SliceRequest) -> SliceResult:
-        result = await until_cancelled(request)
-        stopped.set()
-        return result
-
-    fixture.execution.behaviours[0] = stops
-    short = policy(continue_as_new_events=20, outstanding_slices=2, slice_seconds=3600)
-    async with fixture.workers():
-        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
-        while not await has_timer(run):  # the run waits for its slices before it continues as new
-            pass
-        await run.signal(ModelRunWorkflow.pause)
-        await stopped.wait()
-        fixture.execution.behaviours[0] = finishes
-        await run.signal(ModelRunWorkflow.resume)
-        assert await run.result() == ModelRunResult(finished=True, completed=120)
-
-
-async def has_timer(run: "WorkflowHandle[ModelRunWorkflow, ModelRunResult]") -> bool:
-    history = await run.fetch_history()
-    return any(event.event_type == EventType.EVENT_TYPE_TIMER_STARTED for event in history.events)
-
-
-async def test_slices_have_the_headers_of_their_batch_even_after_continue_as_new(
-    fixture: WorkflowFixture,
-) -> None:
-    caller = Caller(headers={"x-team": "rivers"})
-    short = policy(continue_as_new_events=20, outstanding_slices=2).model_copy(update={"caller": caller})
-    async with fixture.workers():
-        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
-        assert await run.result() == ModelRunResult(finished=True, completed=120)
-    assert {request.generation for request in fixture.execution.requests} >= {0, 1}
-    assert all(request.caller == caller for request in fixture.execution.requests)
+        assert await run.result() == ModelRunResult(finished=True, slices_done=9, completed=90)
 
 
 async def test_stop_returns_the_finished_slices(fixture: WorkflowFixture) -> None:
@@ -139,7 +71,7 @@ async def test_stop_returns_the_finished_slices(fixture: WorkflowFixture) -> Non
         run = await fixture.start_run(await fixture.model_run(slices=2))
         await fixture.settled(slices=1)
         await run.signal(ModelRunWorkflow.stop)
-        assert await run.result() == ModelRunResult(finished=False, completed=10)
+        assert await run.result() == ModelRunResult(finished=False, slices_done=1, completed=10)
 
 
 async def test_stop_does_not_wait_for_a_worker_that_never_answers(fixture: WorkflowFixture) -> None:
@@ -185,7 +117,7 @@ async def test_turns_add_no_history_events(fixture: WorkflowFixture) -> None:
     fixture.execution.behaviours["m"] = third_turn
     async with fixture.workers():
         run = await fixture.start_run(await fixture.model_run(slices=1))
-        assert await run.result() == ModelRunResult(finished=True, completed=10)
+        assert await run.result() == ModelRunResult(finished=True, slices_done=1, completed=10)
         assert len((await run.fetch_history()).events) < 12
     assert turns == 3
 
@@ -215,21 +147,6 @@ async def test_scheduling_and_cancelling_hundreds_of_slices_stays_within_one_act
         assert (await run.query(ModelRunWorkflow.progress)).slices == 4_000
         await run.signal(ModelRunWorkflow.stop)
         assert await run.result() == ModelRunResult(finished=False)
-
-
-async def test_a_slice_ended_by_the_deadline_is_still_unfinished_after_continue_as_new(
-    fixture: WorkflowFixture,
-) -> None:
-    async def cut_off(request: SliceRequest) -> SliceResult:
-        return SliceResult(completed=3)
-
-    fixture.execution.behaviours[0] = cut_off
-    short = policy(continue_as_new_events=20, outstanding_slices=2)
-    async with fixture.workers():
-        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
-        assert await run.result() == ModelRunResult(finished=False, completed=110)
-        assert (await run.query(ModelRunWorkflow.progress)).slices_done == 11
-    assert max(request.generation for request in fixture.execution.requests) > 0
 
 
 async def test_a_slice_that_times_out_without_a_worker_does_not_fail_the_run(

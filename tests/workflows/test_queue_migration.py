@@ -23,7 +23,7 @@ async def test_a_slice_moves_to_its_queue_and_all_following_ones_start_there(
     one_at_once = POLICY.model_copy(update={"outstanding_slices": 1})
     async with fixture.workers(), fixture.slices_at(DISPATCH_QUEUE):
         run = await fixture.start_run(await fixture.model_run(slices=3, policy=one_at_once))
-        assert await run.result() == ModelRunResult(finished=True, completed=30)
+        assert await run.result() == ModelRunResult(finished=True, slices_done=3, completed=30)
     assert belongs.met[0] == (OWN, 0)
     assert sorted(belongs.met[1:]) == [(DISPATCH_QUEUE, number) for number in range(3)]
 
@@ -35,7 +35,7 @@ async def test_outstanding_slices_move_separately_each_with_its_own_generation(
     three_at_once = POLICY.model_copy(update={"outstanding_slices": 3})
     async with fixture.workers(), fixture.slices_at(DISPATCH_QUEUE):
         run = await fixture.start_run(await fixture.model_run(slices=3, policy=three_at_once))
-        assert await run.result() == ModelRunResult(finished=True, completed=30)
+        assert await run.result() == ModelRunResult(finished=True, slices_done=3, completed=30)
     requests = fixture.execution.requests
     for number in range(3):
         generations = [request.generation for request in requests if request.number == number]
@@ -58,18 +58,18 @@ async def test_slices_can_move_back(fixture: WorkflowFixture) -> None:
     async with fixture.workers(), fixture.slices_at(DISPATCH_QUEUE):
         run = await fixture.model_run(slices=2)
         handle = await fixture.start_run(run.model_copy(update={"queue": DISPATCH_QUEUE, "queue_changes": 1}))
-        assert await handle.result() == ModelRunResult(finished=True, completed=20)
+        assert await handle.result() == ModelRunResult(finished=True, slices_done=2, completed=20)
     assert {queue for queue, _ in belongs.met} == {OWN, DISPATCH_QUEUE}
     assert max(request.queue_changes for request in fixture.execution.requests) == 2
 
 
-async def test_a_run_that_continues_as_new_keeps_the_queue_of_its_slices(fixture: WorkflowFixture) -> None:
+async def test_slices_that_are_handed_over_keep_the_queue(fixture: WorkflowFixture) -> None:
     belongs = fixture.execution.behaviours["m"] = Belongs(DISPATCH_QUEUE)
-    short = POLICY.model_copy(update={"continue_as_new_events": 20, "outstanding_slices": 2})
+    fixture.ingestion.result = ingested(share("m", 12))
+    short = POLICY.model_copy(update={"hand_over_events": 20, "outstanding_slices": 2})
     async with fixture.workers(), fixture.slices_at(DISPATCH_QUEUE):
-        run = await fixture.start_run(await fixture.model_run(slices=12, policy=short))
-        assert await run.result() == ModelRunResult(finished=True, completed=120)
-        assert run.first_execution_run_id != (await run.describe()).run_id
+        result = await (await fixture.start(await fixture.order(policy=short))).result()
+    assert result.status == BatchStatus.COMPLETED
     assert len([queue for queue, _ in belongs.met if queue == OWN]) <= 2
     assert max(request.queue_changes for request in fixture.execution.requests) == 1
 

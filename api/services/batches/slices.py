@@ -5,7 +5,7 @@ A slice is a part of a batch's lines that one worker processes at a time.
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from batchwright.api.dependencies import ApiDependencies
@@ -15,7 +15,7 @@ from batchwright.contracts.api_objects.operator import (
     SliceObject,
     StepObject,
 )
-from batchwright.contracts.temporal_names import model_run_id
+from batchwright.contracts.temporal_names import is_run_of_model
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.progress import SettledLines
@@ -47,12 +47,13 @@ class BatchSlices:
         steps = await self._temporal.pending(batch_id)
         ingested = await self._temporal.ingested(batch_id)
         shares = [] if ingested is None else ingested.models
+        runs = await self._temporal.children(batch_id)
         settled = await self._progress.slices(tenant, batch_id)
         busy = asyncio.Semaphore(_MODELS_AT_ONCE)
 
         async def slices_of(share: ModelShare) -> list[SliceObject]:
             async with busy:
-                return await self._slices(row, share, settled)
+                return await self._slices(row, share, runs, settled)
 
         slices = await asyncio.gather(*map(slices_of, shares))
         return BatchSlicesObject(
@@ -61,9 +62,14 @@ class BatchSlices:
         )
 
     async def _slices(
-        self, row: BatchRow, share: ModelShare, settled: Mapping[tuple[str, int], SettledLines]
+        self,
+        row: BatchRow,
+        share: ModelShare,
+        runs: Sequence[str],
+        settled: Mapping[tuple[str, int], SettledLines],
     ) -> list[SliceObject]:
-        pending = await self._temporal.pending(model_run_id(row.order.batch_id, share.safe_model))
+        own_runs = [run for run in runs if is_run_of_model(run, share.safe_model)]
+        pending = [each for run in own_runs for each in await self._temporal.pending(run)]
         if not pending:
             return []
         segments = await self._count_segments(row, share)

@@ -46,8 +46,9 @@ class BatchPolicy(Message):
     # batch, a request that is not valid fails alone, and the limits of message batches apply.
     message_requests: int = 0
     rolling: RollingBatch | None = None  # set if the lines of the batch are single calls
-    # Number of history events after which a model run continues as new; `0`: when the server suggests it.
-    continue_as_new_events: int = 0
+    # Number of history events after which a model run hands its slices over to another one; `0`: when the
+    # server suggests that the workflow continues as new.
+    hand_over_events: int = 0
     # From a quarter of this number of history events on, pauses of the model runs are spread over the rest of
     # the window, so that they end at this number. It is less than the 51,200 events that Temporal allows.
     max_change_events: int = 40_000
@@ -263,7 +264,14 @@ class StartForecast(Message):
 
 
 class ModelProgress(Message):
+    """How far a model of a batch is, in the result of the query `state`.
+
+    As a signal of a model run, `run` is its number and `slices_done` counts only its own slices. `lines` and
+    `slices` are always those of the model.
+    """
+
     model: str
+    run: int = 1
     lines: int
     slices: int
     slices_done: int = 0

@@ -12,7 +12,13 @@ from temporalio import activity
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.model_registry.price_config import PriceConfig
-from batchwright.contracts.temporal_payloads.batch import DEFAULT_PRIORITY, BatchOrder, BatchPolicy, Caller
+from batchwright.contracts.temporal_payloads.batch import (
+    DEFAULT_PRIORITY,
+    BatchOrder,
+    BatchPolicy,
+    Caller,
+    ModelProgress,
+)
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import Endpoint
 
@@ -23,8 +29,9 @@ RELEASED = "released"
 class ModelRun(Message):
     """Start argument of a model run: the workflow that sends a batch's lines for one model.
 
-    Each activity of the workflow sends one slice, which is a part of the lines. The fields after `policy` are
-    the state of the workflow. They are set when the workflow continues as new.
+    Each activity of the workflow sends one slice, which is a part of the lines. If the history of a model run
+    is long, it hands the slices that it has not scheduled over to another model run. The fields from `number`
+    on are the state with which that one begins.
     """
 
     batch_id: str
@@ -43,28 +50,29 @@ class ModelRun(Message):
     prices: PriceConfig | None = None  # prices of the model when the batch was planned; None without prices
     progress_reports: int = 20  # approximate number of reports of progress to the batch's workflow
 
-    next_slice: int = 0
+    number: int = 1  # which of the model runs of the same model and batch this is
+    next_slice: int = 0  # first slice that no model run has scheduled
     unfinished_slices: list[int] = []  # slices to schedule first: they were scheduled but have not finished
     generation: int = 0
-    expired_slices: int = 0  # slices that the deadline ended early
-    completed: int = 0
-    failed: int = 0
     paused: bool = False
-    stopping: bool = False
 
     queue: str = ""  # task queue of the slices; empty for the model's own queue
     queue_changes: int = 0  # how often the queue has changed
     workers: int = 0  # workers that served the queue when a slice last ended; 0 if none has ended
 
+    @property
+    def slices_left(self) -> int:
+        """Number of slices that are left to schedule when the model run begins."""
+        return len(self.unfinished_slices) + self.slices - self.next_slice
+
+    def progress(self, slices_done: int) -> ModelProgress:
+        return ModelProgress(
+            model=self.model, run=self.number, lines=self.lines, slices=self.slices, slices_done=slices_done
+        )
+
     @classmethod
     def of(
-        cls,
-        order: BatchOrder,
-        share: ModelShare,
-        ingest_prefix: str,
-        *,
-        paused: bool = False,
-        progress_reports: int = 20,
+        cls, order: BatchOrder, share: ModelShare, ingest_prefix: str, *, progress_reports: int = 20
     ) -> Self:
         """Return the start argument of the workflow that sends a batch's lines for one model.
 
@@ -72,7 +80,6 @@ class ModelRun(Message):
             order: start argument of the batch's workflow.
             share: the model, and the number of its lines and slices (parts of its lines).
             ingest_prefix: key prefix in storage of the objects that ingestion wrote for the batch.
-            paused: True if the batch is paused.
             progress_reports: approximate number of reports of progress to the batch's workflow.
         """
         return cls(
@@ -90,7 +97,6 @@ class ModelRun(Message):
             deadline=order.deadline,
             policy=order.policy,
             prices=share.prices,
-            paused=paused,
             progress_reports=progress_reports,
             queue=share.queue,
         )
@@ -184,16 +190,18 @@ class SliceResult(Message):
 class ModelRunResult(Message):
     """Result of the workflow for one model of a batch: how many lines completed and how many failed.
 
-    The counts are preliminary, because only finished slices (parts of the lines) count. The lines are counted
-    again when the output files are written.
+    The counts of lines are preliminary, because only finished slices (parts of the lines) count. The lines
+    are counted again when the output files are written.
 
     Attributes:
-        finished: True if all slices are finished.
+        finished: True if all slices are finished, except those that another model run continues with.
         over_cap: True if the workflow ended because the batch has reached the cap on its cost.
+        slices_done: number of finished slices.
     """
 
     finished: bool
     over_cap: bool = False
+    slices_done: int = 0
     completed: int = 0
     failed: int = 0
 

@@ -71,8 +71,8 @@ def traced() -> Iterator[Traced]:
             # A slice has one turn, and is sent once even on a busy machine.
             "BATCHWRIGHT_SLICE_SECONDS": "600",
             "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": "60",
-            # So that a model run soon continues as new.
-            **with_constants(max_slice_lines=20, outstanding_slices=2, continue_as_new_events=15),
+            # So that a model run soon hands its slices over to another one.
+            **with_constants(max_slice_lines=20, outstanding_slices=2, hand_over_events=15),
         }
         with dev("--workers", "2", data=None, **settings) as stack:
             yield Traced(stack, spans)
@@ -151,7 +151,7 @@ async def test_the_backend_receives_the_trace_context_of_each_request(traced: Tr
         assert span.attributes["http.response.status_code"] == 200
 
 
-async def test_a_model_run_that_continues_as_new_stays_in_the_trace(traced: Traced) -> None:
+async def test_a_model_run_that_continues_another_one_stays_in_the_trace(traced: Traced) -> None:
     async with traced.client() as client:
         batch = await ended(client, (await submit(client, chat_lines(MODELS[:1], each=500))).id)
         root = await traced.root(batch.id, slices=25)

@@ -125,7 +125,7 @@ async def test_a_run_of_several_turns_sends_every_line_once(temporal: Client) ->
     async with execution.worker():
         run = execution.run_of(3, slice_seconds=0)
         result = await temporal.execute_workflow(ModelRunWorkflow.run, run, id="run", task_queue="orders")
-    assert result == ModelRunResult(finished=True, completed=3)
+    assert result == ModelRunResult(finished=True, slices_done=1, completed=3)
     assert execution.sent == ["0", "1", "2"]
 
 
@@ -179,5 +179,5 @@ async def test_a_worker_that_shuts_down_returns_its_slice_to_the_next(temporal: 
     second = Observed(temporal)
     second.storage.objects = first.storage.objects
     async with second.worker():
-        assert await handle.result() == ModelRunResult(finished=True, completed=6)
+        assert await handle.result() == ModelRunResult(finished=True, slices_done=1, completed=6)
     assert second.sent == []

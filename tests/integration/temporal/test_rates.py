@@ -61,7 +61,7 @@ async def test_two_workers_together_send_no_more_than_the_rate(address: str) -> 
         began = time.monotonic()
         result = await fleet.run(client, "a", slices=8, lines=10)
         took = time.monotonic() - began
-    assert result == ModelRunResult(finished=True, completed=80)
+    assert result == ModelRunResult(finished=True, slices_done=8, completed=80)
     assert len(fleet.sends) == 80
     assert set(fleet.turns) == {Turn("inference.a", "a")}
     assert 24 <= len(fleet.turns) <= most_turns(rate, took)  # three turns a slice: 4, 4 and 2 lines
@@ -77,7 +77,7 @@ async def test_a_changed_rate_applies_to_turns_and_queue_of_a_running_run(addres
         await eventually(lambda: len(fleet.sends) >= 2)
         assert len(fleet.turns) <= most_turns(pacing_for(0.2), time.monotonic() - began)
         await fleet.change("a", 1000)
-        assert await running == ModelRunResult(finished=True, completed=60)
+        assert await running == ModelRunResult(finished=True, slices_done=3, completed=60)
     assert len(fleet.sends) == 60
 
 
@@ -106,7 +106,7 @@ async def test_models_without_their_own_rate_share_one_queue_and_all_models_toge
         runs = (fleet.run(client, model, slices=6, lines=6) for model in "abc")
         results = await asyncio.gather(*runs)
         took = time.monotonic() - began
-    assert results == [ModelRunResult(finished=True, completed=36)] * 3
+    assert results == [ModelRunResult(finished=True, slices_done=6, completed=36)] * 3
     assert Counter(fleet.sends) == {"a": 36, "b": 36, "c": 36}
     turns = Counter(fleet.turns)
     assert turns.keys() >= {Turn("inference.a", "a"), Turn(DISPATCH_QUEUE, "b"), Turn(DISPATCH_QUEUE, "c")}
@@ -122,7 +122,7 @@ async def test_models_return_to_their_own_queues_once_the_rate_over_all_is_remov
         running = asyncio.create_task(fleet.run(client, "b", slices=3, lines=5))
         await eventually(lambda: Turn(DISPATCH_QUEUE, "b") in fleet.turns and bool(fleet.sends))
         await fleet.change(ALL_MODELS, 0)
-        assert await running == ModelRunResult(finished=True, completed=15)
+        assert await running == ModelRunResult(finished=True, slices_done=3, completed=15)
     assert fleet.turns[-1] == Turn("inference.b", "b")
 
 

@@ -46,13 +46,16 @@ async def test_slices_that_finish_while_they_are_cancelled_end_the_batch_as_canc
         assert (await batch.result()).status == BatchStatus.CANCELLED
 
 
-async def test_a_long_batch_continues_as_new_on_a_real_server(server: WorkflowEnvironment) -> None:
+async def test_a_model_run_with_a_long_history_hands_over_on_a_real_server(
+    server: WorkflowEnvironment,
+) -> None:
     fixture = WorkflowFixture(server)
     fixture.ingestion.result = ingested(share("m", 60))
-    policy = POLICY.model_copy(update={"continue_as_new_events": 60, "outstanding_slices": 8})
+    policy = POLICY.model_copy(update={"hand_over_events": 60, "outstanding_slices": 8})
     async with fixture.workers():
         result = await (await fixture.start(await fixture.order(policy=policy))).result()
     assert result.status == BatchStatus.COMPLETED
+    assert max(request.generation for request in fixture.execution.requests) > 0
     assert sorted(request.number for request in fixture.execution.requests) == list(range(60))
 
 

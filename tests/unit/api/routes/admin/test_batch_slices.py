@@ -87,6 +87,13 @@ async def test_slices_are_sorted_by_number_and_those_without_one_come_last(api: 
     ]
 
 
+async def test_the_slices_of_all_model_runs_of_a_model_are_shown_together(api: ApiFixture) -> None:
+    batch_id = await running(api, activity(4), activity(1))
+    api.temporal.activities[model_run_id(batch_id, "llama", 2)] = [activity(3)]
+    api.temporal.activities[model_run_id(batch_id, "llama2")] = [activity(2)]
+    assert [each.number for each in (await shown(api, batch_id)).data] == [1, 3, 4]
+
+
 async def test_a_slice_that_waits_says_for_what_and_until_when(api: ApiFixture) -> None:
     waiting = activity(
         0, ActivityState.WAITING, attempt=4, next_attempt_at=AT, last_failure="no backend serves this model"
