@@ -94,19 +94,22 @@ INSERT INTO callbacks (id, size, emptied, expires_at)
 SELECT md5(n::text) || '.0', 2, true, now() + interval '1 day' FROM generate_series(1, 100000) n
 """
 
+ALL_ROWS = "SET default_statistics_target = 1000"  # that ANALYZE reads
+
 
 @pytest.fixture(scope="module")
 def postgres_url(_server: str, postgres_url: str) -> str:
     """URL of a database with the batches of MANY, of which the databases of the tests are copies.
 
-    A test of other batches truncates the table first.
+    Its statistics are copied too. A test analyzes only the tables that it changes. A test of other batches
+    truncates the table first.
     """
     name = "batchwright_many_batches"
     url = f"{_server.rpartition('/')[0]}/{name}"
 
     async def create() -> None:
         await execute(_server, f"CREATE DATABASE {name} TEMPLATE {postgres_url.rpartition('/')[2]}")
-        await execute(url, MANY)
+        await execute(url, MANY, ALL_ROWS, "VACUUM ANALYZE batches")
 
     asyncio.run(create())
     return url
@@ -115,14 +118,15 @@ def postgres_url(_server: str, postgres_url: str) -> str:
 @pytest.fixture
 async def connection(connection: DatabaseConnection) -> DatabaseConnection:
     """The connection of a test. Its ANALYZE reads all rows, so that no plan depends on a random sample."""
-    await connection.execute("SET default_statistics_target = 1000")
+    await connection.execute(ALL_ROWS)
     return connection
 
 
-async def execute(url: str, sql: str) -> None:
+async def execute(url: str, *statements: str) -> None:
     connection = await connect(url)
     try:
-        await connection.execute(sql)
+        for statement in statements:
+            await connection.execute(statement)
     finally:
         await connection.close()
 
@@ -139,7 +143,7 @@ async def test_a_page_out_of_a_hundred_thousand_batches_is_an_index_scan(
     database: Database, connection: DatabaseConnection
 ) -> None:
     await connection.execute(MANY_SLICES)
-    await connection.execute("ANALYZE")
+    await connection.execute("ANALYZE slice_progress")
     pages = queries(BatchListQueries, "batch_list")
     first = await plan(connection, pages.all, "t", *LAST_POSITION, 21, FIRST_POSITION[0])
     assert "Index Scan Backward using batches_by_creation" in first
@@ -181,7 +185,6 @@ async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
 async def test_an_operators_filter_by_status_reads_only_batches_of_this_status(
     connection: DatabaseConnection,
 ) -> None:
-    await connection.execute("VACUUM ANALYZE batches")
     sql, since = queries(OperatorBatchQueries, "operator_batches"), FIRST_POSITION[0]
     live = [status for status in BatchStatus if not status.is_terminal]
     for query in (sql.page_down, sql.page_up):
@@ -205,7 +208,7 @@ async def test_a_search_for_a_line_reads_the_list_and_one_row_of_each_examined_b
     connection: DatabaseConnection,
 ) -> None:
     await connection.execute(MANY_CUSTOM_IDS)
-    await connection.execute("ANALYZE")
+    await connection.execute("ANALYZE custom_ids")
     since, bounds = FIRST_POSITION[0], (*LAST_POSITION, EXAMINED_AT_ONCE, FIRST_POSITION[0])
     search = queries(CustomIdQueries, "custom_ids").search
     of_operators = queries(OperatorBatchQueries, "operator_batches")
@@ -226,7 +229,7 @@ async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
 ) -> None:
     [rare], [common] = model_tags(["rare"]), model_tags(["common"])
     await connection.execute(TAGGED, rare, common)
-    await connection.execute("VACUUM ANALYZE batches, batch_tags")
+    await connection.execute("VACUUM ANALYZE batch_tags")
     sql, every = queries(BatchListQueries, "batch_list"), list(BatchStatus)
     since, until = LAST_POSITION, FIRST_POSITION[0]
     middle = await connection.fetchrow(sql.position, "t", "batch_00050001")
@@ -302,7 +305,7 @@ async def test_a_page_of_files_and_the_lookup_of_their_readers_are_index_scans(
     database: Database, connection: DatabaseConnection
 ) -> None:
     await connection.execute(MANY_FILES)
-    await connection.execute("ANALYZE")
+    await connection.execute("ANALYZE files")
     sql = queries(FileQueries, "files")
     assert "files_by_creation" in await plan(connection, sql.page_down, "t", *LAST_POSITION, 21)
     assert "files_by_creation" in await plan(connection, sql.page_up, "t", *FIRST_POSITION, 21)
@@ -319,7 +322,7 @@ async def test_retention_queries_of_a_tenant_read_no_rows_of_others(
     database: Database, connection: DatabaseConnection
 ) -> None:
     await connection.execute(MANY_FILES.replace("'t'", "'t' || n % 20"))
-    await connection.execute("VACUUM ANALYZE")
+    await connection.execute("VACUUM ANALYZE files")
     of_retention = queries(RetentionQueries, "retention")
     live = await plan(connection, of_retention.live_batches, "t")
     assert "Seq Scan" not in live
@@ -332,7 +335,7 @@ async def test_a_deep_page_of_the_deliveries_to_an_endpoint_reads_no_newer_rows(
     database: Database, connection: DatabaseConnection
 ) -> None:
     await connection.execute(MANY_DELIVERIES)
-    await connection.execute("ANALYZE")
+    await connection.execute("ANALYZE webhook_endpoints, webhook_deliveries")
     rows, more = await database.webhook_deliveries.page("t", "webhook_1", limit=20, after="wh_5001")
     assert ([each.delivery.id for each in rows[::19]], more) == (["wh_4991", "wh_4801"], True)
     sql = queries(WebhookDeliveryQueries, "webhook_deliveries")
@@ -348,7 +351,7 @@ async def test_the_poll_for_a_thousand_callbacks_reads_them_by_the_primary_key(
     database: Database, connection: DatabaseConnection
 ) -> None:
     await connection.execute(MANY_CALLBACKS)
-    await connection.execute("ANALYZE")
+    await connection.execute("ANALYZE callbacks")
     waiting = [blake2b(b"%d" % number, digest_size=16).hexdigest() + ".0" for number in range(1000)]
     seen = await plan(connection, queries(CallbackQueries, "callbacks").get, waiting, 2**24)
     assert "callbacks_pkey" in seen
@@ -359,7 +362,7 @@ async def test_the_waiting_reasons_of_a_page_of_batches_are_read_by_the_primary_
     database: Database, connection: DatabaseConnection
 ) -> None:
     await connection.execute(MANY_WAITING_REASONS)
-    await connection.execute("ANALYZE")
+    await connection.execute("ANALYZE waiting_reasons")
     ids = [f"batch_{number}" for number in range(100)]
     of_batches = queries(WaitingQueries, "waiting_reasons").of_batches
     seen = await plan(connection, of_batches, ["t"] * len(ids), ids, datetime.now(UTC))
