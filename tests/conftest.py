@@ -18,8 +18,6 @@ import hypothesis
 import pytest
 
 from batchwright.database.database import Database
-from batchwright.database.driver import connect
-from batchwright.database.migrate import migrate
 from batchwright.database.postgres import open_database
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
@@ -29,6 +27,8 @@ from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.s3 import S3Server, moto_server, read_service_models_once, real_server
 from tests.fakes.storage import MemoryStorage
 from tests.guard import start_guard
+from tests.postgres import SETTINGS, TEMPLATE, copy_server, database_of, execute, stopped_server
+from tests.run_folder import open_run_folder, run_folder
 
 pytest_plugins = ["tests.second_tries", "tests.file_order"]
 
@@ -50,13 +50,11 @@ hypothesis.settings.register_profile("fuzz", _PATIENT, max_examples=10_000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "thorough"))
 
 _S3_REQUIRED = bool(os.environ.get("BATCHWRIGHT_TEST_S3_REQUIRED"))
-_TEMPLATE = "batchwright_template"
-# No test takes the power away.
-_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     start_guard()
+    open_run_folder(config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -173,10 +171,17 @@ def any_storage(request: pytest.FixtureRequest) -> Storage:
 
 
 @pytest.fixture(scope="session")
-def _server() -> Generator[str, None, None]:
+def stopped_postgres() -> Path:
+    """The directory of a stopped PostgreSQL server, which all processes of the test run copy."""
+    return stopped_server(run_folder())
+
+
+@pytest.fixture(scope="session")
+def _server(stopped_postgres: Path) -> Generator[str, None, None]:
     # Not below pytest's own folder: the server may run as another user, who could not enter it.
     root = Path(tempfile.mkdtemp(prefix="batchwright-postgres-"))
-    server = EmbeddedPostgres(root, settings=_FAST).start()
+    copy_server(stopped_postgres, root)
+    server = EmbeddedPostgres(root, settings=SETTINGS).start()
     yield server.dsn
     server.stop()
     shutil.rmtree(root, ignore_errors=True)
@@ -188,10 +193,7 @@ def postgres_url(_server: str) -> str:
 
     No process may connect to it, because PostgreSQL cannot copy a database that is in use.
     """
-    asyncio.run(_execute(_server, f"CREATE DATABASE {_TEMPLATE}"))
-    url = _of(_server, _TEMPLATE)
-    asyncio.run(migrate(url))
-    return url
+    return database_of(_server, TEMPLATE)
 
 
 @pytest.fixture
@@ -199,9 +201,9 @@ async def database_url(_server: str, postgres_url: str) -> AsyncGenerator[str, N
     """URL of a new copy of `postgres_url`, for tests that start processes or break connections."""
     name, template = f"test_{token_hex(6)}", postgres_url.rpartition("/")[2]
     # To copy files takes half as long as the default, which writes each page to the log of changes.
-    await _execute(_server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
-    yield _of(_server, name)
-    await _execute(_server, f"DROP DATABASE {name} WITH (FORCE)")
+    await execute(_server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+    yield database_of(_server, name)
+    await execute(_server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture
@@ -216,15 +218,3 @@ def any_database(request: pytest.FixtureRequest) -> Database:
     """An empty database. The test runs once with each implementation: in memory and PostgreSQL."""
     fixtures = {"memory": "memory_database", "postgres": "database"}
     return request.getfixturevalue(fixtures[request.param])
-
-
-async def _execute(url: str, sql: str) -> None:
-    connection = await connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
-
-
-def _of(url: str, name: str) -> str:
-    return url.rpartition("/")[0] + "/" + name

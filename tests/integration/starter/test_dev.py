@@ -20,6 +20,7 @@ from batchwright.database.driver import connect
 from batchwright.starter.embedded_stack.directory import StackInfo
 from tests.clients import http_client
 from tests.integration.starter.stacks import Dev, alive, pids, until, write_standins
+from tests.postgres import copy_server
 
 pytestmark = pytest.mark.integration
 
@@ -42,6 +43,12 @@ def start_dev(tmp_path: Path, standins: Path) -> Generator[StartDev]:
     yield start
     for dev in started:
         dev.stop()
+
+
+@pytest.fixture
+def old_database(tmp_path: Path, stopped_postgres: Path) -> None:
+    """The data of an earlier PostgreSQL in the directory of `start_dev`. To create it takes a second."""
+    copy_server(stopped_postgres, tmp_path / "a stack" / "postgres")
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +157,7 @@ def test_an_interrupt_stops_everything(unusual: Dev) -> None:  # the last test t
     check_stop(unusual, signal.SIGINT)
 
 
+@pytest.mark.usefixtures("old_database")
 def test_a_hangup_stops_everything(start_dev: StartDev) -> None:
     dev = start_dev()
     dev.ready()
@@ -167,6 +175,7 @@ def check_stop(dev: Dev, number: signal.Signals) -> None:
     ]
 
 
+@pytest.mark.usefixtures("old_database")
 def test_a_signal_during_startup_stops_the_processes_already_started(start_dev: StartDev) -> None:
     dev = start_dev()
     until(lambda: (dev.data / "logs" / "temporal.log").exists())
@@ -175,6 +184,7 @@ def test_a_signal_during_startup_stops_the_processes_already_started(start_dev: 
     assert not any(process.is_running() for process in started)
 
 
+@pytest.mark.usefixtures("old_database")
 async def test_after_a_kill_dev_has_its_data_and_starts_no_process_twice(start_dev: StartDev) -> None:
     first = start_dev()
     before = first.ready()
@@ -220,6 +230,7 @@ def test_a_wrong_setting_is_refused_before_anything_starts(
     assert not dev.data.exists()
 
 
+@pytest.mark.usefixtures("old_database")
 def test_a_process_that_cannot_start_is_shown_with_its_last_log_lines(
     start_dev: StartDev, tmp_path: Path
 ) -> None:
@@ -232,6 +243,7 @@ def test_a_process_that_cannot_start_is_shown_with_its_last_log_lines(
     assert not (dev.data / "postgres" / "data" / "postmaster.pid").exists()
 
 
+@pytest.mark.usefixtures("old_database")
 def test_a_process_that_dies_repeatedly_is_shown_with_its_last_log_lines(
     start_dev: StartDev, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from batchwright.database.driver import connect
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
 from tests.integration.starter.stacks import until
+from tests.postgres import copy_server
 
 pytestmark = pytest.mark.integration
 
@@ -22,19 +23,32 @@ MakeServer = Callable[..., EmbeddedPostgres]
 
 
 @pytest.fixture
-def make_server() -> Generator[MakeServer]:
-    """A function that creates servers in the same directory. Its path contains a space and an umlaut."""
+def root() -> Generator[Path]:
+    """The directory of the servers, which does not exist yet. Its path contains a space and an umlaut."""
     folder = Path(tempfile.mkdtemp())
+    yield folder / "a störe"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def make_new_server(root: Path) -> Generator[MakeServer]:
+    """A function that creates servers in the same directory, which is empty."""
     servers: list[EmbeddedPostgres] = []
 
     def make(port: int | None = None) -> EmbeddedPostgres:
-        servers.append(EmbeddedPostgres(folder / "a störe", port))
+        servers.append(EmbeddedPostgres(root, port))
         return servers[-1]
 
     yield make
     for server in servers:
         server.stop()
-    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def make_server(root: Path, stopped_postgres: Path, make_new_server: MakeServer) -> MakeServer:
+    """A function that creates servers in the same directory. An earlier server has left its data there."""
+    copy_server(stopped_postgres, root)
+    return make_new_server
 
 
 async def ask(server: EmbeddedPostgres, query: str) -> str:
@@ -113,8 +127,8 @@ def test_the_data_of_another_major_version_is_refused(make_server: MakeServer) -
         server.start()
 
 
-def test_an_incomplete_database_cluster_is_created_again(make_server: MakeServer) -> None:
-    server = make_server()
+def test_an_incomplete_database_cluster_is_created_again(make_new_server: MakeServer) -> None:
+    server = make_new_server()
     (server.root / "data.init" / "base").mkdir(parents=True)
     assert server.start().is_alive()
 
@@ -126,8 +140,8 @@ def test_a_taken_port_is_named(make_server: MakeServer) -> None:
             make_server(port=port).start()
 
 
-def test_the_directory_is_closed_to_others(make_server: MakeServer) -> None:
-    server = make_server().start()
+def test_the_directory_is_closed_to_others(make_new_server: MakeServer) -> None:
+    server = make_new_server().start()
     assert server.root.stat().st_mode & 0o777 == 0o700
     assert (server.root / "password").stat().st_mode & 0o777 == 0o600
 
