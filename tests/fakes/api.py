@@ -4,11 +4,10 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 import httpx2
-from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI
 from pydantic import BaseModel, TypeAdapter
 
@@ -30,6 +29,9 @@ from tests.fakes.memory_database import MemoryDatabase
 from tests.fakes.settings import source
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.tables.rows import Rows
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
 
 _MODELS = ("llama", "org/qwen:7b")
 LINE = b'{"custom_id": "a", "body": {}}\n'
@@ -129,7 +131,9 @@ class ApiFixture:
         )
 
     @cached_property
-    def anthropic(self) -> AsyncAnthropic:
+    def anthropic(self) -> "AsyncAnthropic":
+        from anthropic import AsyncAnthropic  # a second of imports, of which most tests have no use
+
         return AsyncAnthropic(
             base_url="http://api",
             api_key="none",

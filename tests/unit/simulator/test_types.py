@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, cast
 import httpx
 import jsonschema
 import pytest
-from anthropic.types import ErrorResponse, Message
 from openai import BaseModel
 from openai.types import (
     Completion,
@@ -219,6 +218,8 @@ async def test_input_that_is_not_http_is_refused_with_an_error_of_the_same_shape
 async def test_a_message_and_its_errors_have_the_shapes_of_anthropics_client(
     sim: Simulated,
 ) -> None:
+    from anthropic.types import ErrorResponse, Message  # a second of imports, only for this test
+
     body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
     answer = await sim.http.post("/v1/messages", json=body)
     message = Message.model_validate_json(answer.content, strict=True)

@@ -1,10 +1,9 @@
 """Requests of message batches, and their ends, for tests of their routes."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import httpx
-from anthropic.types.messages import MessageBatch
-from anthropic.types.messages.batch_create_params import Request
 
 from batchwright.api.dependencies import now
 from batchwright.contracts.api_objects.anthropic import MessageErrorDetails, MessageErrorObject
@@ -16,26 +15,30 @@ from batchwright.rules.ids import derived_file_id, request_id
 from batchwright.rules.results.output_lines import error_line, result_line
 from tests.fakes.api import ApiFixture
 
+if TYPE_CHECKING:
+    from anthropic.types.messages import MessageBatch
+    from anthropic.types.messages.batch_create_params import Request
+
 PATH = "/v1/messages/batches"
 VERSION = {"anthropic-version": "2023-06-01"}
 PARAMS = {"model": "llama", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]}
 
 
-def request(custom_id: str, params: object = PARAMS) -> Request:
+def request(custom_id: str, params: object = PARAMS) -> "Request":
     return {"custom_id": custom_id, "params": params}  # pyright: ignore[reportReturnType] - any value is sent
 
 
-async def created(api: ApiFixture, *custom_ids: str) -> MessageBatch:
+async def created(api: ApiFixture, *custom_ids: str) -> "MessageBatch":
     return await api.anthropic.messages.batches.create(requests=[request(id) for id in custom_ids or ("a",)])
 
 
-def openai_id(batch: MessageBatch) -> str:
+def openai_id(batch: "MessageBatch") -> str:
     return batch.id.removeprefix("msg")
 
 
 async def ended(
     api: ApiFixture,
-    batch: MessageBatch,
+    batch: "MessageBatch",
     lines: Mapping[str, LineCode | None],
     status: BatchStatus = BatchStatus.COMPLETED,
 ) -> None:

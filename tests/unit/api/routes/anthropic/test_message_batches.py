@@ -3,11 +3,9 @@
 import json
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-import anthropic
 import pytest
-from anthropic._constants import ANTHROPIC_API_VERSION
-from anthropic.types.messages import MessageBatch
 
 from batchwright.api.dependencies import now
 from batchwright.contracts.api_objects.openai import BatchObject
@@ -29,8 +27,20 @@ from tests.unit.api.routes.anthropic.message_batch_requests import (
     request,
 )
 
+if TYPE_CHECKING:
+    import anthropic
+    from anthropic.types.messages import MessageBatch
+
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/messages", "body": PARAMS}
 ROOM_FOR_ONE_BATCH = {"max_stored_bytes": 3 * len(json.dumps(LINE)), "max_live_batches": 1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _import_the_client() -> None:
+    """Import it only in the process that runs these tests, because all processes collect them."""
+    global anthropic, MessageBatch
+    import anthropic
+    from anthropic.types.messages import MessageBatch
 
 
 @pytest.fixture
@@ -40,6 +50,8 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 async def test_a_batch_is_created_from_the_bytes_of_its_requests(api: ApiFixture) -> None:
+    from anthropic._constants import ANTHROPIC_API_VERSION
+
     batch = await created(api, "a", "b")
     assert (batch.processing_status, batch.request_counts.processing) == ("in_progress", 2)
     assert batch.expires_at - batch.created_at == timedelta(hours=24)
@@ -247,7 +259,7 @@ async def test_a_batch_that_is_not_started_leaves_no_input_behind(api: ApiFixtur
     assert (api.database.rows.files, api.storage.objects) == ({}, {})
 
 
-async def created_once(api: ApiFixture, key: str, *custom_ids: str) -> MessageBatch:
+async def created_once(api: ApiFixture, key: str, *custom_ids: str) -> "MessageBatch":
     requests = [request(id) for id in custom_ids]
     headers = {"Idempotency-Key": key}
     return await api.anthropic.messages.batches.create(requests=requests, extra_headers=headers)
