@@ -9,9 +9,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
-from batchwright.api.app import build_app
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.services.batches.progress_events import BatchEvents
+from batchwright.api.error_handlers import handle_errors
+from batchwright.api.middleware.head_method import HeadMethodMiddleware
+from batchwright.api.routes.results import ResultRoutes
 from batchwright.api.services.live_results.result_stream import LiveResults, ResultQuery
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.rules.results.segment_format import SegmentRecord
@@ -45,7 +46,12 @@ class LiveBatch:
 
     @cached_property
     def app(self) -> FastAPI:
-        return build_app(self.deps, BatchEvents(self.deps))
+        """An application with the route of results only. To build all routes takes longer than most tests."""
+        app, router = FastAPI(), ResultRoutes(self.deps).router()
+        app.include_router(router)
+        app.add_middleware(HeadMethodMiddleware)
+        handle_errors(app, [router])
+        return app
 
     async def settle(self, *records: SegmentRecord) -> str:
         """Store the results as one segment, and return its key."""
