@@ -18,9 +18,9 @@ ROWS = {number: proof.strip() for number, _, _, proof in _ROW.findall(PAGE.read_
 
 @cache
 def functions_of(path: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / path).read_text())
+    statements = ast.parse((ROOT / path).read_text()).body
     return frozenset(
-        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        each.name for each in statements if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
     )
 
 
