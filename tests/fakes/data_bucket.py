@@ -5,25 +5,21 @@ from contextlib import asynccontextmanager
 from secrets import token_hex
 
 import pytest
-from botocore.session import get_session
 
-from tests.fakes.s3 import S3Server
+from tests.fakes.s3 import S3Server, s3_client
 from tests.fakes.s3_proxy import S3Proxy, proxied
 
 
 class DataBucket:
     def __init__(self, server: S3Server, proxy: S3Proxy) -> None:
         self._server, self.proxy = server, proxy
-        self._session = get_session()
         self._folder = f"test-{token_hex(8)}"
         self.location = f"s3://{server.bucket}/{self._folder}/"
 
     def put(self, name: str, data: bytes) -> str:
         """Write an object and return its URL."""
-        client = self._session.create_client("s3", endpoint_url=self._server.url, region_name="us-east-1")
-        client.put_object(  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue] - botocore has no types of services
-            Bucket=self._server.bucket, Key=f"{self._folder}/{name}", Body=data
-        )
+        client = s3_client(self._server.url)
+        client.put_object(Bucket=self._server.bucket, Key=f"{self._folder}/{name}", Body=data)
         return self.location + name
 
     def settings(self, tenant: str) -> dict[str, object]:

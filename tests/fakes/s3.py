@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from secrets import token_hex
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,17 @@ class S3Server:
         async with session.client("s3", endpoint_url=self.url) as client:  # pyright: ignore[reportUnknownMemberType]
             with suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
                 await client.create_bucket(Bucket=self.bucket)
+
+
+@cache
+def s3_client(url: str) -> Any:
+    """Return a synchronous client with the keys in the environment. Tests share it: building it takes long.
+
+    botocore has no types of its clients.
+    """
+    import botocore.session
+
+    return botocore.session.get_session().create_client("s3", endpoint_url=url, region_name=_REGION)
 
 
 def read_service_models_once() -> None:

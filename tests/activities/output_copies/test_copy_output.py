@@ -6,10 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any
 
 import pytest
-from botocore.session import get_session
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -20,7 +18,7 @@ from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.s3 import multipart_upload
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
-from tests.fakes.s3 import S3Server
+from tests.fakes.s3 import S3Server, s3_client
 from tests.fakes.s3_proxy import S3Proxy, Seen, proxied
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
@@ -40,7 +38,7 @@ class Target:
         self.url = f"s3://{server.bucket}/{self._folder}/batches"
         self.database, self.storage, self.metrics = MemoryDatabase(), MemoryStorage(), Metrics()
         self.order = an_order(output_location=self.url)
-        self.client: Any = get_session().create_client("s3", endpoint_url=server.url, region_name="us-east-1")
+        self.client = s3_client(server.url)
 
     async def end_batch(self, output: bytes = OUTPUT) -> None:
         await self.database.batches.upsert(self.order)
