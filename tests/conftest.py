@@ -30,7 +30,7 @@ from tests.guard import start_guard
 from tests.postgres import SETTINGS, TEMPLATE, copy_server, database_of, execute, stopped_server
 from tests.run_folder import open_run_folder, run_folder
 
-pytest_plugins = ["tests.second_tries", "tests.file_order", "tests.unselected_files"]
+pytest_plugins = ["tests.second_tries", "tests.file_order", "tests.unselected_files", "tests.one_report"]
 
 # What tests ask is on this machine, whatever proxy its variables name for the world.
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(

@@ -1,0 +1,21 @@
+"""Sends one report of each test that passes to the main process of pytest-xdist, instead of three.
+
+The main process would spend half of its time on reports of passed setups and teardowns. They contain nothing
+but durations, so they are sent if the option `--durations` is used.
+"""
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run the test as pytest does. Return None if pytest or another plugin is to do it."""
+    is_worker = hasattr(item.config, "workerinput")
+    if not is_worker or item.config.getoption("durations") is not None or item.get_closest_marker("flaky"):
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
