@@ -3,6 +3,7 @@
 A test that is about the start of a process, such as its imports, needs a new interpreter instead.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -14,12 +15,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from batchwright.starter.embedded_stack.postgres.installation import exclusively
 from tests.constants import VARIABLES
-from tests.process_server import ANSWER, Program
+from tests.guard import environment_of_the_run
+from tests.process_server import ANSWER, LOCK, Program
+from tests.run_folder import run_folder
 
 _starting = threading.Lock()  # two programs at once must not start two servers
 
@@ -99,21 +102,51 @@ class ForkedProcess:
         return number
 
 
-class _Server:
-    """A process server of this test process. It ends with this process, which closes its standard input."""
+class ProcessServer:
+    """A process server. The processes of a test run that need the same one share it.
+
+    Each of them keeps the named pipe `users` open for writing. The server reads the pipe. It ends when the
+    last of them has closed the pipe or has ended.
+
+    Args:
+        imports: modules that the server imports.
+        constants: environment variables with the constants of the modules (`tests.constants`).
+    """
 
     def __init__(self, imports: Sequence[str], constants: Mapping[str, str]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="batchwright-processes-")
-        self.socket = Path(self._folder.name) / "socket"
+        key = hashlib.sha256(repr((tuple(imports), sorted(constants.items()))).encode()).hexdigest()[:16]
+        folder = run_folder() / key
+        folder.mkdir(exist_ok=True)
+        self.socket, users = folder / "socket", folder / "users"
+        self.started: subprocess.Popen[bytes] | None = None  # the server, if this process has started it
+        with exclusively(folder / LOCK):
+            if not users.exists():
+                os.mkfifo(users)
+            try:
+                self._users = os.open(users, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # no server reads the pipe
+                reading = os.open(users, os.O_RDONLY | os.O_NONBLOCK)
+                self._users = os.open(users, os.O_WRONLY)
+                self.started = self._start(reading, imports, constants)
+                os.close(reading)
+
+    def close(self) -> None:
+        os.close(self._users)
+
+    def _start(
+        self, stdin: int, imports: Sequence[str], constants: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.process_server", str(self.socket), *imports]
         environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environment, **constants}
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"\n", "the process server did not start"
+        environment |= {**environment_of_the_run(), **constants}
+        self.socket.unlink(missing_ok=True)
+        process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout is not None
+        with process.stdout:
+            assert process.stdout.readline() == b"\n", "the process server did not start"
+        return process
 
 
 @cache
-def _server(imports: tuple[str, ...], constants: tuple[tuple[str, str], ...]) -> _Server:
-    return _Server(imports, dict(constants))
+def _server(imports: tuple[str, ...], constants: tuple[tuple[str, str], ...]) -> ProcessServer:
+    return ProcessServer(imports, dict(constants))

@@ -49,6 +49,15 @@ def guard_environment(*more: str) -> dict[str, str]:
     return {_MARKS: ":".join([*filter(None, [os.environ.get(_MARKS)]), *more])}
 
 
+def environment_of_the_run() -> dict[str, str]:
+    """Return environment variables for a process that all processes of a test run share.
+
+    It ends with the run, but not with the process of pytest-xdist that started it.
+    """
+    marks = os.environ.get(_MARKS, "")
+    return {_MARKS: marks.rpartition(":")[0] or marks}
+
+
 def _end_all(mark: str, patience_seconds: float) -> None:
     end = time.monotonic() + patience_seconds
     signalled: set[psutil.Process] = set()

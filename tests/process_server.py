@@ -1,10 +1,11 @@
 """Server that forks Python programs, so that libraries are imported only once.
 
 The imports take a second, and the tests run hundreds of programs. Each program still runs in its own
-process, with its own process group, arguments, environment, output and exit code. The server ends when its
-standard input closes.
+process, with its own process group, arguments, environment, output and exit code. The server ends when no
+process has the other end of its standard input open.
 """
 
+import fcntl
 import json
 import os
 import runpy
@@ -15,9 +16,11 @@ import struct
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TypedDict
 
 ANSWER = struct.Struct("!i")
+LOCK = "lock"  # file beside the socket: its holder knows whether the server will end
 
 
 class Program(TypedDict):
@@ -41,12 +44,29 @@ def serve(path: str, modules: Sequence[str]) -> None:
         server.bind(path)
         server.listen()
         os.write(1, b"\n")
-        while sys.stdin not in select.select([server, sys.stdin], [], [])[0]:
-            connection, _ = server.accept()
-            if os.fork() == 0:
-                server.close()
-                _answer(connection)
-            connection.close()
+        while True:
+            ready = select.select([server, sys.stdin], [], [])[0]
+            if server in ready:
+                connection, _ = server.accept()
+                if os.fork() == 0:
+                    server.close()
+                    _answer(connection)
+                connection.close()
+            elif _is_unused(Path(path).with_name(LOCK)):
+                return
+
+
+def _is_unused(lock: Path) -> bool:
+    """Return True if no process uses this server. The lock is then kept, so that none begins to use it."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR)
+    except FileNotFoundError:  # the test run has ended
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if sys.stdin in select.select([sys.stdin], [], [], 0)[0]:
+        return True
+    os.close(descriptor)
+    return False
 
 
 def _answer(connection: socket.socket) -> None:

@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 
 from batchwright.rules.planning import slicing
 from tests.constants import with_constants
-from tests.forked_process import ForkedProcess
+from tests.forked_process import ForkedProcess, ProcessServer
 
 PROGRAM = "tests.unit.suite.forked_program"
 
@@ -52,3 +53,20 @@ def test_forked_programs_have_their_constants() -> None:
     for environment, value in ((changed, 7), (os.environ, slicing.MAX_SLICE_LINES)):
         with ForkedProcess(program, ["batchwright.rules.planning.slicing"], environment) as process:
             assert process.communicate() == (f"{value}\n", "")
+
+
+def test_a_server_is_shared_and_ends_with_its_last_user() -> None:
+    first, second = (ProcessServer(["json", "uuid"], {}) for _ in range(2))
+    assert first.started is not None
+    assert second.started is None
+    first.close()
+    with pytest.raises(subprocess.TimeoutExpired):
+        first.started.wait(0.2)
+    assert first.started.poll() is None
+    second.close()
+    assert first.started.wait(60) == 0
+    third, other = ProcessServer(["json", "uuid"], {}), ProcessServer(["json"], {"COLOUR": "blue"})
+    for server in (third, other):
+        assert server.started is not None
+        server.close()
+        assert server.started.wait(60) == 0
