@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -26,6 +27,7 @@ from batchwright.telemetry.metrics import Metrics
 _REGION = "us-east-1"
 _BUCKET = "batchwright-test"
 _MOTO_PAGE = 10
+_AUTHORITY = Path(__file__).with_name("unused_authority.pem")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class S3Server:
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            # Every client loads it, even for a server without TLS. By default, it has a hundred authorities.
+            **({"AWS_CA_BUNDLE": str(_AUTHORITY)} if self.url.startswith("http:") else {}),
         }
 
     def lend_keys(self, environment: pytest.MonkeyPatch) -> None:
