@@ -57,6 +57,17 @@ def pytest_configure(config: pytest.Config) -> None:
     open_run_folder(config)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End a process of pytest-xdist, which has sent all its results.
+
+    pytest and the interpreter would look through all its objects again and again. That takes longer than the
+    ten seconds after which the main process kills it.
+    """
+    if hasattr(config, "workerinput"):
+        os._exit(0)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while tests are collected, and exclude all objects that exist afterwards.
