@@ -42,7 +42,7 @@ dev: install ## the embedded stack in the foreground
 
 # Keep the tests that pytest has rewritten: each process would rewrite them again, a tenth of its time.
 test: install ## units, real servers, whole stacks that lose their parts
-	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 5 --dist loadfile -m "not prometheus and not slow and not cluster"
+	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 6 --dist loadfile -m "not prometheus and not slow and not cluster"
 
 test-slow: install chromium $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp release)) ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 3 --dist loadfile -m slow

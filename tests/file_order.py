@@ -24,7 +24,8 @@ WITH_SHARED_STACK = {
     for number, files in enumerate(_SHARED_STACKS)
     for file in files
 }
-_WAITING = re.compile(r"shared stack|tests/(?!unit/|activities/|replay/|integration/database/)")
+# The tests of `unit/suite` start test runs and processes.
+_WAITING = re.compile(r"shared stack|tests/(?!unit/(?!suite/)|activities/|replay/|integration/database/)")
 
 
 class FileScheduling(LoadFileScheduling):
@@ -65,4 +66,4 @@ def _rank(tests: list[pytest.Item]) -> tuple[int, int]:
     if any(test.get_closest_marker("e2e") or test.get_closest_marker("slow") for test in tests):
         return 0, -len(tests)
     has_server = all(test.get_closest_marker("integration") for test in tests)
-    return (1 if has_server else 2), -len(tests)
+    return (1 if has_server or _WAITING.match(tests[0].nodeid) else 2), -len(tests)
