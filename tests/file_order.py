@@ -24,8 +24,11 @@ WITH_SHARED_STACK = {
     for number, files in enumerate(_SHARED_STACKS)
     for file in files
 }
-# The tests of `unit/suite` start test runs and processes.
-_WAITING = re.compile(r"shared stack|tests/(?!unit/(?!suite/)|activities/|replay/|integration/database/)")
+# A few long tests of units start test runs, or processes over and over: they count as such files, too.
+_LONG = "unit/suite/|unit/starter/folder/test_kills"
+_WAITING = re.compile(
+    rf"shared stack|tests/({_LONG})|tests/(?!unit/|activities/|replay/|integration/database/)"
+)
 
 
 class FileScheduling(LoadFileScheduling):
