@@ -70,7 +70,14 @@ def test_a_batch_of_seconds_has_an_interval_of_a_second() -> None:
 
 @pytest.mark.parametrize(
     ("change", "last", "seconds", "expected"),
-    [(1, 2, 0, True), (2, 1, 0, False), (0, 2, 0, False), (1, 2, 59, True), (1, 2, 60, False)],
+    [
+        (1, 2, 0, True),
+        (2, 2, 0, False),
+        (2, 1, 0, False),
+        (0, 2, 0, False),
+        (1, 2, 59, True),
+        (1, 2, 60, False),
+    ],
 )
 def test_of_changes_in_the_same_minute_the_one_with_the_greater_number_stays(
     change: int, last: int, seconds: int, expected: bool

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from batchwright.database.database import Database
+from batchwright.database.driver import DatabaseConnection
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import ApiKeyRow, StoredApiKey, TenantRow
 from batchwright.rules.tenants.api_keys import Scope, SecretHash, hash_secret, new_key
@@ -109,3 +110,49 @@ async def test_a_session_finds_its_key_until_it_expires_or_is_deleted(any_databa
     await sessions.delete(b"2")
     await sessions.delete(b"2")
     assert await sessions.find(b"2", after(11)) is None
+
+
+async def test_a_session_of_one_key_affects_no_session_of_another(any_database: Database) -> None:
+    keys, sessions = any_database.api_keys, any_database.sessions
+    for name, tenant in (("a", "blue"), ("b", "red")):
+        await any_database.tenants.create(tenant, START)
+        await keys.insert(key(name, tenant), SECRET_HASH)
+        await sessions.insert(name.encode(), f"key_{name}", START, after(10))
+    await any_database.tenants.disable("red", after(1))
+    for name, disabled_at in (("a", None), ("b", after(1))):
+        found = await sessions.find(name.encode(), after(2))
+        assert found == await keys.find(name)
+        assert found is not None
+        assert found.tenant_disabled_at == disabled_at
+    for _ in range(2):  # a repeat changes nothing
+        await sessions.insert(b"c", "key_a", after(9), after(20))
+    await sessions.delete(b"a")
+    found = [await sessions.find(token, after(9)) for token in (b"a", b"b", b"c")]
+    assert [each and each.key.id for each in found] == [None, "key_b", "key_a"]
+
+
+@pytest.mark.integration
+async def test_a_sign_in_deletes_a_limited_number_of_expired_sessions_the_oldest_first(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await database.tenants.create("blue", START)
+    await database.api_keys.insert(key("a"), SECRET_HASH)
+    for token, seconds in ((b"late", 2), (b"early", 1)):
+        await database.sessions.insert(token, "key_a", START, after(seconds))
+    monkeypatch.setattr("batchwright.database.tables.tenants.sessions._MAX_DELETED", 1)
+    await database.sessions.insert(b"new", "key_a", after(5), after(9))
+    found = [await database.sessions.find(token, START) for token in (b"late", b"early", b"new")]
+    assert [each is not None for each in found] == [True, False, True]
+
+
+@pytest.mark.integration
+async def test_a_sign_in_does_not_wait_for_a_process_that_deletes_expired_sessions(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await database.tenants.create("blue", START)
+    await database.api_keys.insert(key("a"), SECRET_HASH)
+    await database.sessions.insert(b"old", "key_a", START, after(1))
+    async with connection.transaction():
+        await connection.execute("SELECT FROM sessions FOR UPDATE")
+        await database.sessions.insert(b"new", "key_a", after(5), after(9))
+    assert await database.sessions.find(b"new", after(5)) is not None
