@@ -65,6 +65,7 @@ async def test_a_batch_has_the_id_of_its_key_and_limits_show_what_is_left_of_its
 async def test_without_a_key_the_official_client_raises_an_authentication_error(api: ApiFixture) -> None:
     answer = await api.http.get("/v1/files")
     assert (answer.status_code, error_of(answer).code) == (401, "invalid_api_key")
+    assert error_of(answer).message.startswith("You didn't provide an API key.")
     assert answer.headers["www-authenticate"] == "Bearer"
     with pytest.raises(openai.AuthenticationError):
         await api.openai.with_options(api_key="sk-other").files.list()

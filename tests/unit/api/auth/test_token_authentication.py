@@ -15,6 +15,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.rules.tenants.api_keys import ApiKey, new_key
+from batchwright.telemetry.context import FieldValue, bind_fields, current_fields
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW, create_key
@@ -278,3 +279,14 @@ async def test_an_unavailable_database_is_no_reason_to_refuse_a_token(api: ApiFi
     assert [await client.attempt(api.issuer.token(sub=name)) for name in "abc"] == [503] * 3
     api.database.rows.failing = None
     assert await client.attempt(api.issuer.token()) == 0
+
+
+async def test_log_messages_of_a_request_have_its_tenant_and_its_key_or_user(api: ApiFixture) -> None:
+    client, key = Client(api), await create_key(api.database, "blue")
+    [row] = await api.database.api_keys.all("blue")
+    logged = list[dict[str, FieldValue]]()
+    for credential in (key, api.issuer.token(sub="bob")):
+        with bind_fields():
+            assert await client.attempt(credential) == 0
+            logged.append(dict(current_fields()))
+    assert logged == [{"tenant": "blue", "key_id": row.id}, {"tenant": "blue", "user": "bob"}]

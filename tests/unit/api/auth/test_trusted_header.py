@@ -8,6 +8,7 @@ import pytest
 from batchwright.api.auth import authenticators
 from batchwright.api.auth.caller import SCOPE_TENANT
 from batchwright.database.records import TenantRow
+from batchwright.telemetry.context import bind_fields, current_fields
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW
 from tests.fakes.tables.tenants.tenants import MemoryTenants
@@ -165,8 +166,10 @@ async def test_the_tenant_of_a_refused_caller_is_known(api: ApiFixture) -> None:
     """The log and the audit log name it."""
     authenticator = authenticators.TrustedHeaderAuthenticator(api.database.tenants, api.settings)
     scope = {**request_of("blue"), "path": "/admin/tenants"}
-    with pytest.raises(authenticators.AccessDenied):
-        await authenticator.authenticate(scope)
+    with bind_fields():
+        with pytest.raises(authenticators.AccessDenied):
+            await authenticator.authenticate(scope)
+        assert current_fields() == {"tenant": "blue"}
     assert scope[SCOPE_TENANT] == "blue"
 
 

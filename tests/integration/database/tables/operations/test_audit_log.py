@@ -108,8 +108,21 @@ async def test_retention_deletes_old_actions_with_their_outcomes(any_database: D
     for action in actions:
         await log.finish(await log.begin(action), OK)
     assert await log.count_old(after(1)) == 2
-    assert [await log.remove_old(after(1), 1) for _ in range(3)] == [1, 1, 0]
-    assert [action.entry for action in await listed(any_database, AuditFilters())] == actions[2:]
+    for removed, left in ((1, actions[1:]), (1, actions[2:]), (0, actions[2:])):
+        assert await log.remove_old(after(1), 1) == removed
+        assert [action.entry for action in await listed(any_database, AuditFilters())] == left
+
+
+@pytest.mark.integration
+async def test_retention_skips_actions_that_another_run_is_deleting(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    actions = [entry(after(number)) for number in range(2)]
+    first, _ = [await database.audit_log.begin(action) for action in actions]
+    async with connection.transaction():
+        await connection.execute("SELECT FROM audit_log WHERE id = $1 FOR UPDATE", first)
+        assert await database.audit_log.remove_old(after(1), 10) == 1
+    assert [action.entry for action in await listed(database, AuditFilters())] == actions[:1]
 
 
 async def test_the_extent_tells_what_is_deleted_and_what_may_be_running(any_database: Database) -> None:
