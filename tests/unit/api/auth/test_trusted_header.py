@@ -155,7 +155,7 @@ async def test_of_too_many_tenants_the_one_that_was_found_enabled_longest_ago_is
     monkeypatch.setattr(authenticators, "_MAX_TENANTS", 2)
     tenants, now = LookedUpTenants(api), 1000.0
     authenticator = authenticators.TrustedHeaderAuthenticator(tenants, api.settings, lambda: now)
-    for tenant, seconds in (("a", 0), ("b", 0), ("a", 2), ("c", 2), ("a", 3), ("b", 3)):
+    for tenant, seconds in (("a", 0), ("b", 1), ("a", 2), ("c", 2), ("a", 2), ("b", 2)):
         now = 1000.0 + seconds
         await authenticator.authenticate(scope := request_of(tenant))
         assert scope[SCOPE_TENANT] == tenant

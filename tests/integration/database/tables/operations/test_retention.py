@@ -2,12 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 
+from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.retention import SWEEP_START, RetentionKind, SweepPosition
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
 from batchwright.database.tables.operations.retention import EndedItem
+from tests.integration.database.call_rows import a_rolling_order
 from tests.integration.database.rows import (
+    START,
     a_file,
     a_running_batch,
     after,
@@ -195,3 +198,77 @@ async def test_retention_of_a_tenant_does_not_look_at_the_batches_and_files_of_o
     assert await table.expired_files(LATER, SWEEP_START, 9) == [file]
     assert await table.remove_file(file)
     assert await table.old_batches(LATER, SWEEP_START, 9) == [ended]
+
+
+ENDS = [
+    ("b", "batch_1", 200, BatchStatus.CANCELLED),
+    ("a", "batch_2", 300, BatchStatus.EXPIRED),
+    ("a", "batch_3", 200, BatchStatus.FAILED),
+    ("a", "batch_1", 200, BatchStatus.COMPLETED),
+]
+LISTED = [
+    EndedItem("a", "batch_1", after(200)),
+    EndedItem("a", "batch_3", after(200)),
+    EndedItem("b", "batch_1", after(200)),
+    EndedItem("a", "batch_2", after(300)),
+]
+
+
+async def swept_batch(
+    database: Database, order: BatchOrder, at: datetime, status: BatchStatus = BatchStatus.FAILED
+) -> None:
+    """Create a batch that ended without files at the time `at`, and whose objects are deleted."""
+    await database.batches.upsert(order)
+    outcome = an_outcome(status, output=None, error=None)
+    assert await database.batch_ends.finish(order.tenant, order.batch_id, outcome, at)
+    assert await database.retention.record_sweep(EndedItem(order.tenant, order.batch_id, at), LATER)
+
+
+async def test_old_batches_are_listed_by_the_time_of_their_end_from_a_position(
+    any_database: Database,
+) -> None:
+    table, place = any_database.retention, SweepPosition(at=after(200), tenant="a", id="batch_3")
+    for tenant, id, seconds, status in ENDS:
+        await swept_batch(any_database, an_order(id, tenant), after(seconds), status)
+    assert await table.old_batches(after(300), SWEEP_START, 9) == LISTED
+    assert await table.old_batches(after(299), SWEEP_START, 9) == LISTED[:3]
+    assert await table.old_batches(after(300), SWEEP_START, 2) == LISTED[:2]
+    assert await table.old_batches(after(300), place, 9) == LISTED[2:]
+
+
+async def test_rolling_batches_are_listed_once_and_two_days_after_their_end_at_the_latest(
+    any_database: Database,
+) -> None:
+    table, place = any_database.retention, SweepPosition(at=after(200), tenant="a", id="batch_3")
+    for tenant, id, seconds, status in ENDS:
+        await swept_batch(any_database, a_rolling_order(id, tenant), after(seconds), status)
+    two_days_ago = datetime.now(UTC) - timedelta(days=2)
+    await swept_batch(any_database, a_rolling_order("batch_8"), two_days_ago + timedelta(minutes=1))
+    for before in (after(100), after(200), after(300)):
+        assert await table.old_batches(before, SWEEP_START, 9) == LISTED
+    assert await table.old_batches(after(100), SWEEP_START, 2) == LISTED[:2]
+    assert await table.old_batches(after(100), place, 9) == LISTED[2:]
+    ended = EndedItem("t", "batch_9", two_days_ago - timedelta(minutes=1))
+    await swept_batch(any_database, a_rolling_order("batch_9"), ended.ended_at)
+    assert await table.old_batches(after(100), SWEEP_START, 9) == [*LISTED, ended]
+
+
+async def test_a_rolling_batch_is_old_only_after_its_own_objects_and_files_are_deleted(
+    any_database: Database,
+) -> None:
+    table = any_database.retention
+    files = [a_file("file-out"), a_file("file-err")]
+    for id, file in (("batch_1", {"output": files[0]}), ("batch_2", {"error": files[1]})):
+        await any_database.batches.upsert(a_rolling_order(id))
+        outcome = an_outcome(**{"output": None, "error": None, **file})
+        assert await any_database.batch_ends.finish("t", id, outcome, after(100))
+    await any_database.files.insert(a_file("file-out", "other"))  # ids are unique only within a tenant
+    ended = [EndedItem("t", id, after(100)) for id in ("batch_1", "batch_2")]
+    assert await table.record_sweep(ended[0], LATER)
+    assert await table.old_batches(START, SWEEP_START, 9) == []
+    assert await table.remove_file(files[0])
+    assert await table.old_batches(START, SWEEP_START, 9) == ended[:1]
+    assert await table.record_sweep(ended[1], LATER)
+    assert await table.old_batches(START, SWEEP_START, 9) == ended[:1]
+    assert await table.remove_file(files[1])
+    assert await table.old_batches(START, SWEEP_START, 9) == ended
