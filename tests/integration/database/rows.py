@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ModelCounts, ModelUsage
-from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
+from batchwright.contracts.terms import BatchStatus, Endpoint, HoldKind, Usage
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow, SliceProgress, UploadRow
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 
 START = datetime(2026, 11, 21, 4, 0, tzinfo=UTC)
 SetHeartbeatAge = Callable[[str, float], Awaitable[None]]  # of a worker, in seconds
@@ -97,3 +98,37 @@ async def a_running_batch(database: Database, id: str = "batch_1") -> BatchRow:
     row = await database.batches.get(order.tenant, id)
     assert row is not None
     return row
+
+
+def a_pause(id: str = "batch_1", tenant: str = "t", **changes: object) -> WaitingRow:
+    row = WaitingRow(
+        tenant=tenant,
+        batch_id=id,
+        source=WaitingSource.USER,
+        reason="paused",
+        since=after(11),
+        until=after(10**6),
+    )
+    return row.model_copy(update=changes)
+
+
+async def rows_of_others(database: Database) -> None:
+    """Store rows that say nothing about the batch "batch_1" of the tenant "t" at the time `after(20)`.
+
+    They belong to another batch of the tenant, or to a batch of the tenant "u" with the same id. Both batches
+    are in progress and paused. Some rows name "batch_1" of "t", but they have expired or are no pause.
+    """
+    for order in (an_order("batch_2"), an_order("batch_1", "u")):
+        tenant, id = order.tenant, order.batch_id
+        await database.batches.upsert(order)
+        await database.batches.start(tenant, id, total=9, models=MODELS, at=after(10))
+        reports = [
+            slice_progress(tenant=tenant, batch_id=id, model=model, completed=2) for model in ("a", "b")
+        ]
+        await database.progress.record(reports)
+        await database.waiting.report(a_pause(id, tenant))
+    for row in (a_pause(until=after(20)), a_pause(source=WaitingSource.FLEET), a_pause(model="a")):
+        await database.waiting.report(row)
+    await database.quotas.change("u", {"weight": 9.0, "max_in_flight": 1}, START)
+    for kind, name in (("tenant", "u"), ("tenant", "a"), ("model", "t"), ("model", "c")):
+        await database.holds.put(HoldKind(kind), name, after(15))

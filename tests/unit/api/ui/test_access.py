@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
 import pytest
 
@@ -158,6 +159,16 @@ async def test_a_session_ends_with_its_key_its_tenant_a_sign_out_or_after_eight_
     await browser.sign_in(key)
     await api.database.api_keys.revoke(key.prefix, datetime.now(UTC))
     assert not await is_signed_in()
+
+
+async def test_only_the_token_of_a_session_signs_in_and_the_database_has_no_more_than_its_hash(
+    api: ApiFixture, browser: Browser
+) -> None:
+    await browser.sign_in(await create_key(api.database, "blue"))
+    token = api.http.cookies[COOKIE]
+    assert list(api.database.rows.sessions) == [sha256(token.encode()).digest()]
+    api.http.cookies.set(COOKIE, token[::-1], domain="api.local", path="/ui")
+    assert (await api.http.get("/ui/batches")).status_code == 303
 
 
 async def test_a_session_is_worth_nothing_outside_of_the_pages(api: ApiFixture, browser: Browser) -> None:

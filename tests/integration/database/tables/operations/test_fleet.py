@@ -13,6 +13,7 @@ from tests.integration.database.rows import (
     after,
     an_order,
     an_outcome,
+    rows_of_others,
     slice_progress,
 )
 
@@ -135,6 +136,20 @@ async def test_lines_left_add_up_over_batches_and_tenants(any_database: Database
     await any_database.progress.record([slice_progress(0, completed=3)])
     assert await any_database.fleet.lines_left() == {"a": 5, "b": 6}
     assert sorted(batch.tenant for batch in await any_database.fleet.live()) == ["t", "u"]
+
+
+async def test_numbers_of_a_batch_depend_on_no_row_of_another_batch(any_database: Database) -> None:
+    fleet, own = any_database.fleet, ("t", "batch_1")
+    await a_running_batch(any_database)
+    await any_database.progress.record([slice_progress(0, completed=1)])
+    [live], backlogs = await fleet.live(), await fleet.backlogs(after(20))
+    awaited, due = await fleet.awaited_models(after(20)), await fleet.lines_due(after(20))
+    await rows_of_others(any_database)
+    assert [each for each in await fleet.live() if (each.tenant, each.id) == own] == [live]
+    found = [each for each in await fleet.backlogs(after(20)) if (each.tenant, each.batch_id) == own]
+    assert sorted(found, key=lambda each: each.model) == sorted(backlogs, key=lambda each: each.model)
+    assert await fleet.awaited_models(after(20)) == awaited == {"a": {"t": 1}, "b": {"t": 1}}
+    assert by_model_and_time(await fleet.lines_due(after(20))) == by_model_and_time(due)
 
 
 async def test_live_batches_have_the_status_that_clients_see(any_database: Database) -> None:

@@ -20,7 +20,14 @@ from batchwright.database.tables.batches.waiting_reasons import WaitingRow, Wait
 from batchwright.database.tables.operations.forecasts import ForecastRow, LiveWork
 from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.rules.tenants.api_keys import Scope, SecretHash
-from tests.integration.database.rows import START, a_running_batch, after, an_order, slice_progress
+from tests.integration.database.rows import (
+    START,
+    a_running_batch,
+    after,
+    an_order,
+    rows_of_others,
+    slice_progress,
+)
 
 
 def forecast(at: float, p50: float = 100.0) -> BatchForecast:
@@ -74,6 +81,27 @@ async def test_only_batches_that_send_lines_are_work(any_database: Database) -> 
     await any_database.batches.start("t", "batch_late", total=1, models=late, at=after(1))
     assert [each.batch_id for each in await any_database.forecasts.work(after(19))] == ["batch_late"]
     assert await any_database.forecasts.work(after(20)) == []
+
+
+async def test_work_of_a_batch_depends_on_no_row_of_another_batch(any_database: Database) -> None:
+    await a_running_batch(any_database)
+    await any_database.progress.record([slice_progress(0, completed=1)])
+    before = await any_database.forecasts.work(after(20))
+    await rows_of_others(any_database)
+    assert sorted(await any_database.forecasts.work(after(20))) == sorted(before)
+
+
+async def test_a_model_whose_lines_all_have_results_is_no_work(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order())
+    models = [
+        ModelCounts(model="a", lines=6, duplicates=2, completed=1, failed=1),
+        ModelCounts(model="b", lines=1),
+    ]
+    await any_database.batches.start("t", "batch_1", total=7, models=models, at=after(1))
+    for number, left in ((0, {"a": 1, "b": 1}), (1, {"b": 1})):
+        await any_database.progress.record([slice_progress(number, completed=1)])
+        found = await any_database.forecasts.work(after(20))
+        assert {each.model: each.lines_left for each in found} == left
 
 
 async def test_a_forecast_is_read_with_its_batch(any_database: Database) -> None:
@@ -139,7 +167,9 @@ async def test_work_of_a_tenant_with_a_limit_of_its_own_is_limited(
 async def test_work_of_an_api_key_with_a_cap_is_limited(any_database: Database) -> None:
     await any_database.tenants.create("t", START)
     key = ApiKeyRow(id="key_1", tenant="t", prefix="k1", scopes=[Scope.READ], created_at=START)
-    await any_database.api_keys.insert(key, SecretHash(b"salt", b"hash"))
+    for each in (key, key.model_copy(update={"id": "key_2", "prefix": "k2"})):
+        await any_database.api_keys.insert(each, SecretHash(b"salt", b"hash"))
+    await any_database.api_keys.limit("key_2", max_in_flight=2)
     policy = BatchPolicy(caller=Caller(key_id="key_1"))
     await any_database.batches.upsert(an_order(policy=policy))
     await any_database.batches.start(

@@ -5,9 +5,19 @@ from datetime import timedelta
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, ModelCounts, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
+from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.database.tables.operations.operator_batches import BatchCount, OperatorBatchFilters
-from tests.integration.database.rows import START, after, an_order, an_outcome, slice_progress
+from batchwright.database.tables.operations.retention import EndedItem
+from tests.integration.database.call_rows import a_rolling_order
+from tests.integration.database.rows import (
+    START,
+    after,
+    an_order,
+    an_outcome,
+    rows_of_others,
+    slice_progress,
+)
 
 ALL = OperatorBatchFilters(forecast_since=START)
 
@@ -28,7 +38,10 @@ async def forecast(database: Database, number: int, window: WindowFit, tenant: s
 
 
 async def ids(database: Database, filters: OperatorBatchFilters) -> list[str]:
-    rows, _ = await database.operator_batches.page(filters, limit=10, ascending=True, after=None)
+    page = database.operator_batches.page
+    rows, _ = await page(filters, limit=10, ascending=True, after=None)
+    newest_first, _ = await page(filters, limit=10, ascending=False, after=None)
+    assert newest_first == rows[::-1]
     return [row.order.batch_id for row in rows]
 
 
@@ -52,10 +65,68 @@ async def test_the_priority_of_a_batch_that_ended_or_is_cancelled_stays(any_data
     set_priority = any_database.operator_batches.set_priority
     for number in (1, 2):
         await a_batch(any_database, number)
+    await a_batch(any_database, 4, "u")
     await any_database.batch_ends.finish("t", "batch_1", an_outcome(output=None, error=None), after(20))
     await any_database.batches.request_cancel("t", "batch_2", after(20))
     assert [await set_priority("t", f"batch_{number}", 5) for number in (1, 2, 3)] == [None, None, None]
-    assert await set_priority("u", "batch_1", 5) is None
+    assert await set_priority("u", "batch_1", 5) is await set_priority("t", "batch_4", 5) is None
+
+
+async def test_the_priority_is_changed_in_every_live_state_and_only_of_this_batch(
+    any_database: Database,
+) -> None:
+    set_priority = any_database.operator_batches.set_priority
+    await any_database.batches.upsert(an_order("batch_0"))
+    for number, tenant in ((1, "t"), (1, "u"), (2, "t")):
+        await a_batch(any_database, number, tenant)
+    await any_database.batches.start_finalizing("t", "batch_2", after(20))
+    assert [await set_priority("t", f"batch_{number}", 5) for number in (0, 1, 2)] == [3, 3, 3]
+    assert await set_priority("u", "batch_1", 4) == 3
+    assert await set_priority("t", "batch_1", 4) == 5
+
+
+async def test_a_rolling_batch_is_not_listed_and_not_counted(any_database: Database) -> None:
+    operator_batches = any_database.operator_batches
+    for id in ("batch_1", "batch_2", "batch_3"):
+        await any_database.batches.upsert(a_rolling_order(id))
+    for id in ("batch_2", "batch_3"):
+        await any_database.batch_ends.end_without_files("t", id, BatchStatus.FAILED, [], after(20))
+    await any_database.retention.record_sweep(EndedItem("t", "batch_3", after(20)), after(30))
+    assert await ids(any_database, ALL) == []
+    assert await operator_batches.counts(forecast_since=START, ended_since=START) == []
+
+
+async def test_a_batch_is_shown_with_its_own_forecast_only_while_it_is_in_progress(
+    any_database: Database,
+) -> None:
+    await a_batch(any_database, 1)
+    await rows_of_others(any_database)
+    await forecast(any_database, 1, WindowFit.LATE, "u")
+    await forecast(any_database, 2, WindowFit.AT_RISK)
+
+    async def shown() -> dict[tuple[str, str], str | None]:
+        page = any_database.operator_batches.page
+        rows, _ = await page(ALL, limit=9, ascending=True, after=None)
+        newest_first, _ = await page(ALL, limit=9, ascending=False, after=None)
+        found = [
+            {_key(row): row.forecast and row.forecast.window for row in each} for each in (rows, newest_first)
+        ]
+        assert found[0] == found[1]
+        counts = await any_database.operator_batches.counts(forecast_since=START, ended_since=START)
+        assert sum(count.batches for count in counts) == 3
+        assert sum(count.late + count.at_risk for count in counts) == len(
+            [each for each in found[0].values() if each]
+        )
+        return found[0]
+
+    assert await shown() == {("t", "batch_1"): None, ("u", "batch_1"): "late", ("t", "batch_2"): "at_risk"}
+    await any_database.batches.start_finalizing("t", "batch_2", after(70))
+    await any_database.batches.request_cancel("u", "batch_1", after(70))
+    assert await shown() == {("t", "batch_1"): None, ("u", "batch_1"): None, ("t", "batch_2"): None}
+
+
+def _key(row: BatchRow) -> tuple[str, str]:
+    return row.order.tenant, row.order.batch_id
 
 
 async def test_pages_go_through_the_batches_of_all_tenants_in_both_orders(any_database: Database) -> None:
