@@ -258,9 +258,9 @@ async def test_a_rolling_batch_is_old_only_after_its_own_objects_and_files_are_d
 ) -> None:
     table = any_database.retention
     files = [a_file("file-out"), a_file("file-err")]
-    for id, file in (("batch_1", {"output": files[0]}), ("batch_2", {"error": files[1]})):
+    for id, output, error in (("batch_1", files[0], None), ("batch_2", None, files[1])):
         await any_database.batches.upsert(a_rolling_order(id))
-        outcome = an_outcome(**{"output": None, "error": None, **file})
+        outcome = an_outcome(output=output, error=error)
         assert await any_database.batch_ends.finish("t", id, outcome, after(100))
     await any_database.files.insert(a_file("file-out", "other"))  # ids are unique only within a tenant
     ended = [EndedItem("t", id, after(100)) for id in ("batch_1", "batch_2")]
