@@ -10,7 +10,8 @@ from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.temporal_payloads.retention import SWEEP_START
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
-from batchwright.database.tables.calls import CallKey, CallLine
+from batchwright.database.driver import DatabaseConnection
+from batchwright.database.tables.calls import LONGEST_OPEN, CallKey, CallLine
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from tests.integration.database.admission_rows import admit_bytes
 from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
@@ -58,6 +59,30 @@ async def test_a_call_is_stored_for_the_open_batch_of_its_group(any_database: Da
     assert (call.status, call.model, call.answer) == (CallStatus.QUEUED, "m", None)
     assert await calls.insert(a_call("resp_2", group="another")) is None
     assert await calls.get("other", "resp_1") is None
+
+
+async def test_a_call_is_stored_for_the_open_batch_of_its_tenant(any_database: Database) -> None:
+    calls = any_database.calls
+    for tenant, id in (("t", "batch_1"), ("u", "batch_2")):
+        await calls.open(GROUP, a_rolling_order(id, tenant), max_batches=9)
+    stored = [await calls.insert(a_call(tenant=tenant)) for tenant in ("t", "u", "v")]
+    assert [each and each.batch_id for each in stored] == ["batch_1", "batch_2", None]
+
+
+@pytest.mark.integration
+async def test_a_batch_that_is_open_for_too_long_takes_no_more_calls(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    age = "UPDATE rolling_batches SET opened_at = now() - $1::interval"
+    await opened(database)
+    await connection.execute(age, LONGEST_OPEN / 2)
+    assert await database.calls.insert(a_call("resp_1")) is not None
+    await connection.execute(age, LONGEST_OPEN)
+    assert await database.calls.insert(a_call("resp_2")) is None
+    await database.calls.open(GROUP, a_rolling_order("batch_2"), max_batches=9)
+    stored = await database.calls.insert(a_call("resp_2"))
+    assert stored is not None
+    assert stored.batch_id == "batch_2"
 
 
 async def test_a_batch_has_the_calls_that_were_stored_for_it_and_no_others(any_database: Database) -> None:
@@ -162,6 +187,7 @@ async def test_a_repeated_call_can_leave_a_batch_that_was_perhaps_never_started(
 ) -> None:
     calls, again = any_database.calls, a_call(group="group_2")
     await calls.open(GROUP, a_rolling_order(), max_batches=9)
+    await any_database.batches.upsert(a_rolling_order(tenant="u"))  # a batch with the same id was started
     assert await calls.insert(a_call()) is not None
     await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
     repeated = await calls.insert(again)
@@ -180,6 +206,21 @@ async def test_a_repeated_call_can_leave_a_batch_that_was_perhaps_never_started(
 async def test_a_repeated_call_stays_in_a_batch_that_was_started(any_database: Database) -> None:
     calls = any_database.calls
     await opened(any_database, "resp_1")
+    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
+    repeated = await calls.insert(a_call(group="group_2"))
+    assert repeated is not None
+    assert (repeated.batch_id, repeated.order) == ("batch_1", None)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "collected"])
+async def test_a_repeated_call_that_was_cancelled_or_collected_stays_in_its_batch(
+    any_database: Database, end: str
+) -> None:
+    """The row of the batch was deleted, or is not there yet."""
+    calls = any_database.calls
+    await calls.open(GROUP, a_rolling_order(), max_batches=9)
+    assert await calls.insert(a_call()) is not None
+    await (calls.cancel("t", "resp_1") if end == "cancelled" else calls.collect("t", GROUP, "batch_1"))
     await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
     repeated = await calls.insert(a_call(group="group_2"))
     assert repeated is not None
