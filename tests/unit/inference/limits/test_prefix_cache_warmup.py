@@ -40,8 +40,13 @@ def test_a_group_stays_warm_while_its_lines_are_in_flight_and_for_a_minute_after
     groups.start(1)
     assert not groups.is_full(1)
     for _ in range(2):
+        groups.succeed(1)
         groups.end(1)
-    clock.now += 61
+    clock.now += 60
+    groups.start(1)
+    assert not groups.is_full(1)
+    groups.end(1)
+    clock.now += 0.5
     groups.start(1)
     assert groups.is_full(1)
 
@@ -83,11 +88,19 @@ def test_a_warm_group_has_a_limit_only_if_every_backend_states_its_own(
 
 def test_of_warm_groups_that_are_idle_only_the_last_ten_thousand_are_remembered() -> None:
     groups = PrefixGroups()
-    for group in range(1, 10_002):
+    for group in (*range(1, 10_001), 1, 10_001):
         groups.succeed(group)
-    for group in (1, 2):
+    for group in (1, 2, 3):
         groups.start(group)
-    assert (groups.is_full(1), groups.is_full(2)) == (True, False)
+    assert [groups.is_full(group) for group in (1, 2, 3)] == [False, True, False]
+
+
+def test_without_a_stated_number_no_prompt_is_in_a_slot() -> None:
+    groups = PrefixGroups()
+    groups.start(1)
+    groups.succeed(1)
+    groups.end(1)
+    assert groups.in_slot([1]) is None
 
 
 def test_a_prompt_stays_in_its_slot_until_a_line_of_another_group_takes_the_slot() -> None:
