@@ -135,7 +135,7 @@ async def test_a_step_that_crashes_each_worker_fails_after_five_crashes(
     with pytest.raises(ApplicationError) as given_up:
         await step.run(dies)
     assert (given_up.value.type, given_up.value.non_retryable) == (Failure.WORKER_CRASHED, True)
-    assert step.runs == CRASHES
+    assert step.runs == CRASHES == 5
     assert "a step crashed its workers and was given up" in caplog.messages
 
 
@@ -241,6 +241,19 @@ async def test_a_step_does_not_begin_in_quarantine_while_temporal_does_not_answe
         await step.run(ends, lock, is_unavailable)
     assert step.runs == 0
     assert not lock.locked()
+
+
+async def test_a_heartbeat_that_repeats_earlier_details_has_each_count_once() -> None:
+    """An attempt that ends with an error repeats the details of its last heartbeat."""
+    step = Step(["unexpected failures: 3", RELEASED], attempt=1)
+
+    async def repeats() -> object:
+        activity.heartbeat("own", "unexpected failures: 3", StepCrashes(attempt=1, crashes=1), RELEASED)
+        return None
+
+    await step.run(repeats)
+    counts = StepCrashes(attempt=2).model_dump()
+    assert step.details == ["own", RELEASED, "unexpected failures: 3", counts]
 
 
 async def test_a_crash_keeps_the_count_of_unknown_exceptions() -> None:
