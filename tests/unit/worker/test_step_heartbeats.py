@@ -31,23 +31,23 @@ class FakeTemporal:
             raise self.error
         self.details = details
 
-    async def get(self, details: Sequence[object]) -> None:
+    async def beat(self, details: Sequence[object]) -> None:
         await ActivityEnvironment(client=cast("Client", self)).run(send_heartbeat, details)
 
 
 async def test_an_acknowledged_heartbeat_has_its_details_and_leaves_a_cancel_to_the_sdk() -> None:
     for error, expected in ((None, ("a", "b")), (AsyncActivityCancelledError(), ())):
         temporal = FakeTemporal(error)
-        await temporal.get(["a", "b"])
+        await temporal.beat(["a", "b"])
         assert temporal.details == expected
 
 
 async def test_an_attempt_that_temporal_does_not_know_any_more_has_lost_its_step() -> None:
     with pytest.raises(ApplicationError) as lost:
-        await FakeTemporal(RPCError("not found", RPCStatusCode.NOT_FOUND, b"")).get([])
+        await FakeTemporal(RPCError("not found", RPCStatusCode.NOT_FOUND, b"")).beat([])
     assert lost.value.type == Failure.OWNERSHIP_LOST
     with pytest.raises(RPCError, match="away"):
-        await FakeTemporal(RPCError("away", RPCStatusCode.UNAVAILABLE, b"")).get([])
+        await FakeTemporal(RPCError("away", RPCStatusCode.UNAVAILABLE, b"")).beat([])
 
 
 def test_the_greatest_number_of_unknown_exceptions_is_the_latest() -> None:
