@@ -180,6 +180,8 @@ async def test_a_tenant_cannot_fill_the_audit_log_by_creating_and_deleting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("batchwright.api.audit_log.recorder.ONE_TIME_PER_MINUTE", 3)
+    # A deletion that succeeded does not count as one that can be repeated.
+    monkeypatch.setattr("batchwright.api.audit_log.recorder.REPEATABLE_PER_MINUTE", 1)
     stop_time_of_limiters(monkeypatch)
     async with open_own_api() as api:
         statuses = list[int]()
@@ -188,6 +190,8 @@ async def test_a_tenant_cannot_fill_the_audit_log_by_creating_and_deleting(
             statuses.append((await api.http.delete(f"/v1/files/{file.id}")).status_code)
         assert statuses == [200, 200, 200, 429, 429]
         assert len(api.database.rows.audit_log) == 3
+        file = await api.upload(tenant="red")
+        assert (await api.http.delete(f"/v1/files/{file.id}", headers={"X-Tenant": "red"})).status_code == 200
 
 
 async def test_the_creation_of_a_schedule_is_recorded_with_its_creator(keyed: ApiFixture) -> None:
@@ -264,6 +268,29 @@ async def test_an_action_that_names_the_tenant_of_another_is_recorded_for_the_te
     for _ in range(REPEATABLE_PER_MINUTE + 3):
         await keyed.http.delete(f"/v1/files/{file}", headers=foreign)
     assert len(keyed.database.rows.audit_log) <= REPEATABLE_PER_MINUTE + 1
+
+
+async def test_the_name_in_a_denied_action_is_recorded_up_to_256_characters(keyed: ApiFixture) -> None:
+    reader = await create_key(keyed.database, "red", scopes=[Scope.READ])
+    viewer = await create_key(keyed.database, "ops", scopes=[Scope.VIEWER])
+    headers = {"Authorization": f"Bearer {reader.text}"}
+    assert (await keyed.http.delete(f"/admin/models/{'x' * 300}", headers=headers)).status_code == 403
+    [entry] = await entries(keyed, viewer)
+    assert entry.target.id == "x" * 256
+
+
+async def test_a_denial_that_cannot_be_recorded_is_logged_and_stays_a_denial(
+    keyed: ApiFixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unavailable(*_: object) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(keyed.database.audit_log, "begin", unavailable)
+    reader = await create_key(keyed.database, "red", scopes=[Scope.READ])
+    headers = {"Authorization": f"Bearer {reader.text}"}
+    assert (await keyed.http.put("/admin/quotas", headers=headers)).status_code == 403
+    [record] = [each for each in caplog.records if each.name == "batchwright.api.audit_log.denials"]
+    assert (vars(record)["action"], vars(record)["error"]) == ("quota.set", "away")
 
 
 async def test_an_action_that_cannot_be_recorded_does_not_happen(
