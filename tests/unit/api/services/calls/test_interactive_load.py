@@ -1,5 +1,7 @@
 """Interactive calls in flight at each backend, and their use of rates, as an API process reports them."""
 
+import math
+
 import pytest
 
 from batchwright.api.services.calls.interactive_load import InteractiveLoad, InteractiveRates
@@ -41,6 +43,7 @@ def test_the_mean_follows_the_calls_in_flight_within_seconds() -> None:
         [load] = fixture.report_after(20)
         assert load.mean == pytest.approx(2, rel=0.05)
         assert fixture.gauge() == 2
+    assert fixture.gauge() == 0
     [load] = fixture.report_after(2)
     assert load.in_flight == 0
     assert 0 < load.mean < 2
@@ -62,6 +65,26 @@ def test_a_backend_that_is_idle_for_long_is_forgotten() -> None:
         fixture.report_after(10)
     assert fixture.report_after(60) == []
     assert fixture.gauge() is None
+
+
+def test_a_call_that_has_just_begun_is_load() -> None:
+    fixture = Fixture()
+    with fixture.load.counted(A):
+        assert fixture.load.report() == [BackendLoad(A, 1, 0.0)]
+
+
+def test_new_use_of_a_rate_counts_as_much_as_its_time_in_the_average_of_five_seconds() -> None:
+    clock = Clock()
+    rates = InteractiveRates(clock)
+    rates.count("blue", "llama", 1)
+    rates.count("red", "llama", 0, 100, 50)
+    clock.now += 0.5
+    weight = 1 - math.exp(-0.5 / 5)
+    assert [(each.name, each.requests, each.tokens) for each in rates.report()] == [
+        ("blue", pytest.approx(weight * 120), 0),
+        ("llama", pytest.approx(weight * 120), pytest.approx(weight * 6_000)),
+        ("red", 0, pytest.approx(weight * 12_000)),
+    ]
 
 
 def test_the_use_of_rates_is_an_average_per_minute_and_ends_with_the_calls() -> None:
