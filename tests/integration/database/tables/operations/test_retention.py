@@ -214,13 +214,20 @@ LISTED = [
 ]
 
 
+async def unswept_batch(
+    database: Database, order: BatchOrder, at: datetime, status: BatchStatus = BatchStatus.FAILED
+) -> None:
+    """Create a batch that ended without files at the time `at`."""
+    await database.batches.upsert(order)
+    outcome = an_outcome(status, output=None, error=None)
+    assert await database.batch_ends.finish(order.tenant, order.batch_id, outcome, at)
+
+
 async def swept_batch(
     database: Database, order: BatchOrder, at: datetime, status: BatchStatus = BatchStatus.FAILED
 ) -> None:
     """Create a batch that ended without files at the time `at`, and whose objects are deleted."""
-    await database.batches.upsert(order)
-    outcome = an_outcome(status, output=None, error=None)
-    assert await database.batch_ends.finish(order.tenant, order.batch_id, outcome, at)
+    await unswept_batch(database, order, at, status)
     assert await database.retention.record_sweep(EndedItem(order.tenant, order.batch_id, at), LATER)
 
 
@@ -230,9 +237,12 @@ async def test_old_batches_are_listed_by_the_time_of_their_end_from_a_position(
     table, place = any_database.retention, SweepPosition(at=after(200), tenant="a", id="batch_3")
     for tenant, id, seconds, status in ENDS:
         await swept_batch(any_database, an_order(id, tenant), after(seconds), status)
+    await unswept_batch(any_database, an_order("batch_9", "a"), after(200))
+    await any_database.files.insert(a_file(tenant="a"))  # it belongs to no batch
     assert await table.old_batches(after(300), SWEEP_START, 9) == LISTED
     assert await table.old_batches(after(299), SWEEP_START, 9) == LISTED[:3]
-    assert await table.old_batches(after(300), SWEEP_START, 2) == LISTED[:2]
+    for limit in (1, 2):
+        assert await table.old_batches(after(300), SWEEP_START, limit) == LISTED[:limit]
     assert await table.old_batches(after(300), place, 9) == LISTED[2:]
 
 
@@ -242,11 +252,13 @@ async def test_rolling_batches_are_listed_once_and_two_days_after_their_end_at_t
     table, place = any_database.retention, SweepPosition(at=after(200), tenant="a", id="batch_3")
     for tenant, id, seconds, status in ENDS:
         await swept_batch(any_database, a_rolling_order(id, tenant), after(seconds), status)
+    await unswept_batch(any_database, a_rolling_order("batch_9", "a"), after(200))
     two_days_ago = datetime.now(UTC) - timedelta(days=2)
     await swept_batch(any_database, a_rolling_order("batch_8"), two_days_ago + timedelta(minutes=1))
     for before in (after(100), after(200), after(300)):
         assert await table.old_batches(before, SWEEP_START, 9) == LISTED
-    assert await table.old_batches(after(100), SWEEP_START, 2) == LISTED[:2]
+    for before, limit in ((after(100), 1), (after(100), 2), (after(200), 3)):
+        assert await table.old_batches(before, SWEEP_START, limit) == LISTED[:limit]
     assert await table.old_batches(after(100), place, 9) == LISTED[2:]
     ended = EndedItem("t", "batch_9", two_days_ago - timedelta(minutes=1))
     await swept_batch(any_database, a_rolling_order("batch_9"), ended.ended_at)
