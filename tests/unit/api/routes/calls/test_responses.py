@@ -12,6 +12,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.routes.calls import response_format
 from batchwright.api.services.calls import acceptance as calls
+from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, Caller
@@ -22,6 +23,7 @@ from batchwright.rules.results.output_lines import result_line
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, open_own_api
 from tests.fakes.calls import LINE_ID, answer, fail
+from tests.unit.api.routes.admin.audit_log.audit_entries import entries
 
 PATH = "/v1/responses"
 NOW = datetime.now(UTC)
@@ -147,6 +149,15 @@ async def test_a_cancelled_call_stays_cancelled(api: ApiFixture) -> None:
     await api.database.calls.collect("default", order.policy.rolling.group, order.batch_id)
     lines = [line.id async for line in api.database.calls.collected("default", order.batch_id)]
     assert lines == []
+
+
+async def test_the_cancel_of_a_call_is_recorded_unless_the_call_has_ended(api: ApiFixture) -> None:
+    id, ended = await created(api), await created(api)
+    await answer(api, ended, ANSWER)
+    for each in (id, id, ended):
+        await api.openai.responses.cancel(each)
+    [entry] = await entries(api)
+    assert (entry.action, entry.target.id) == (AuditAction.CALL_CANCEL, id)
 
 
 async def test_an_ended_response_without_an_answer_has_the_small_fields_of_its_request(

@@ -194,6 +194,17 @@ async def test_a_tenant_cannot_fill_the_audit_log_by_creating_and_deleting(
         assert (await api.http.delete(f"/v1/files/{file.id}", headers={"X-Tenant": "red"})).status_code == 200
 
 
+async def test_a_tenant_cannot_fill_the_audit_log_with_refused_creations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("batchwright.api.audit_log.recorder.ONE_TIME_PER_MINUTE", 1)
+    stop_time_of_limiters(monkeypatch)
+    async with open_own_api() as api:
+        answers = [await api.http.post("/v1/x/schedules", json={"cron": "never"}) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [400, 429, 429]
+        assert len(api.database.rows.audit_log) == 1
+
+
 async def test_the_creation_of_a_schedule_is_recorded_with_its_creator(keyed: ApiFixture) -> None:
     """Its batches run for as long as it exists, so operators must see who has created it."""
     admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
