@@ -202,8 +202,9 @@ What each resource is assumed to take, and what to do beyond it:
 
 ## One batch
 
-- *Slices.* A model run schedules at most {MAX_OUTSTANDING} slices at once, so at most as many workers begin slices of
-  one model of one batch. Runs before it only wait for the last responses of their slices. More workers need several batches, or several models.
+- *Slices.* A model run schedules at most {MAX_OUTSTANDING} slices at once, so at most as many workers begin
+  slices of one model of one batch. Runs before it only wait for the last responses of their slices.
+  More workers need several batches, or several models.
 - *The history of a model run.* The run schedules a slice for every 256 to 1,024 lines, and hands the rest
   over to another run when its history is long. All its events belong to one shard of Temporal, but
   {number(constants.events * 1000)} events for 1,000 lines are few.
