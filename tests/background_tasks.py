@@ -2,15 +2,18 @@
 
 import asyncio
 
+from batchwright.activities.services.waiting_reason_publisher import PUBLISH_TASK
+from batchwright.api.auth.key_cache import RECORD_TASK
+
 
 async def reasons_published() -> None:
     """Wait until all waiting reasons that were reported or cleared so far are published."""
-    await _ended("publish_waiting_reason")
+    await _ended(PUBLISH_TASK)
 
 
 async def key_uses_recorded() -> None:
     """Wait until all uses of API keys so far are in the database, or could not be stored."""
-    await _ended("record_key_use")
+    await _ended(RECORD_TASK)
 
 
 async def _ended(name: str) -> None:

@@ -23,6 +23,9 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.batches.waiting_reasons import WaitingReasonsTable, WaitingRow, WaitingSource
 
 logger = logging.getLogger(__name__)
+
+PUBLISH_TASK = "publish_waiting_reason"  # name of the background tasks
+
 _DATABASE_SECONDS = 5.0  # minimum time between two writes of the same reason
 _EXPIRY_MARGIN_SECONDS = 30.0
 _MAX_REMEMBERED = 10_000
@@ -147,7 +150,7 @@ class WaitingReasons:
             async with published.lock:
                 await publishing
 
-        task = asyncio.create_task(in_order(), name="publish_waiting_reason")
+        task = asyncio.create_task(in_order(), name=PUBLISH_TASK)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(log_failure)

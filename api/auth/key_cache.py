@@ -76,6 +76,7 @@ class KeyCache:
         return matches and found is not None and found.is_usable(self._clock())
 
 
+RECORD_TASK = "record_key_use"  # name of the background tasks
 _RECORD_INTERVAL = timedelta(minutes=1)
 _MAX_RECORDED_KEYS = 10_000
 
@@ -95,7 +96,7 @@ class KeyUsageRecorder:
         self._recorded.move_to_end(key.id)
         if len(self._recorded) > _MAX_RECORDED_KEYS:
             self._recorded.popitem(last=False)
-        task = asyncio.create_task(self._write(key.id, at), name="record_key_use")
+        task = asyncio.create_task(self._write(key.id, at), name=RECORD_TASK)
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
         task.add_done_callback(log_failure)
