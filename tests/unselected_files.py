@@ -26,10 +26,24 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def marks_of_all_tests(source: str) -> set[str]:
-    """Return the names of the marks that a module gives all its tests with `pytestmark`."""
-    lines, marks = source.splitlines(), set[str]()
+    """Return the names of the marks that a module gives all its tests with `pytestmark`.
+
+    Only marks without arguments count. Another mark may have marks of single parameters as arguments.
+    """
+    marks = set[str]()
     for statement in ast.parse(source).body:
-        text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
-        if text.startswith("pytestmark = "):
-            marks.update(re.findall(r"pytest\.mark\.(\w+)", text))
+        match statement:
+            case ast.Assign([ast.Name("pytestmark")], value):
+                elements = value.elts if isinstance(value, ast.List) else [value]
+                marks = {name for element in elements if (name := _plain_mark(element))}
+            case _:
+                pass
     return marks
+
+
+def _plain_mark(expression: ast.expr) -> str | None:
+    match expression:
+        case ast.Attribute(ast.Attribute(ast.Name("pytest"), "mark"), name):
+            return name
+        case _:
+            return None

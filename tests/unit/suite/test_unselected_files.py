@@ -27,6 +27,14 @@ def test(): ...
 def test_of_each_run(): ...
 """
 SLOW_TEXT = f"SOURCE = '''{SLOW_FILE}'''\n\ndef test_of_each_run(): ...\n"
+MARKS_OF_NO_OR_SOME_TESTS = [
+    "pytestmark = pytest.mark.integration  # not pytest.mark.slow",
+    "pytestmark = [\n    pytest.mark.integration,\n    # pytest.mark.slow,\n]",
+    "pytestmark = pytest.mark.parametrize('number', [1, pytest.param(2, marks=pytest.mark.slow)])",
+    "pytestmark = [pytest.mark.parametrize('number', [1, pytest.param(2, marks=pytest.mark.slow)])]",
+    "pytestmark = [pytest.mark.slow] if SLOW else []",
+    "pytestmark = pytest.mark.slow\npytestmark = pytest.mark.integration",
+]
 NOT_SLOW = "not prometheus and not slow and not cluster"
 
 
@@ -51,6 +59,20 @@ def test_a_file_is_imported_if_its_tests_may_be_selected(tmp_path: Path, express
 @pytest.mark.parametrize("source", [SLOW_TEST, SLOW_TEXT])
 def test_a_file_is_imported_if_not_all_its_tests_have_the_mark(tmp_path: Path, source: str) -> None:
     assert is_ignored(tmp_path, source, "not slow") is None
+
+
+@pytest.mark.parametrize("marks", MARKS_OF_NO_OR_SOME_TESTS)
+def test_a_file_is_imported_if_the_mark_may_not_be_one_of_all_its_tests(tmp_path: Path, marks: str) -> None:
+    source = f"import pytest\n\n{marks}\n\ndef test(number): ...\n"
+    assert is_ignored(tmp_path, source, "not slow") is None
+
+
+@pytest.mark.parametrize(
+    "marks", ["pytest.mark.slow", "[pytest.mark.asyncio(loop_scope='module'), pytest.mark.slow]"]
+)
+def test_marks_with_arguments_do_not_matter_beside_an_excluded_one(tmp_path: Path, marks: str) -> None:
+    source = f"import pytest\n\npytestmark = {marks}\n\ndef test(): ...\n"
+    assert is_ignored(tmp_path, source, "not slow") is True
 
 
 def test_files_of_other_kinds_are_left_to_other_plugins(tmp_path: Path) -> None:
