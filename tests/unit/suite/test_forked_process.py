@@ -3,11 +3,11 @@
 import json
 import os
 import signal
-import subprocess
 
 import pytest
 
 from batchwright.rules.planning import slicing
+from tests import forked_process
 from tests.constants import with_constants
 from tests.forked_process import ForkedProcess, ProcessServer
 
@@ -55,13 +55,19 @@ def test_forked_programs_have_their_constants() -> None:
             assert process.communicate() == (f"{value}\n", "")
 
 
-def test_a_server_is_shared_and_ends_with_its_last_user() -> None:
+def test_a_server_is_shared_and_ends_with_its_last_user(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (ProcessServer(["json", "uuid"], {}) for _ in range(2))
     assert first.started is not None
     assert second.started is None
     first.close()
-    with pytest.raises(subprocess.TimeoutExpired):
-        first.started.wait(0.2)
+
+    def of_the_second_user(*_: object) -> ProcessServer:
+        return second
+
+    monkeypatch.setattr(forked_process, "_server", of_the_second_user)
+    for code in (0, 3):
+        with forked(str(code)) as process:
+            assert process.wait(60) == code
     assert first.started.poll() is None
     second.close()
     assert first.started.wait(60) == 0
