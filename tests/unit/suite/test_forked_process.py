@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -10,8 +12,18 @@ from batchwright.rules.planning import slicing
 from tests import forked_process
 from tests.constants import with_constants
 from tests.forked_process import ForkedProcess, ProcessServer
+from tests.integration.starter.stacks import alive, until
 
 PROGRAM = "tests.unit.suite.forked_program"
+STARTS = """
+import signal
+from tests.unit.suite.test_forked_process import forked
+
+with forked() as process:
+    process.stderr.readline()
+    print(process.pid, flush=True)
+    signal.pause()
+"""
 
 
 def forked(*arguments: str, **environment: str) -> ForkedProcess:
@@ -35,6 +47,16 @@ def test_a_signal_ends_a_forked_program(number: signal.Signals) -> None:
         assert process.stderr.readline() == "ready\n"
         process.send_signal(number)
         assert process.wait(60) == -number
+
+
+def test_a_forked_program_ends_when_the_process_that_started_it_is_killed() -> None:
+    with forked("0"):  # its server goes on, because this process uses it
+        pass
+    with subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        starter.kill()
+    until(lambda: not alive(pid), seconds=240)
 
 
 def test_a_program_that_does_not_end_in_time_is_reported_and_goes_on() -> None:
