@@ -192,16 +192,16 @@ class SliceAttempt:
     def _may_read(self, record: SliceRecord) -> bool:
         """Return True if the slice has memory for its lines, and need not wait for other quarantined work."""
         if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
-            self._held.release_memory(self._worker.budget)  # other slices may need it,
+            if not self._held.waits_for_memory:  # otherwise, keep its place in the queue
+                self._held.release_memory(self._worker.budget)  # other slices may need it,
             self._held.drain()  # and the worker takes others
             return False
         return self._held.reserve_memory(self._worker.budget, record.shard_bytes)
 
     async def _read_and_send(self, record: SliceRecord, router: ModelRouter) -> _TurnEnd:
         try:
-            async with (
-                self._quarantined_preparation() if self._quarantine.is_tracking else contextlib.nullcontext()
-            ):
+            is_tracking = self._quarantine.is_tracking
+            async with self._quarantined_preparation() if is_tracking else contextlib.nullcontext():
                 turn = await self._prepare(record, router)
             self._dispatcher = dispatcher = SliceDispatcher(turn)
             reason = await dispatcher.run()
@@ -220,7 +220,7 @@ class SliceAttempt:
         """Context manager for a preparation that may crash the process, because earlier attempts crashed.
 
         No other quarantined line, preparation or activity of this process runs in the block. A heartbeat
-        before the block and another one after it show the next attempt if the process crashed in the block.
+        before the block and another one at its end show the next attempt if the process crashed in the block.
 
         Raises:
             ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.
@@ -236,7 +236,6 @@ class SliceAttempt:
                 yield
             finally:
                 quarantine.is_preparing = False
-            await self._lease.report(self._heartbeat_details())  # also before a line can crash the process
 
     async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
         """Return the objects that send the lines without a result. Settle the lines that may not be sent."""
@@ -251,7 +250,9 @@ class SliceAttempt:
         outcomes = LineSettler(worker, request, self._writer, router, cost)
         self._quarantine_suspects(queue, outcomes)
         await self._drop_cancelled_calls(queue, outcomes)
-        self._quarantine.has_read = True
+        self._quarantine.has_read, self._quarantine.is_preparing = True, False
+        if self._quarantine.history.crashes:  # the turn may soon end, or a line may crash the process
+            await self._lease.report(self._heartbeat_details())
         return TurnContext(
             worker=worker,
             request=request,

@@ -179,8 +179,9 @@ class CrashingPreparation(ExecutionFixture):
         self.storage.get = self.get_or_die
 
     async def get_or_die(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        if key == SHARD and self.crashes:
+        if key == SHARD:
             await asyncio.sleep(0)  # the attempt sends its first heartbeat
+        if key == SHARD and self.crashes:
             self.crashes -= 1
             self.is_locked.append(self.context.quarantine_lock.locked())
             raise ApplicationError("killed", type=Failure.OWNERSHIP_LOST)  # the attempt reports nothing more
@@ -263,6 +264,37 @@ async def test_a_slice_that_gets_memory_while_other_quarantined_work_runs_return
         await asyncio.sleep(10)
         assert (running.done(), budget.held, worker.sent) == (False, 0, [])
     assert (await running).finished
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_slice_that_waits_for_memory_keeps_its_place_while_other_quarantined_work_runs() -> None:
+    worker = CrashingPreparation(crashes=2)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    for _ in range(2):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+    budget = worker.context.budget
+    others = budget.reserve(worker.settings.byte_budget)
+    running = worker.start(request())
+    await eventually(lambda: budget.waiting == 1)
+    async with worker.context.quarantine_lock:
+        await asyncio.sleep(10)
+        later = budget.reserve(worker.settings.byte_budget)
+    await asyncio.sleep(10)
+    budget.release(others)
+    assert not later.granted
+    assert (await running).finished
+
+
+async def test_a_short_turn_that_has_read_its_lines_begins_the_count_of_crashes_again() -> None:
+    worker = CrashingPreparation(crashes=1)
+    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
+    assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+    worker.next_worker()
+    assert (await worker.run(request())).finished
+    last = worker.server.heartbeats[-1].model_dump()
+    assert attempt_history(3, [last]) == AttemptHistory(3, 2, 2)
+    assert attempt_history(3, [last, RELEASED]) == AttemptHistory(3)
 
 
 async def test_one_worker_death_starts_no_quarantine() -> None:
