@@ -1,11 +1,13 @@
 """Heartbeat details with which the attempts of an activity count crashes and unknown exceptions."""
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.execution import RELEASED
 
 CRASHES_BEFORE_QUARANTINE = 2  # one or two crashes may have any cause
+CRASH_MEMORY = timedelta(hours=1)  # an attempt that ends by itself later begins the count again
 # Heartbeat detail: number of attempts of the step that ended with an unknown exception.
 _FAILURE_COUNT_PREFIX = "unexpected failures: "
 
@@ -33,35 +35,54 @@ class StepCrashes(Message):
         crashes: number of attempts before it that crashed.
         quarantined_crashes: how many of these were running in quarantine.
         is_quarantined: True if the attempt that sends the heartbeat is running in quarantine.
+        crash_seen_at: when the attempt after the last crash started, as Unix time; 0 without a crash.
     """
 
     attempt: int
     crashes: int = 0
     quarantined_crashes: int = 0
     is_quarantined: bool = False
+    crash_seen_at: float = 0.0
 
 
-def step_crashes(attempt: int, details: Sequence[object]) -> StepCrashes:
+def step_crashes(attempt: int, details: Sequence[object], started_at: datetime) -> StepCrashes:
     """Return how many attempts of a step have crashed, as its last heartbeat shows it.
 
     An attempt that ended without RELEASED has crashed: its worker was killed, froze, or could not reach
-    Temporal. Every other end leaves the count unchanged, because the attempt did not finish its work, so it
-    does not show that the step is harmless. Such ends are exceptions, unavailable dependencies, waits for a
-    quota, shutdowns and pauses. If an operator resets the activity, the count begins again.
+    Temporal. Every other end, such as an exception, an unavailable dependency, a wait for a quota or a
+    shutdown, leaves the count unchanged, because the attempt did not finish its work. The count begins again
+    if an attempt ends so `CRASH_MEMORY` after the last crash, or if an operator resets the activity.
 
     Args:
         attempt: number of the attempt that starts now.
         details: the details of the last heartbeat.
+        started_at: when this attempt started, by Temporal's clock.
     """
-    last = next((StepCrashes.model_validate(each) for each in details if isinstance(each, dict)), None)
-    has_crashed = RELEASED not in details
-    if last is None:  # no attempt before this one has sent a heartbeat
-        return StepCrashes(attempt=attempt, crashes=attempt - 1 if has_crashed else 0)
-    unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
-    if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
+    now, last = started_at.timestamp(), _last_report(details)
+    if last_attempt_crashed(attempt, details):
+        if last is None:  # no attempt before this one has sent a heartbeat
+            return StepCrashes(attempt=attempt, crashes=attempt - 1, crash_seen_at=now)
+        has_crashed = RELEASED not in details
+        unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
+        return StepCrashes(
+            attempt=attempt,
+            crashes=last.crashes + has_crashed + unreported,
+            quarantined_crashes=last.quarantined_crashes + (has_crashed and last.is_quarantined),
+            crash_seen_at=now,
+        )
+    is_reset = last is not None and last.attempt >= attempt  # its attempts are counted from 1 again
+    if last is None or is_reset or now - last.crash_seen_at > CRASH_MEMORY.total_seconds():
         return StepCrashes(attempt=attempt)
-    return StepCrashes(
-        attempt=attempt,
-        crashes=last.crashes + has_crashed + unreported,
-        quarantined_crashes=last.quarantined_crashes + (has_crashed and last.is_quarantined),
-    )
+    return last.model_copy(update={"attempt": attempt, "is_quarantined": False})
+
+
+def last_attempt_crashed(attempt: int, details: Sequence[object]) -> bool:
+    """Return True if the attempt before this one crashed, as the details of the last heartbeat show it."""
+    last = _last_report(details)
+    if last is None:
+        return attempt > 1 and RELEASED not in details
+    return last.attempt < attempt - 1 or (last.attempt < attempt and RELEASED not in details)
+
+
+def _last_report(details: Sequence[object]) -> StepCrashes | None:
+    return next((StepCrashes.model_validate(each) for each in details if isinstance(each, dict)), None)

@@ -118,7 +118,7 @@ class StepQuarantineInbound(ActivityInboundInterceptor):
             ApplicationError (WORKER_CRASHED): too many attempts crashed in quarantine; never retried.
         """
         info = activity.info()
-        found = step_crashes(info.attempt, info.heartbeat_details)
+        found = step_crashes(info.attempt, info.heartbeat_details, info.started_time)
         self._carry(found)
         if found.crashes < CRASHES_BEFORE_QUARANTINE:
             return await super().execute_activity(input)

@@ -14,7 +14,11 @@ from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
-from batchwright.worker.attempt_history import CRASHES_BEFORE_QUARANTINE, step_crashes
+from batchwright.worker.attempt_history import (
+    CRASHES_BEFORE_QUARANTINE,
+    last_attempt_crashed,
+    step_crashes,
+)
 
 _INPUT_BLOCKED = "its input cannot be prepared now"
 _LINES_BLOCKED = "its lines cannot be sent now"
@@ -134,17 +138,25 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
         - Unavailable dependencies are reported until they respond again. An attempt may wait for them for a
           long time without failing.
-        - Crashes of earlier attempts are reported as long as the attempt runs. The report is valid until
-          Temporal would start the next attempt, because this worker may crash, too.
+        - Crashes of earlier attempts are reported as long as the attempt runs, if the attempt just before it
+          crashed. The report is valid until Temporal would start the next attempt, because this worker may
+          crash, too.
         """
         info = activity.info()
         if self._failing():
             waiting.report(f"{blocked}: {_UNAVAILABLE}", _RUNNING_VALID_SECONDS)
-        elif step_crashes(info.attempt, info.heartbeat_details).crashes >= CRASHES_BEFORE_QUARANTINE:
+        elif _has_crashed_workers(info):
             unnoticed = info.heartbeat_timeout or timedelta()  # Temporal notices a crash after this time
             waiting.report(f"{blocked}: {_CRASHED}", unnoticed.total_seconds() + _RETRY_VALID_SECONDS)
         elif waiting.is_reported:
             waiting.clear()
+
+
+def _has_crashed_workers(info: activity.Info) -> bool:
+    """Return True if the step is quarantined, and its previous attempt crashed."""
+    attempt, details = info.attempt, info.heartbeat_details
+    crashes = step_crashes(attempt, details, info.started_time).crashes
+    return crashes >= CRASHES_BEFORE_QUARANTINE and last_attempt_crashed(attempt, details)
 
 
 def _waiting_reason(error: Exception) -> str:

@@ -44,7 +44,7 @@ class ObservedIngestion(StubIngestion):
     @activity.defn(name="ingest")
     async def ingest(self, order: BatchOrder) -> IngestResult:
         info = activity.info()
-        self.found.append(step_crashes(info.attempt, info.heartbeat_details))
+        self.found.append(step_crashes(info.attempt, info.heartbeat_details, info.started_time))
         return await super().ingest(order)
 
 

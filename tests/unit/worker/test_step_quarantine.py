@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio import activity
@@ -18,6 +18,7 @@ from batchwright.contracts.temporal_payloads.execution import RELEASED
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
 from batchwright.worker.attempt_history import (
+    CRASH_MEMORY,
     CRASHES_BEFORE_QUARANTINE,
     StepCrashes,
     previous_failures,
@@ -31,7 +32,10 @@ from batchwright.worker.step_quarantine import (
 )
 
 CRASHES = CRASHES_BEFORE_QUARANTINE + MAX_QUARANTINED_CRASHES
+NOW = datetime.now(UTC)
+SEEN_AT = NOW.timestamp()
 TWO_CRASHES = [{"attempt": 2, "crashes": 1}]  # heartbeat of the second attempt, whose worker then crashed
+QUARANTINED = {"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True}
 
 
 class Killed(Exception):
@@ -66,6 +70,7 @@ class Step(ActivityOutboundInterceptor):
     def __init__(self, details: Sequence[object] = (), attempt: int = 0) -> None:
         self.details, self.attempt = list(details), attempt
         self.runs = 0
+        self.started_at = NOW
         self.heartbeat_timeout = timedelta(hours=1)
         self.has_beaten = asyncio.Event()
 
@@ -99,6 +104,7 @@ class Step(ActivityOutboundInterceptor):
             attempt=self.attempt,
             heartbeat_details=self.details,
             heartbeat_timeout=self.heartbeat_timeout,
+            started_time=self.started_at,
         )
         assert body.outbound is not None
         environment.on_heartbeat = body.outbound.heartbeat
@@ -165,12 +171,34 @@ async def test_an_attempt_that_ends_early_hides_no_crash_before_it(error: BaseEx
     assert given_up.value.type == Failure.WORKER_CRASHED
 
 
+async def test_crashes_between_hours_without_a_crash_are_forgotten() -> None:
+    """A finalization waits for its storage for days, and each outage of Temporal looks like a crash."""
+    step = Step()
+    for _ in range(2 * CRASHES):
+        await step.crash()
+        for _ in range(3):
+            step.started_at += CRASH_MEMORY * 0.6
+            await step.fail(StorageUnavailable("storage does not answer"))
+    assert await step.run(ends) == "done"
+
+
+async def test_a_step_that_runs_for_hours_before_each_crash_fails() -> None:
+    step = Step()
+    for _ in range(CRASHES):
+        await step.crash()
+        step.started_at += 3 * CRASH_MEMORY
+        await step.fail(StorageUnavailable("storage does not answer"))
+    with pytest.raises(ApplicationError) as given_up:
+        await step.run(ends)
+    assert given_up.value.type == Failure.WORKER_CRASHED
+
+
 async def test_an_attempt_that_ends_early_is_no_crash() -> None:
     step = Step()
     for _ in range(2 * CRASHES):
         await step.fail(StorageUnavailable("storage does not answer"))
     assert await step.run(ends) == "done"
-    assert step_crashes(step.attempt, step.details) == StepCrashes(attempt=step.attempt)
+    assert step_crashes(step.attempt, step.details, NOW) == StepCrashes(attempt=step.attempt)
 
 
 async def test_the_server_knows_of_the_quarantine_before_the_step_can_crash() -> None:
@@ -181,7 +209,9 @@ async def test_the_server_knows_of_the_quarantine_before_the_step_can_crash() ->
         return None
 
     await step.run(looks)
-    assert known == [StepCrashes(attempt=3, crashes=2, is_quarantined=True).model_dump()]
+    assert known == [
+        StepCrashes(attempt=3, crashes=2, is_quarantined=True, crash_seen_at=SEEN_AT).model_dump()
+    ]
 
 
 async def test_a_quarantined_step_holds_the_lock_of_its_process_until_it_ends() -> None:
@@ -272,24 +302,33 @@ async def test_a_crash_keeps_the_count_of_unknown_exceptions() -> None:
     ("attempt", "details", "expected"),
     [
         (1, [], StepCrashes(attempt=1)),
-        (3, [], StepCrashes(attempt=3, crashes=2)),
-        (4, TWO_CRASHES, StepCrashes(attempt=4, crashes=3)),  # the third left no heartbeat
+        (3, [], StepCrashes(attempt=3, crashes=2, crash_seen_at=SEEN_AT)),
         (
             4,
-            [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True}],
-            StepCrashes(attempt=4, crashes=3, quarantined_crashes=2),
+            TWO_CRASHES,
+            StepCrashes(attempt=4, crashes=3, crash_seen_at=SEEN_AT),
+        ),  # the third left no heartbeat
+        (
+            4,
+            [QUARANTINED],
+            StepCrashes(attempt=4, crashes=3, quarantined_crashes=2, crash_seen_at=SEEN_AT),
         ),
         (
             4,
             [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1}],
-            StepCrashes(attempt=4, crashes=3, quarantined_crashes=1),
+            StepCrashes(attempt=4, crashes=3, quarantined_crashes=1, crash_seen_at=SEEN_AT),
         ),
         (
             4,
-            [{"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarantined": True}, RELEASED],
-            StepCrashes(attempt=4, crashes=2, quarantined_crashes=1),
+            [QUARANTINED | {"crash_seen_at": SEEN_AT - 3600}, RELEASED],
+            StepCrashes(attempt=4, crashes=2, quarantined_crashes=1, crash_seen_at=SEEN_AT - 3600),
         ),
-        (6, [{"attempt": 3, "crashes": 2}, RELEASED], StepCrashes(attempt=6, crashes=4)),
+        (4, [QUARANTINED | {"crash_seen_at": SEEN_AT - 3601}, RELEASED], StepCrashes(attempt=4)),
+        (
+            6,
+            [{"attempt": 3, "crashes": 2}, RELEASED],
+            StepCrashes(attempt=6, crashes=4, crash_seen_at=SEEN_AT),
+        ),
         (4, [RELEASED], StepCrashes(attempt=4)),  # of a version that did not report crashes
         (1, [{"attempt": 5, "crashes": 4}], StepCrashes(attempt=1)),  # an operator has reset the activity
     ],
@@ -297,4 +336,4 @@ async def test_a_crash_keeps_the_count_of_unknown_exceptions() -> None:
 def test_crashes_are_derived_from_attempts_and_heartbeats(
     attempt: int, details: list[object], expected: StepCrashes
 ) -> None:
-    assert step_crashes(attempt, details) == expected
+    assert step_crashes(attempt, details, NOW) == expected

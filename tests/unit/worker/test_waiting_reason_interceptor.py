@@ -1,7 +1,7 @@
 """A batch reports a waiting reason while its input cannot be read or its files cannot be written."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, WaitingReason
-from batchwright.contracts.temporal_payloads.execution import SliceRequest
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
@@ -93,11 +93,21 @@ class InterceptorFixture:
         self.reported.append(reason)
 
     async def attempt(
-        self, step: str, given: object, does: Callable[[], Awaitable[object]], number: int = 1
+        self,
+        step: str,
+        given: object,
+        does: Callable[[], Awaitable[object]],
+        number: int = 1,
+        details: Sequence[object] = (),
     ) -> None:
         environment = ActivityEnvironment()
         environment.info = replace(
-            environment.info, activity_type=step, attempt=number, heartbeat_timeout=HEARTBEAT_TIMEOUT
+            environment.info,
+            activity_type=step,
+            attempt=number,
+            heartbeat_details=details,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            started_time=NOW,
         )
         inbound = WaitingReasonInbound(Step(does), self.signals, lambda: self.failing)
         input = ExecuteActivityInput(fn=does, args=[given], executor=None, headers={})
@@ -152,6 +162,25 @@ async def test_a_step_whose_workers_crashed_shows_that_while_another_worker_trie
     await fixture.attempt("ingest", ORDER, looks, number=attempt)
     assert found == [f"its input cannot be prepared now: {reason}" for reason in shown]
     assert await fixture.reasons() == []
+
+
+async def test_a_step_that_waits_for_a_quota_after_crashes_shows_the_quota_all_the_time(
+    fixture: InterceptorFixture,
+) -> None:
+    error = ApplicationError("no room in the quota", type=Failure.OVER_QUOTA)
+    shown = list[list[str]]()
+
+    async def waits() -> object:
+        await reasons_published()
+        shown.append(await fixture.reasons())
+        raise error
+
+    crashes = {"attempt": 3, "crashes": 2, "crash_seen_at": NOW.timestamp()}
+    for attempt in (4, 5):
+        details = [crashes | {"attempt": attempt - 1}, RELEASED]
+        with pytest.raises(ApplicationError):
+            await fixture.attempt("ingest", ORDER, waits, attempt, details)
+    assert [*shown, await fixture.reasons()] == [[], [error.message], [error.message]]
 
 
 async def test_a_step_whose_workers_crashed_shows_that_until_the_next_attempt_could_start(
