@@ -42,6 +42,7 @@ from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.creation import BatchCreator, CreatedBatch
 from batchwright.api.services.batches.deletion import BatchDeletion
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
+from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.files.streamed_body import stream_body
 from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
 from batchwright.api.services.idempotency import (
@@ -75,6 +76,7 @@ logger = logging.getLogger(__name__)
 
 _PATH = "/v1/messages/batches"
 _WINDOW, _WINDOW_TEXT = timedelta(hours=24), "24h"
+MAX_REPEATS = 8  # number of repeated bodies that a process reads at the same time
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CURSOR = "a message batch id; not together with the other cursor"
 _LINES: ResponseSpecs = {
@@ -108,6 +110,7 @@ class MessageBatchRoutes:
         self._batch_list = deps.database.batch_list
         self._creator, self._control = BatchCreator(deps), BatchControl(deps)
         self._deletion, self._audit_log = BatchDeletion(deps), AuditLog(deps)
+        self._repeats = ExpensiveTaskLimiter(MAX_REPEATS, 60.0, "repeated bodies are being read")
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix=_PATH, tags=["Message batches"], dependencies=[Depends(_check_version)])
@@ -198,11 +201,13 @@ class MessageBatchRoutes:
         The requests in the body are read only to compare them with the earlier ones. They are not stored.
 
         Raises:
-            ApiError: the earlier request was another one, or its batch was deleted (400).
+            ApiError: the earlier request was another one, or its batch was deleted (400). Or too many other
+                repeated bodies are being read (429).
         """
         limits = limits_of(self._settings)
         requests, version = RequestStream(limits), request.headers[ANTHROPIC_VERSION_HEADER]
-        async with stream_body(request, limits.max_bytes, request_stream.BODY) as body:
+        slot = self._repeats.slot(earlier.tenant, earlier.key)
+        async with stream_body(request, limits.max_bytes, request_stream.BODY) as body, slot:
             async for _ in requests.form(body):
                 pass
         with _conflict_as_invalid_request():
@@ -320,10 +325,7 @@ class MessageBatchRoutes:
         return RelaxedMessageBatchObject(**dict(shown), x_batchwright=details)
 
     async def _result_files(self, tenant: str, rows: Iterable[BatchRow]) -> Mapping[str, FileRow]:
-        """Return the files with the results of these batches, by file id.
-
-        Files that no longer exist are left out.
-        """
+        """Return the files with the results of these batches that still exist, by file id."""
         ids = [id for row in rows for id in result_file_ids(row)]
         return await self._files.get_all(tenant, ids) if ids else {}
 
@@ -385,8 +387,7 @@ def _base_url(request: Request) -> str:
 
 
 def _batch_id(id: str) -> str:
-    found = batch_id_of(id)
-    if found is None:
+    if (found := batch_id_of(id)) is None:
         raise _not_found(id)
     return found
 
