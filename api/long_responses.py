@@ -40,10 +40,13 @@ class ApiShutdown(StopSignal):
         self.drained = StopSignal()
 
     def set(self, drain_seconds: float = 0.0) -> None:
-        """Set the signal, and schedule the signal `drained`. Call this in the event loop.
+        """Set this signal now. Set `drained` later, shortly before the process cuts open connections.
+
+        Call this in the event loop.
 
         Args:
-            drain_seconds: seconds until the process cuts open connections.
+            drain_seconds: seconds until the process cuts open connections. `drained` is set one
+                second earlier, or after three quarters of this time if it is below four seconds.
         """
         self._set()
         left = drain_seconds - min(_LAST_SECONDS, drain_seconds / 4)

@@ -26,9 +26,10 @@ class RunningBatches:
     """Finds the order of a running batch in Temporal. The order is the message that started the batch's
     workflow.
 
-    Searches for unknown ids must cost little. So an id that is too old for a running batch is not searched,
-    and the result of each search is cached for some seconds. If a tenant asks for many different unknown ids,
-    it gets a 429. It does not get a 404, because one of these batches may run.
+    Searches for unknown ids must cost little. An id shows when its batch was created. If a batch of this age
+    must have ended, Temporal is not searched. The result of each search is cached for some seconds. If a
+    tenant asks for many different unknown ids, it gets a 429. It does not get a 404, because one of these
+    batches may run.
     """
 
     def __init__(

@@ -96,13 +96,13 @@ class LimitShareUpdater:
             await asyncio.sleep(_REFRESH_SECONDS if has_joined else _JOIN_SECONDS)
 
     async def refresh(self) -> None:
-        """Divide the fleet-wide limits again, once.
+        """Compute and apply this worker's part of each fleet-wide limit again.
 
-        Read which workers are live and how many interactive requests are in flight. Then apply this worker's
-        part of each limit.
+        The parts depend on the live workers and on the interactive requests of all API processes. Both are
+        read from the database.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. The last known load stays in effect.
+            DatabaseUnavailable: the database does not respond. The parts do not change.
         """
         self._live = await self._workers.heartbeats(FRESH_AGE)
         self._load = {load.backend: load for load in await self._workers.interactive_load(INTERACTIVE_AGE)}

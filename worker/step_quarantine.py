@@ -4,13 +4,13 @@ A step is an activity that handles whole inputs or results, such as the ingestio
 crash each worker that handles them, for example because they need too much memory. Without a quarantine,
 Temporal would give the step to one worker after the other until its timeout.
 
-After two crashes, the step is quarantined: it runs only while no other quarantined step and no quarantined
-line of the process runs. After three crashes in quarantine, the step fails. A crash during the wait for the
-other step does not count, because the other step may be the cause.
+After two crashes, the step is quarantined: it first waits until no other quarantined step and no quarantined
+line of the process runs. If two of them ran during a crash, each could be the cause. After three crashes in
+quarantine, the step fails. A crash while it still waits is not one of them, because it did not run.
 
-A quarantined step keeps all others waiting until it ends, which may take minutes. If two of them ran when the
-process crashed, both would be suspected. A step that waits sends heartbeats, can be cancelled, and keeps its
-slot. A slice that waits returns its memory, and the worker takes other slices meanwhile.
+While a quarantined step runs, which may take minutes, all other quarantined steps and lines of the process
+wait. A step that waits sends heartbeats, can be cancelled, and keeps its slot. A slice that waits returns its
+memory, and the worker takes other slices meanwhile.
 
 `step_crashes` says which ends of an attempt count as crashes. Slices are not quarantined as a whole: they
 quarantine single lines (`slice_state/quarantine.py`).

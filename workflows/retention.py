@@ -89,8 +89,10 @@ class RetentionWorkflow:
         )
 
     def _continue_at(self, position: SweepPosition | None) -> None:
-        """Record where the next turn continues. None means that this kind of data is finished and the next
-        kind follows.
+        """Record where the next activity continues to delete data of the current kind.
+
+        Args:
+            position: None if the deletion of this kind has ended or failed. The next kind then follows.
         """
         if position is None:
             del self._kinds[0]

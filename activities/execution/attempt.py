@@ -370,13 +370,13 @@ class SliceAttempt:
         logger.debug("turn ended", extra={**fields, "seconds": seconds})
 
     def _result(self, end: _TurnEnd) -> SliceResult:
-        """Return the activity's result, or raise an error if another attempt must follow.
+        """Return the activity's result, or raise an error if another attempt continues the slice.
 
         In the result, `finished` is True if every line has a stored result.
 
         Raises:
-            ApplicationError: another attempt must follow, which is not an error, or another attempt already
-                owns the slice.
+            ApplicationError: Temporal must start the next attempt (this does not count as a failure), or
+                another attempt already owns the slice.
         """
         reason = end.reason
         if reason is StopReason.LEASE_LOST:

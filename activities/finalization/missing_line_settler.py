@@ -121,12 +121,12 @@ class _PlacedLines:
         self._next: MissingLine | None = None
 
     def among(self, number: int, place: int, lines: list[bytes]) -> list[tuple[MissingLine, bytes]]:
-        """Find the lines without a result in a part of a shard. Return them, each with its content.
+        """Return those of the given lines that have no result, each with its content.
 
         Args:
-            number: number of the model to which the shard belongs.
+            number: number of the model whose shard contains the lines.
             place: how many lines of the shard come before `lines`.
-            lines: the lines in this part of the shard.
+            lines: consecutive lines of the shard.
         """
         found: list[tuple[MissingLine, bytes]] = []
         self._next = self._next or next(self._lines, None)

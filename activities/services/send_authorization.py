@@ -88,12 +88,13 @@ class CachedPermissions(Permissions):
         longest_window: timedelta,
         clock: Callable[[], float] = suspend_aware_clock,
     ) -> None:
-        """Create the cache. It is empty and not valid before the first `refresh`.
+        """Create the object without permissions. No line may be sent before the first `refresh`.
 
         Args:
             costs: costs of batches, which are refreshed together with the permissions.
-            longest_window: the longest time from a batch's creation to its deadline. API keys that were
-                revoked or expired longer ago are not read, because all batches that they created have ended.
+            longest_window: the longest time from a batch's creation to its deadline. If an API key was
+                revoked or expired more than this time plus a day ago, all its batches have ended, and the
+                key is not read.
         """
         self._table, self._budgets, self._costs, self._clock = table, budgets, costs, clock
         self._oldest = longest_window + _KEY_MARGIN

@@ -37,7 +37,7 @@ class UnitPrices(NamedTuple):
         )
 
     def cost(self, usage: TokenUsage, requests: int = 1) -> int:
-        """Return the cost of successful requests as an integer amount.
+        """Return the cost of successful requests, in 10^-12 of the currency's unit.
 
         Args:
             usage: all tokens that these requests have used together.
@@ -67,13 +67,16 @@ def amount_text(amount: int) -> str:
 
 
 def model_cost(usage: ModelUsage, prices: Mapping[str, PriceConfig]) -> int | None:
-    """Return the cost of all requests of one model as an integer amount; None if the model has no price."""
+    """Return the cost of all requests of one model, in 10^-12 of the currency's unit.
+
+    Return None if the model has no price.
+    """
     own = prices.get(usage.model)
     return None if own is None else UnitPrices.of(own).cost(usage, usage.requests)
 
 
 def total_cost(usages: Iterable[ModelUsage], prices: Mapping[str, PriceConfig]) -> int:
-    """Return the cost of requests of several models as an integer amount.
+    """Return the cost of requests of several models, in 10^-12 of the currency's unit.
 
     Models without a price cost nothing.
     """

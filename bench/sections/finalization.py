@@ -47,9 +47,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _once(settled: Path, folder: Path) -> Finalized:
-    """Finalize the batch in the directory `settled` in a new process, and return the cost.
+    """Finalize a copy of the batch in the directory `settled`, and return the measured times and memory.
 
-    The batch is copied to `folder` with hard links first, because finalization deletes its inputs.
+    Finalization deletes its inputs. So it runs on a copy (of hard links) in `folder`, in a new process. The
+    copy is deleted at the end.
     """
     shutil.copytree(settled, folder, copy_function=os.link)
     try:

@@ -174,10 +174,12 @@ class EstimateRunner:
 
         Args:
             content: pieces of the input.
-            enter_large: as in `_estimate_content`.
+            enter_large: function that is called once if the input has more than _LARGE_LINES lines. It waits
+                until no other estimate of such a large input runs.
 
         Raises:
-            ApiError: the input cannot be read, or reading it takes too long (503).
+            ApiError: the input cannot be read, reading it takes too long (503), or `enter_large` waits too
+                long (429).
         """
         try:
             async with asyncio.timeout(_MAX_SECONDS), aclosing(content):

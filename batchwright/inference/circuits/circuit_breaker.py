@@ -200,7 +200,8 @@ class CircuitBreaker:
             reason: the failure in words for tenants, who see it while the circuit is open.
             at_once: True to open the circuit after this one failure.
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
-            others_wait: True if a line of another tenant is waiting.
+            others_wait: True if a line of another tenant is waiting. While all failed lines belong to one
+                tenant, the circuit then stays closed for some seconds, because the other line may succeed.
             steady: True to keep the pauses between trials short, because the backend still answers probes
                 (small test requests).
         """

@@ -379,7 +379,7 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the queue of a tenant from `capped`, or from `waiting` if it is not in `capped`."""
+        """Remove the tenant's queue from the model, which has it either in `capped` or in `waiting`."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)

@@ -99,6 +99,9 @@ def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> 
 def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str) -> str:
     """Return a message about the first conflict in the backend's headers; empty if there is none.
 
+    There is a conflict if `headers` or `batch_headers` contains the same name twice, ignoring case, or if a
+    header would replace one that Batchwright itself sends.
+
     Args:
         subject: words that name the backend in the message, such as "of the gateway".
         dispatch_header: name of the header that Batchwright sends to each backend whose

@@ -124,8 +124,8 @@ def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> boo
 
     - The backend's configuration names an API key or a client certificate.
     - The backend is a gateway (a backend for all models). It gets the key BATCHWRIGHT_BACKEND_API_KEY.
-    - A backend in `trusted` has the same URL and sets the same header to the same value. The header may
-      contain a credential.
+    - The backend has a header in common (name and value) with a backend in `trusted` that has the same URL.
+      The value may be a credential.
 
     Args:
         trusted: the backends in the registry file and in the settings.

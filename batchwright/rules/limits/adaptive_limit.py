@@ -313,7 +313,7 @@ class AdaptiveLimit:
         self._schedule.continue_increases(now)
 
     def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
-        """Restore the limit from before an increase, and return the reason.
+        """Set the limit back to its value before the trial, which had increased it. Return PROBE_REVERTED.
 
         The trial has shown that the additional requests only waited in the backend's queue.
         """

@@ -48,14 +48,14 @@ def compact_segments(segments: Iterable[bytes]) -> bytes:
 def _dead_letter_records(
     finals: dict[int, _SegmentRecord], kept: dict[int, _SegmentRecord]
 ) -> Iterable[_SegmentRecord]:
-    """Yield the dead letters of the lines whose merged result is an error. Only these dead letters are kept.
+    """Yield the dead letters that the merged segment must contain.
 
-    A dead letter is the record of a line's final failure. If another attempt of the line succeeded, the dead
-    letter is dropped.
+    A dead letter is the record of a line's final failure. It is yielded only if the line's result in `kept`
+    is an error. If it is a success, another attempt of the line has succeeded.
 
     Args:
-        finals: the dead letters, by the line's offset in the input.
-        kept: the record that is kept for each line, by offset.
+        finals: the first dead letter of each line that has one, by the line's offset in the input.
+        kept: the result or the record of attempts that the merged segment has for each line, by offset.
     """
     for offset, final in finals.items():
         result = kept.get(offset)

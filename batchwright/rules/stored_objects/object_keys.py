@@ -153,14 +153,14 @@ _PREFIX = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*
 
 @dataclass(frozen=True)
 class LocalDirectory:
-    """Object storage in a local directory."""
+    """Location of an object storage: a local directory."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Object storage in an S3 bucket."""
+    """Location of an object storage: an S3 bucket, and a prefix of the keys in it."""
 
     name: str
     prefix: str  # prepended to every key; empty or ends with a slash

@@ -92,7 +92,13 @@ class ColumnSpace:
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
     def file_bytes_with(self, size: int) -> int:
-        """Return the total size that the files would have if columns of `size` bytes were created now."""
+        """Return the total size of the files, in bytes, after the creation of further columns.
+
+        The columns are not created. If they fit into memory, the result is the current size of the files.
+
+        Args:
+            size: bytes of the further columns.
+        """
         with self._lock:
             in_files = sum(map(len, self._in_files))
             return in_files if self._fits_in_memory(size) else in_files + size

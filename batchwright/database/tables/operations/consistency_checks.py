@@ -11,10 +11,11 @@ from batchwright.database.sql import queries
 
 
 class RecordedConsistencyCheck(NamedTuple):
-    """Result of the latest consistency check for one kind of difference, and the time when the check ended.
+    """Number of differences of one kind that the latest consistency check found, and when the check ended.
 
-    The result has the number of differences that were found, and the number that were not repaired. Before
-    the first check, both numbers are 0, and the time is the creation time of the table.
+    A difference is, for example, the database row of a running batch that has no workflow run. `counted` also
+    has the number of differences that were not repaired. Before the first check, both numbers are 0, and `at`
+    is the creation time of the table.
     """
 
     counted: DifferenceCount
