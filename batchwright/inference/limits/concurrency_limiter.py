@@ -194,16 +194,12 @@ class ConcurrencyLimiter:
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if the tenant's lines for the model wait because of a cap or a rate, not for a free
-        permit.
-        """
+        """Return True if the tenant's lines for the model wait for a cap or a rate, not for a free permit."""
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
     def is_model_limited(self, name: str) -> bool:
-        """Return True if no line may be sent to the model now, because of the model's rate or an operator's
-        stop.
-        """
+        """Return True if no line may be sent to the model now: its rate is used up, or it is stopped."""
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
