@@ -11,7 +11,7 @@ from tests.fakes.raw_servers import read_request
 
 LIMIT = 128 * 1024  # the largest answer that is accepted
 LARGE = b"x" * 16 * 1024 * 1024  # a request that the buffers of no two sockets hold
-PATIENCE = 0.3  # seconds, of a request that a server leaves without an end
+PATIENCE = 1.0  # seconds, with the connection, of a request that a server leaves without an end
 
 NEVER_SENT = "never sent"
 NO_ANSWER = "sent, no answer"
