@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.database.driver import connect
 from tests.constants import constants
 from tests.fakes.s3 import S3Server, fresh_prefix
 from tests.integration.api.test_process import running
 from tests.integration.starter.commands import Ended, batchwright
 from tests.integration.temporal.clusters import cluster
+from tests.postgres import execute
 
 pytestmark = pytest.mark.integration
 
@@ -80,11 +80,3 @@ async def test_migrations_that_break_with_this_version_end_a_process_that_starts
     settings = {"database_url": database_url, "storage_dir": str(tmp_path)}
     assert "9999_later" in (message := last_message(await started(process, **settings)))
     assert message.endswith("run the newer version of Batchwright that made it.")
-
-
-async def execute(url: str, sql: str) -> None:
-    connection = await connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()

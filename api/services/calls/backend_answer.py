@@ -46,7 +46,7 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """What one request to a backend counts towards the limits per minute.
+    """Amount by which one request to a backend uses up the limits per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.

@@ -90,7 +90,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """What happened at one due time of a schedule. It is added to the schedule's list of runs."""
+    """Outcome of one due time of a schedule. It is added to the schedule's list of runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch

@@ -19,6 +19,7 @@ from batchwright.database.migrate import migrate, pending
 from batchwright.database.postgres import open_database
 from batchwright.database.sql import Migration, migration_of, migrations
 from batchwright.settings import load
+from tests.postgres import execute
 from tests.unit.deploy.files import ROOT
 
 pytestmark = pytest.mark.integration
@@ -35,14 +36,6 @@ async def empty_url(postgres_url: str) -> AsyncGenerator[str, None]:
     await execute(f"{server}/postgres", f"CREATE DATABASE {name}")
     yield f"{server}/{name}"
     await execute(f"{server}/postgres", f"DROP DATABASE {name} WITH (FORCE)")
-
-
-async def execute(url: str, sql: str) -> None:
-    connection = await connect(url)
-    try:
-        await connection.execute(sql)
-    finally:
-        await connection.close()
 
 
 async def tables(url: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a test run with pytest-xdist reports, if reports of passed setups and teardowns are not sent."""
+"""Reports of a test run with pytest-xdist, if reports of passed setups and teardowns are not sent."""
 
 import subprocess
 import sys

@@ -237,24 +237,26 @@ async def test_a_slice_that_ends_before_it_reads_its_lines_hides_no_crash_before
     assert worker.is_locked == [False] * 2 + [True] * MAX_PREPARATION_CRASHES
 
 
-@pytest.mark.usefixtures("skipped_waits")
-async def test_a_stopped_slice_does_not_wait_for_a_quarantined_step() -> None:
+async def crashed_twice() -> CrashingPreparation:
+    """Return a fixture whose slice of ten lines has crashed two workers. Its next attempt is quarantined."""
     worker = CrashingPreparation(crashes=2)
     await plan_slice(worker.storage, [line_of(n) for n in range(10)])
     for _ in range(2):
         assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
         worker.next_worker()
+    return worker
+
+
+@pytest.mark.usefixtures("skipped_waits")
+async def test_a_stopped_slice_does_not_wait_for_a_quarantined_step() -> None:
+    worker = await crashed_twice()
     await check_stop_while_locked(worker)
     assert worker.sent == []
 
 
 @pytest.mark.usefixtures("skipped_waits")
 async def test_a_slice_that_gets_memory_while_other_quarantined_work_runs_returns_it() -> None:
-    worker = CrashingPreparation(crashes=2)
-    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
-    for _ in range(2):
-        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
-        worker.next_worker()
+    worker = await crashed_twice()
     budget = worker.context.budget
     others = budget.reserve(worker.settings.byte_budget)
     running = worker.start(request())
@@ -268,11 +270,7 @@ async def test_a_slice_that_gets_memory_while_other_quarantined_work_runs_return
 
 @pytest.mark.usefixtures("skipped_waits")
 async def test_a_slice_that_waits_for_memory_keeps_its_place_while_other_quarantined_work_runs() -> None:
-    worker = CrashingPreparation(crashes=2)
-    await plan_slice(worker.storage, [line_of(n) for n in range(10)])
-    for _ in range(2):
-        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
-        worker.next_worker()
+    worker = await crashed_twice()
     budget = worker.context.budget
     others = budget.reserve(worker.settings.byte_budget)
     running = worker.start(request())
