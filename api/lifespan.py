@@ -16,6 +16,7 @@ from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.oidc.issuer import fetch_keys
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.settings import Settings
+from batchwright.settings_fingerprint import settings_fingerprint
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.exposition import SdkMetricsClient
@@ -38,6 +39,7 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
     """
     async with AsyncExitStack() as opened:
         metrics = Metrics(tenants=settings.metrics_tenants)
+        metrics.settings_info.labels(settings_fingerprint(settings)).set(1)
         await opened.enter_async_context(open_tracing(settings, "batchwright-api", metrics))
         storage = await opened.enter_async_context(open_storage(settings, metrics, StorageComponent.API))
         database = await open_database(settings)

@@ -18,7 +18,7 @@ from batchwright.contracts import temporal_names
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.database.postgres import open_database
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.hooks import PreCallHooks
+from batchwright.inference.hooks import load_hooks
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.inference.registry.backend_registry import BackendRegistry
 from batchwright.inference.sender_choice import load_chat_executors
@@ -31,6 +31,7 @@ from batchwright.rules.worker_stats import (
     running_slice_stats,
 )
 from batchwright.settings import Settings
+from batchwright.settings_fingerprint import settings_fingerprint
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
@@ -91,7 +92,7 @@ async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]
             up the whole rate over all models.
     """
     load_chat_executors(settings)
-    PreCallHooks(settings)
+    load_hooks(settings)
     shutdown, is_up = ShutdownSignal(), asyncio.Event()
     shutdown.install()
     running = asyncio.create_task(_run(settings, roles, models, shutdown, is_up))
@@ -151,6 +152,7 @@ async def _open_worker(settings: Settings) -> AsyncGenerator[_OpenWorker]:
     database = await open_database(settings, patience_seconds=STARTUP_SECONDS)
     clients = ClientPool(settings)
     metrics = Metrics(tenants=settings.metrics_tenants)
+    metrics.settings_info.labels(settings_fingerprint(settings)).set(1)
     try:
         async with (
             open_tracing(settings, "batchwright-worker", metrics),

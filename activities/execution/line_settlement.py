@@ -100,6 +100,7 @@ class SliceMetrics:
             for result in ("error", "success")
         )
         self._retries, self._fallbacks, self._dead = metrics.retries, metrics.fallbacks, metrics.dead_letters
+        self._unsent = metrics.settled_lines
         # Not flushed yet:
         self._requests: dict[_RequestKind, list[float]] = {}  # durations in seconds
         self.durations: list[float] = []  # seconds of each request whose outcome was applied to its line
@@ -138,8 +139,9 @@ class SliceMetrics:
         self._failed += 1
         self._request_errors.inc()
 
-    def rejected(self) -> None:
+    def settled_unsent(self, code: LineCode) -> None:
         """Count a line that was settled with an error because it was not allowed to be sent."""
+        self._unsent.labels(self._model, code.value).inc()
         self._request_errors.inc()
 
     def retried(self, category: Category) -> None:
@@ -247,7 +249,7 @@ class LineSettler:
         """
         request = self.request(line)
         payload = output_lines.error_line(request.request_id, request.custom_id, code, reason)
-        self.metrics.rejected()
+        self.metrics.settled_unsent(code)
         self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
 
     def fail_crashed(self, line: SliceLine) -> None:
@@ -317,6 +319,7 @@ class LineSettler:
                 self.metrics.retried(outcome.verdict.category)
                 return False
             self._add_dead_letter(line, sent.request, outcome, line.attempt.count)
+        self.metrics.settled_unsent(outcome.code)
         self._settle_error(sent, outcome)
         return True
 
@@ -346,11 +349,11 @@ class LineSettler:
                     self.attempts.mark_sending(line, "")  # no worker crash: the line is not suspect
                 return False
             self._add_dead_letter(line, sent.request, outcome, line.attempt.count)
+        self.metrics.failed()
         self._settle_error(sent, outcome)
         return True
 
     def _settle_error(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        self.metrics.failed()
         request = sent.request
         if outcome.status:
             payload = _response_line(request, outcome)

@@ -102,7 +102,7 @@ class WorkerContext:
         metrics.held_bytes.set_function(lambda: self.budget.held)
         metrics.held_bytes_max.set(settings.byte_budget)
         self.deferrals = DeferralMetrics(metrics)
-        self.hooks = PreCallHooks(settings)
+        self.hooks = PreCallHooks(settings, metrics)
         self.traffic = BackendTraffic(metrics)
         self.senders = MicrobatchSenders(settings, metrics)
 

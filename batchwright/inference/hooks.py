@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import logging
 import reprlib
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from threading import Thread
@@ -26,6 +27,7 @@ from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.json_text import is_json
 from batchwright.settings import Settings, SettingsError
 from batchwright.settings.value_formats import InvalidObjectReference, load_object
+from batchwright.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 _MAX_MESSAGE_CHARS = 500
@@ -55,15 +57,25 @@ class HookCall(NamedTuple):
 Hook = Callable[[HookCall], Awaitable[object] | object]
 
 
+def load_hooks(settings: Settings) -> list[tuple[str, Hook]]:
+    """Import the hooks that the settings name. Return each with its name, in the order of the settings.
+
+    Raises:
+        SettingsError: a hook cannot be imported or is not callable.
+    """
+    return [(name, _load_hook(name)) for name in settings.pre_call_hooks]
+
+
 class PreCallHooks:
     """Calls the hooks (the operator's own functions) before a request is sent, in the order of the settings.
 
-    Each hook gets the body that the previous hook returned. The constructor raises SettingsError if a hook
-    cannot be imported or is not callable.
+    Each hook gets the body that the previous hook returned. The constructor raises SettingsError like
+    `load_hooks`.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._hooks = [(name, _load_hook(name)) for name in settings.pre_call_hooks]
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._hooks = load_hooks(settings)
+        self._hook_seconds = metrics.hook_seconds
         self._threads = _Threads(_MAX_THREADS)
         self._running: set[asyncio.Task[HookCall | _Refusal | BaseException]] = set()
         self._seconds = settings.hook_timeout_seconds
@@ -76,6 +88,16 @@ class PreCallHooks:
 
         If a hook rejects the line or fails, return the line's outcome instead.
         """
+        began_at = time.monotonic()
+        checked = await self._call_all(call)
+        if isinstance(checked, HookCall):
+            result = "allowed"
+        else:
+            result = "rejected" if checked.verdict is retry_policy.HOOK_REJECTED else "failed"
+        self._hook_seconds.labels(call.endpoint, result).observe(time.monotonic() - began_at)
+        return checked
+
+    async def _call_all(self, call: HookCall) -> HookCall | Outcome:
         for name, hook in self._hooks:
             after = await self._run_bounded(hook, call)
             if isinstance(after, _Refusal):

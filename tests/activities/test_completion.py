@@ -148,6 +148,16 @@ def test_a_slice_that_continues_on_another_worker_is_forgotten_a_minute_after_it
     assert counts.of("batches_waiting", reason="no_backend") == 0
 
 
+def test_lines_without_a_result_are_counted_by_the_reason_of_their_deferral() -> None:
+    counts = Counts()
+    deferrals = DeferralMetrics(counts.metrics, Clock())
+    deferrals.record("batch_1", "a", "capacity", 5.0, lines=30)
+    deferrals.record("batch_1", "a", "capacity", 5.0, lines=12)
+    deferrals.record("batch_2", "a", "dependency", 5.0)  # its lines were not read
+    assert counts.of("model_group_deferred_items_total", model="a", reason="capacity") == 42
+    assert counts.of("model_group_deferred_items_total", model="a", reason="dependency") == 0
+
+
 def test_deferrals_that_ended_are_forgotten_even_if_nobody_reads_the_metrics() -> None:
     class BatchId(str):
         __slots__ = ("__weakref__",)

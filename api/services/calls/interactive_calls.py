@@ -69,7 +69,7 @@ class InteractiveCalls:
             deps.settings.quotas.budget,
             worker=self._process,
         )
-        self._hooks = PreCallHooks(deps.settings)
+        self._hooks = PreCallHooks(deps.settings, deps.metrics)
         self._admission = InteractiveAdmission(deps, routers, self._budgets, self._process)
         self.connections = HeldConnections()
         self._load, self.reports = InteractiveLoad(deps.metrics), ReportTasks()

@@ -23,8 +23,8 @@ class BatchMetrics:
         )
         self.settled_lines = create.counter(
             "lines_settled_without_request_total",
-            "Lines that ingestion or finalization settled with an error, by error code; the model is `other` "
-            "if no backend serves it",
+            "Lines settled with an error that no request to a backend caused, by error code; the model is "
+            "`other` if no backend serves it",
             ["model", "code"],
         )
         self.queue_wait_seconds = create.histogram(

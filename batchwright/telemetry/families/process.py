@@ -53,6 +53,12 @@ class RuntimeMetrics:
     def __init__(self, create: MetricFactory) -> None:
         self.build = create.gauge("build_info", "Always 1; the label is the running version", ["version"])
         self.build.labels(_VERSION).set(1)
+        self.settings_info = create.gauge(
+            "settings_info",
+            "Always 1; the label is the fingerprint of the settings, as `batchwright config show` prints it. "
+            "It is equal in all worker and API processes whose settings agree where they must",
+            ["fingerprint"],
+        )
         self.background_failures = create.counter(
             "background_task_failures_total",
             "Unexpected ends of background tasks; the process restarts each of them",

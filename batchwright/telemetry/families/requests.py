@@ -2,7 +2,13 @@
 the API.
 """
 
-from batchwright.telemetry.families.factory import REQUEST_SECONDS, REQUEST_TOKENS, SECONDS, MetricFactory
+from batchwright.telemetry.families.factory import (
+    REQUEST_SECONDS,
+    REQUEST_TOKENS,
+    SECONDS,
+    SHORT_SECONDS,
+    MetricFactory,
+)
 
 GROUP_SIZES = (1, 2, 4, 8, 16, 32, 64)  # histogram buckets: lines in one shared request
 _BACKEND_LABELS = ("model", "backend")
@@ -16,6 +22,13 @@ class RequestMetrics:
         self._create_limits(create)
         self._create_results(create)
         self._create_deferrals(create)
+        self.hook_seconds = create.histogram(
+            "hook_duration_seconds",
+            "Time that all hooks took to check one request before it was sent, by result: `allowed`, "
+            "`rejected` or `failed`",
+            ["endpoint", "result"],
+            buckets=SHORT_SECONDS,
+        )
         self.flush_seconds = create.histogram("segment_flush_duration_seconds", "Time to store one segment")
 
     def _create_limits(self, create: MetricFactory) -> None:

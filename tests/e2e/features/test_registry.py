@@ -51,20 +51,21 @@ async def served(stack: Stack) -> set[str]:
         return {model.id async for model in client.models.list()}
 
 
-async def fingerprints(stack: Stack, http: httpx.AsyncClient) -> set[str]:
-    """Return the fingerprints of the registries in the API and the workers.
+async def fingerprints(stack: Stack, http: httpx.AsyncClient, of: str = "registry") -> set[str]:
+    """Return the fingerprints of the registries, or of the settings, in the API and the workers.
 
-    There is only one fingerprint if all registries are equal.
+    There is only one fingerprint if they are equal in all processes.
     """
     texts = [(await http.get(url)).text for url in stack.now.metrics]
     lines = [line for text in texts for line in text.splitlines()]
-    return {line for line in lines if line.startswith("batchwright_registry_info{")}
+    return {line for line in lines if line.startswith(f"batchwright_{of}_info{{")}
 
 
 async def test_a_model_registered_at_run_time_survives_the_loss_of_one_backend() -> None:
     options = ("--models", FRESH, "--latency-ms", "150", "--no-ledger")
     with dev(data=None, **SETTINGS) as stack, simulator(*options) as (process, url):
-        async with stack.client() as client:
+        async with stack.client() as client, http_client() as http:
+            assert len(await fingerprints(stack, http, of="settings")) == 1
             assert FRESH not in await served(stack)
             await register(stack, FRESH, {"url": url})
             lines = chat_lines([FRESH], each=50)

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from batchwright.contracts.api_objects.openai import FileObject
 from batchwright.rules.backends.registry_changes import registry_fingerprint
+from batchwright.settings import load
 from batchwright.settings.registry_file import read_registry
+from batchwright.starter.commands.operations.config import configuration
 from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.api import LINE, error_of, read
 from tests.forked_process import ForkedProcess
@@ -150,6 +152,18 @@ def test_the_api_reports_the_fingerprint_of_its_registry(tmp_path: Path, databas
         until(lambda: "batchwright_registry_info{" in client.get("/metrics").text)
         shown = client.get("/metrics").text.splitlines()
     assert f'batchwright_registry_info{{fingerprint="{of_the_file}"}} 1.0' in shown
+
+
+def test_the_api_reports_the_fingerprint_that_config_show_prints(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = {"database_url": database_url, "temporal_address": f"127.0.0.1:{free_port()}"}
+    for name, value in environment(tmp_path, **chosen).items():
+        monkeypatch.setenv(name, value)
+    expected = configuration(load()).fingerprint
+    with running(tmp_path, **chosen) as (_, client):
+        shown = client.get("/metrics").text.splitlines()
+    assert f'batchwright_settings_info{{fingerprint="{expected}"}} 1.0' in shown
 
 
 def test_a_client_that_hangs_up_mid_upload_leaves_nothing(tmp_path: Path, database_url: str) -> None:

@@ -284,6 +284,23 @@ async def test_requests_that_wait_for_the_quotas_of_a_tenant_leave_pool_connecti
     await database.close()
 
 
+async def test_many_requests_at_once_share_the_connections_of_the_pool(
+    database_url: str, connection: DatabaseConnection
+) -> None:
+    database = await open_database(load(database_url=database_url, database_pool_size=3))
+    await database.files.insert(a_file(tenant="t"))
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE files")
+        waiting = [asyncio.create_task(database.files.get("t", "file-1")) for _ in range(30)]
+        blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        while await connection.fetchval(blocked) < 3:
+            assert not any(task.done() for task in waiting)
+        others = "datname = current_database() AND pid <> pg_backend_pid()"
+        assert await connection.fetchval(f"SELECT count(*) FROM pg_stat_activity WHERE {others}") == 3
+    assert await asyncio.gather(*waiting) == [a_file(tenant="t")] * 30
+    await database.close()
+
+
 async def test_a_concurrent_second_end_waits_and_then_changes_nothing(
     database: Database, connection: DatabaseConnection
 ) -> None:

@@ -12,7 +12,7 @@ from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleInt
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import TemporalNotSetUp, connect
-from batchwright.temporal.maintenance_schedules import PlannedSchedule, ensure_schedule
+from batchwright.temporal.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
 from batchwright.temporal.namespace import REQUIRED_ATTRIBUTES, Namespace
 from tests.fakes.frontend import Frontend
 from tests.integration.starter.commands import batchwright
@@ -133,6 +133,15 @@ async def test_a_schedule_is_created_once_and_follows_its_definition() -> None:
         assert not await ensure_schedule(client, planned(2))
         found = await client.get_schedule_handle("batchwright-sweep").describe()
     assert [interval.every for interval in found.schedule.spec.intervals] == [timedelta(hours=2)]
+
+
+def test_expired_data_is_deleted_every_hour_and_orphaned_data_every_day() -> None:
+    every = {planned.id: [spec.every for spec in planned.schedule.spec.intervals] for planned in SCHEDULES}
+    assert every == {
+        "batchwright-retention": [timedelta(hours=1)],
+        "batchwright-retention-litter": [timedelta(days=1)],
+        "batchwright-consistency-check": [timedelta(days=1)],
+    }
 
 
 async def test_an_unreachable_server_is_reported_in_one_sentence() -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
-from batchwright.storage.base import ObjectMissing, StorageFull, StorageUnavailable
+from batchwright.storage.base import ObjectMissing, StorageError, StorageFull, StorageUnavailable
 from tests.fakes.s3 import S3Server
 from tests.integration.storage.s3_fixture import MIB, PART, S3Fixture, opened, other, write
 
@@ -180,6 +181,23 @@ async def test_a_long_list_is_read_in_pages(storage_fixture: S3Fixture, s3: S3Se
         await asyncio.gather(*(storage_fixture.storage.put(key, b"") for key in keys[first : first + 50]))
     assert await storage_fixture.keys() == keys
     assert len(storage_fixture.proxy.requests("GET list-type")) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "region"),
+    [
+        ({"AWS_REGION": "eu-central-1", "AWS_DEFAULT_REGION": "eu-central-1"}, "eu-central-1"),
+        ({"AWS_REGION": "eu-central-1", "BATCHWRIGHT_S3_REGION": "ap-south-1"}, "ap-south-1"),
+    ],
+)
+async def test_requests_are_signed_for_the_region_of_the_settings_or_else_of_the_environment(
+    storage_fixture: S3Fixture, environment: dict[str, str], region: str
+) -> None:
+    async with other(storage_fixture, **environment) as storage:
+        with suppress(StorageError):  # a real server may serve another region
+            await storage.put("a", b"x")
+    signed = storage_fixture.proxy.seen[-1].headers["Authorization"]
+    assert f"/{region}/s3/aws4_request" in signed
 
 
 async def test_encryption_is_requested_for_every_new_object(storage_fixture: S3Fixture) -> None:

@@ -254,6 +254,8 @@ async def test_chats_that_share_a_request_are_counted_by_requests_and_their_size
     value = metrics.registry.get_sample_value
     assert value("batchwright_chat_microbatch_requests_total", {"status": "success"}) == 1
     assert value("batchwright_chat_microbatch_size_sum") == 4
+    assert value("batchwright_microbatch_size_bucket", {"model": "m", "le": "2.0"}) == 0
+    assert value("batchwright_microbatch_size_bucket", {"model": "m", "le": "4.0"}) == 1
 
 
 async def test_chats_that_cannot_share_are_counted_by_reason() -> None:

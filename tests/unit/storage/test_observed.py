@@ -5,7 +5,12 @@ import asyncio
 import pytest
 
 from batchwright.storage.base import ObjectMissing, StorageUnavailable
-from batchwright.storage.observed import ObservedStorage, StorageComponent, StorageInstrumentation
+from batchwright.storage.observed import (
+    ObservedStorage,
+    StorageComponent,
+    StorageInstrumentation,
+    for_component,
+)
 from batchwright.storage.retries import StorageOperation
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.storage import MemoryStorage
@@ -63,6 +68,27 @@ async def test_a_missing_object_is_no_failure(observed: ObservedStorageFixture) 
     with pytest.raises(ObjectMissing):
         await observed.storage.get("a")
     assert observed.ended("retrieve") == {"missing": 1}
+
+
+async def test_operations_are_counted_by_the_part_of_the_product_that_uses_the_storage(
+    observed: ObservedStorageFixture,
+) -> None:
+    await observed.storage.put("a", b"12345")
+    await for_component(observed.storage, StorageComponent.COLLECTOR).delete("a")
+    with pytest.raises(ObjectMissing):
+        await for_component(observed.storage, StorageComponent.API).stat("a")
+    counted = {
+        sample.labels["component"]: (sample.labels["operation"], sample.labels["status"])
+        for family in observed.metrics.registry.collect()
+        if family.name == f"{FAMILY}_operations"
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+    assert counted == {
+        "processor": ("store", "success"),
+        "garbage-collector": ("delete", "success"),
+        "apiserver": ("retrieve", "missing"),
+    }
 
 
 async def test_a_final_failure_is_counted_as_exhausted(observed: ObservedStorageFixture) -> None:

@@ -5,7 +5,7 @@ import pytest
 from batchwright.contracts.terms import Usage
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.rules.worker_stats import FleetTraffic, TrafficShare, UpstreamTraffic, sum_traffic
-from batchwright.telemetry.backend_traffic import GROUPED_CHAT, BackendTraffic
+from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT, BackendTraffic
 from batchwright.telemetry.families.factory import REQUEST_SECONDS, REQUEST_TOKENS
 from batchwright.telemetry.families.requests import GROUP_SIZES
 from batchwright.telemetry.metrics import Metrics
@@ -132,6 +132,26 @@ def test_chats_count_by_how_they_are_sent() -> None:
     one.ended(200)
     assert one.counted("chat_items_executed_total", mode="sync_microbatch", status="error") == 1
     assert one.counted("chat_items_executed_total", mode="concurrent", status="success") is None
+
+
+def test_the_time_of_a_chat_is_measured_by_how_it_was_sent_and_by_its_outcome() -> None:
+    one = TrafficFixture()
+    one.ended(200, chat=CHAT)
+    one.ended(200, chat=CHAT)
+    one.ended(500, Category.UPSTREAM_5XX, CHAT)
+    one.ended(200, chat=GROUPED_CHAT)
+    counts = {
+        (mode, status): one.counted("chat_provider_latency_seconds_count", mode=mode, status=status)
+        for mode in (CHAT, GROUPED_CHAT)
+        for status in ("success", "error")
+    }
+    assert counts == {
+        (CHAT, "success"): 2,
+        (CHAT, "error"): 1,
+        (GROUPED_CHAT, "success"): 1,
+        (GROUPED_CHAT, "error"): None,
+    }
+    assert one.counted("chat_provider_latency_seconds_sum", mode=CHAT, status="success") == 1.0
 
 
 def test_tokens_are_counted_if_the_backend_reports_them() -> None:

@@ -44,6 +44,7 @@ class Case:
         self._step = step
         self.metrics = Metrics()
         self.beats: list[object] = []
+        self.worker_stops = False  # True if the worker of the attempts is shutting down
 
     async def run(self, outcome: object, *, attempt: int = 1, found: tuple[object, ...] = ()) -> None:
         """Run one attempt with this outcome. `found` are the heartbeat details of the previous attempt."""
@@ -59,6 +60,8 @@ class Case:
         details = {"activity_type": self._step, "attempt": attempt, "heartbeat_details": found}
         environment.info = replace(environment.info, **details)
         environment.on_heartbeat = lambda *beat: self.beats.append(beat)
+        if self.worker_stops:
+            environment.worker_shutdown()
         counting = ActivityMetricsInbound(Step(does), self.metrics)
         given = ExecuteActivityInput(fn=does, args=[], executor=None, headers={})
         await environment.run(counting.execute_activity, given)
@@ -128,6 +131,16 @@ async def test_an_attempt_that_a_shutdown_cancels_records_its_end() -> None:
     with pytest.raises(asyncio.CancelledError):
         await case.run(asyncio.CancelledError())
     assert case.beats == [(RELEASED,)]
+
+
+@pytest.mark.parametrize("end", [asyncio.CancelledError(), TURN_OVER, DATABASE])
+async def test_a_step_that_a_stopping_worker_returns_is_counted_once(end: BaseException) -> None:
+    case = Case("run_slice")
+    case.worker_stops = True
+    with pytest.raises(type(end)):
+        await case.run(end)
+    assert case.counted("jobs_processed_total", result="re_enqueued", reason="guard_shutdown") == 1
+    assert case.counted("jobs_processed_total", result="re_enqueued", reason="db_transient") is None
 
 
 async def test_an_attempt_without_a_recorded_end_of_the_last_one_took_over_from_a_lost_worker() -> None:

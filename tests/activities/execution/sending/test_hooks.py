@@ -10,10 +10,11 @@ import httpx
 import pytest
 from temporalio.activity import ActivityCancellationDetails
 
-from batchwright.inference.hooks import HookCall, PreCallHooks, Refused
+from batchwright.inference.hooks import HookCall, PreCallHooks, Refused, load_hooks
 from batchwright.inference.limits.tenant_and_model_limits import Charge, FleetRate, Rates
 from batchwright.rules.results.segment_format import RecordKind
 from batchwright.settings import SettingsError, load
+from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,
@@ -279,7 +280,7 @@ async def test_synchronous_hooks_that_hang_delay_no_other_line_and_block_no_othe
 async def test_hooks_run_again_after_the_system_could_not_start_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hooks = PreCallHooks(load(pre_call_hooks=[f"{HERE}:leaves"], hook_timeout_seconds=1))
+    hooks = PreCallHooks(load(pre_call_hooks=[f"{HERE}:leaves"], hook_timeout_seconds=1), Metrics())
     call = HookCall("tenant-a", BATCH, "c-1", "m", "/v1/chat/completions", b'{"messages":[{"content":"1"}]}')
 
     def fail(_: threading.Thread) -> None:
@@ -333,6 +334,25 @@ async def test_a_hook_that_failed_once_costs_one_attempt() -> None:
     assert sum(record.kind is RecordKind.ATTEMPT for record in await execution.records()) == 1
 
 
+@pytest.mark.parametrize(
+    ("hook", "result", "code"),
+    [("refuses_two", "rejected", "policy_rejected"), ("breaks_at_two", "failed", "hook_failed")],
+)
+async def test_checks_are_timed_by_result_and_lines_that_hooks_stop_are_counted_by_code(
+    hook: str, result: str, code: str
+) -> None:
+    execution = await run(hook, max_attempts=2)
+    attempts = {"rejected": 1, "failed": 2}[result]
+    labels, name = {"endpoint": "/v1/chat/completions"}, "batchwright_hook_duration_seconds_count"
+    assert execution.counted(name, result="allowed", **labels) == 4
+    assert execution.counted(name, result=result, **labels) == attempts
+    assert execution.counted("batchwright_lines_settled_without_request_total", model="m", code=code) == 1
+    assert execution.counted("batchwright_request_errors_by_model_total", model="m") == 1
+    assert execution.counted("batchwright_request_results_total", model="m", result="error") == 0
+    retried = execution.counted("batchwright_request_retries_total", model="m", category="policy")
+    assert retried == attempts - 1
+
+
 async def test_the_exception_text_of_a_hook_is_not_shown_to_users() -> None:
     execution = await run("breaks_at_two", max_attempts=1)
     assert not any(b"sk-secret" in record.payload for record in await execution.records())
@@ -348,7 +368,7 @@ async def test_the_exception_text_of_a_hook_is_not_shown_to_users() -> None:
 )
 def test_a_name_that_is_not_a_hook_is_a_settings_error(reference: str, message: str) -> None:
     with pytest.raises(SettingsError, match=rf"^BATCHWRIGHT_PRE_CALL_HOOKS is wrong: .*{message}"):
-        PreCallHooks(load(pre_call_hooks=[reference]))
+        load_hooks(load(pre_call_hooks=[reference]))
 
 
 async def test_without_hooks_no_hook_code_runs() -> None:

@@ -243,3 +243,12 @@ async def test_no_request_waits_for_a_thread(api: ApiFixture, monkeypatch: pytes
     paths = [f"batches/{batch.id}", "batches", "files", "models", f"files/{batch.input_file_id}/content"]
     answers = [await api.http.get(f"/v1/{path}") for path in paths]
     assert [answer.status_code for answer in answers] == [200] * len(paths)
+
+
+async def test_the_time_of_a_create_call_is_measured(api: ApiFixture) -> None:
+    labels = {"method": "POST", "route": "/v1/batches"}
+    value, name = api.metrics.registry.get_sample_value, "batchwright_api_request_duration_seconds"
+    before = value(f"{name}_count", labels) or 0
+    await api.http.post("/v1/batches", json={})
+    assert value(f"{name}_count", labels) == before + 1
+    assert (value(f"{name}_sum", labels) or 0) > 0
