@@ -1,7 +1,8 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
 
 Lines with the same prefix may have nothing else in common. Then those with the highest estimated cost go
-first, so that a batch does not end with a few long responses.
+first, so that a batch does not end with a few long responses, and lines of equal cost keep the order of the
+input.
 
 Until the plan is written, each line takes 54 bytes, which are on disk if the input is large. The text of a
 line is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
@@ -9,8 +10,9 @@ line is read again only if its sort key (`prompt_sort_keys.py`) is equal to the 
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, starmap
+from operator import itemgetter
 from typing import Literal
 
 from msgspec import Struct
@@ -25,6 +27,7 @@ from batchwright.rules.planning.prompt_sort_keys import (
     common_bytes,
     common_with_first,
     covered_bytes,
+    keys_with_in_common,
 )
 from batchwright.rules.planning.shared_prefix import Prompt, lexicographic_order, prompt_of, system_hash
 
@@ -41,9 +44,12 @@ _NUMBERED = struct.Struct(f">I{_ROW.size - 4}s")
 _RANK = struct.Struct(">I")
 _PACKED = struct.Struct(f"{_ROW.size}s")
 _UNITS = struct.Struct(">H")
+_RANK_BYTES, _SORT_KEY, _OFFSET = slice(_RANK.size), slice(_RANK.size, _KEY), slice(_KEY, _KEY + 8)
 # Lines of plans with at most so many lines are sorted by cost. In larger plans, the last responses take only
 # a small part of the time.
 _MAX_BY_COST = 16_384
+# Larger plans keep the order of their texts, because the lines of a prefix would take too much memory.
+_MAX_REORDERED = 65_536
 # Neighbours that have so many bytes more in common than all lines of their prefix stay together.
 _SHARED_BYTES = 128
 
@@ -168,8 +174,8 @@ class ModelLines:
         rows = _in_text_order(
             sorted_rows(self._rows, _ROW.size, lambda run: self._sorted(run, ranks)), read_line
         )
-        if self._order == "prefix" and len(self) <= _MAX_BY_COST:
-            rows = _longest_first(rows)
+        if self._order == "prefix" and len(self) <= _MAX_REORDERED:
+            rows = _groups_in_order(rows, by_cost=len(self) <= _MAX_BY_COST)
         return starmap(PlanLine, map(_PLACE.unpack, rows))
 
     def _sorted(self, run: bytes, ranks: "array[int]") -> list[bytes]:
@@ -233,33 +239,47 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
     )
 
 
-def _longest_first(rows: Iterable[bytes | bytearray]) -> Iterator[bytes | bytearray]:
-    """Reorder packed lines: among lines with the same prefix, those with the highest cost go first.
+def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Iterator[bytes | bytearray]:
+    """Reorder packed lines with the same prefix: those with the highest cost go first.
 
     The order of the prefixes does not change. Lines whose prompts begin alike stay together as a group:
     backends can cache more than the prefix for them. The most expensive line of a group decides the place of
-    the group, and the lines in a group keep their order. Neighbouring lines are in the same group in two
-    cases:
+    the group, and the lines in a group keep their order. Groups of equal cost are in the order of their first
+    line in the input. Neighbouring lines are in the same group in two cases:
 
     - Their sort keys are equal.
     - They have many leading bytes in common: at least 128 more than all lines with this prefix have.
 
     Args:
         rows: packed lines, sorted by the rank of their prefix and then by text.
+        by_cost: False to use only the order of the input.
     """
-    for _, of_prefix in groupby(rows, key=lambda row: row[: _RANK.size]):
-        lines = [(row[_RANK.size : _KEY], row) for row in of_prefix]
-        least = _SHARED_BYTES + min(common_with_first(key) for key, _ in lines)
-        runs: list[list[bytes | bytearray]] = []
+    for _, of_prefix in groupby(rows, key=itemgetter(_RANK_BYTES)):
+        lines = list(of_prefix)
+        # Keys of texts that have little in common with the first text of the prefix are at both ends.
+        least = _SHARED_BYTES + min(common_with_first(line[_SORT_KEY]) for line in (lines[0], lines[-1]))
+        lowest, highest = keys_with_in_common(least)
+        groups: list[list[bytes | bytearray]] = []
         before = None
-        for key, row in lines:
-            if before is not None and (key == before or common_bytes(before, key) >= least):
-                runs[-1].append(row)
+        for line in lines:
+            key = line[_SORT_KEY]
+            is_alike = key == before
+            if lowest <= key <= highest and before is not None and not is_alike:
+                is_alike = common_bytes(before, key) >= least
+            if is_alike:
+                groups[-1].append(line)
             else:
-                runs.append([row])
+                groups.append([line])
             before = key
-        runs.sort(key=lambda run: max(map(_cost, run)), reverse=True)
-        yield from chain.from_iterable(runs)
+        groups.sort(key=_first_offset)
+        if by_cost:
+            groups.sort(key=lambda group: max(map(_cost, group)), reverse=True)
+        yield from chain.from_iterable(groups)
+
+
+def _first_offset(group: Sequence[bytes | bytearray]) -> bytes | bytearray:
+    """Return the position of a group's first line in the input, in bytes that sort like the number."""
+    return group[0][_OFFSET] if len(group) == 1 else min(line[_OFFSET] for line in group)
 
 
 def _cost(row: bytes | bytearray) -> int:

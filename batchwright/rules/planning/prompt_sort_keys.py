@@ -97,6 +97,16 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
     return common + _common_length(one[_CODE.size :], other[_CODE.size :], _FOLLOWING)
 
 
+def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
+    """Return the lowest and the highest sort key of texts that may have `count` leading bytes in common with
+    a text of another sort key.
+
+    Most texts have fewer bytes in common. To compare their keys with these two is faster than `common_bytes`.
+    """
+    code = max(count - _FOLLOWING, 0)
+    return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING
+
+
 def _common_length(one: bytes | bytearray, other: bytes | bytearray, width: int) -> int:
     """Return how many leading bytes two different texts of at most `width` bytes have in common."""
     differing = int.from_bytes(one.ljust(width, b"\0")) ^ int.from_bytes(other.ljust(width, b"\0"))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from itertools import groupby
 
 import pytest
 from hypothesis import given
@@ -187,13 +186,28 @@ def test_the_order_does_not_depend_on_how_many_rows_are_sorted_at_once(
 
 
 @given(REQUESTS)
-def test_equal_prefixes_are_neighbours_and_all_is_sorted(requests: list[tuple[str | None, str]]) -> None:
+def test_equal_prefixes_are_neighbours_and_in_order(requests: list[tuple[str | None, str]]) -> None:
     found = Input(requests)
-    prompts = [found.prompt(line) for line in found.planned("prefix")]
-    groups = [shared for shared, _ in groupby(prompt.shared for prompt in prompts)]
-    assert len(groups) == len(set(groups))
+    prefixes = [found.prompt(line).shared for line in found.planned("prefix")]
+    assert prefixes == sorted(prefixes)
+
+
+@given(REQUESTS)
+def test_a_plan_that_is_too_large_to_be_reordered_is_in_the_order_of_all_texts(
+    requests: list[tuple[str | None, str]],
+) -> None:
+    found = Input(requests)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_order, "_MAX_REORDERED", 0)
+        prompts = [found.prompt(line) for line in found.planned("prefix")]
     texts = [(prompt.shared, prompt.rest) for prompt in prompts]
     assert texts == sorted(texts)
+
+
+def test_lines_with_nothing_in_common_keep_the_order_of_the_input() -> None:
+    texts = [str(number * 7919 % 1009) for number in range(300)]
+    found = Input([("s", text) for text in texts])
+    assert found.planned("prefix") == found.lines
 
 
 def planned_texts(requests: list[tuple[str | None, str]], costs: list[int]) -> list[str]:
@@ -228,8 +242,10 @@ def test_what_all_texts_of_a_prefix_have_in_common_does_not_keep_lines_together(
 
 def test_lines_of_a_large_plan_are_not_sorted_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_order, "_MAX_BY_COST", 2)
-    texts = ["a1", "b1", "c1"]
-    assert planned_texts([(None, text) for text in texts], [1, 2, 3]) == texts
+    template = "x" * 200
+    texts = ["c1", template + "t2", "b1", template + "t1", "a1"]
+    planned = planned_texts([(None, text) for text in texts], [1, 2, 3, 4, 5])
+    assert planned == ["c1", "t1", "t2", "b1", "a1"]
 
 
 @given(REQUESTS)
