@@ -193,7 +193,9 @@ async def test_a_long_list_is_read_in_pages(storage_fixture: S3Fixture, s3: S3Se
 async def test_requests_are_signed_for_the_region_of_the_settings_or_else_of_the_environment(
     storage_fixture: S3Fixture, environment: dict[str, str], region: str
 ) -> None:
-    async with other(storage_fixture, **environment) as storage:
+    for name, value in environment.items():
+        storage_fixture.environment.setenv(name, value)
+    async with other(storage_fixture) as storage:
         with suppress(StorageError):  # a real server may serve another region
             await storage.put("a", b"x")
     signed = storage_fixture.proxy.seen[-1].headers["Authorization"]
