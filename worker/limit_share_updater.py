@@ -14,7 +14,7 @@ from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHea
 from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.ids import safe_name
-from batchwright.rules.limits.limit_shares import left_to_batches, share_of, share_of_rate
+from batchwright.rules.limits.limit_shares_of_workers import left_to_batches, share_of, share_of_rate
 from batchwright.rules.worker_stats import (
     FRESH_AGE,
     INTERACTIVE_AGE,

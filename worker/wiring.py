@@ -63,7 +63,7 @@ from batchwright.worker.control_tasks.fleet_metrics import (
     TemporalEndedRuns,
 )
 from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher, temporal_forecast_signal
-from batchwright.worker.control_tasks.queue_waiting_reasons import WaitingReasonMonitor
+from batchwright.worker.control_tasks.waiting_reason_monitor import WaitingReasonMonitor
 from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
 from batchwright.worker.interceptors import ActivityMetricsInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker

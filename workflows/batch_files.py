@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from batchwright.contracts.temporal_payloads.ingestion import IngestResult
     from batchwright.contracts.terms import BatchStatus
-    from batchwright.workflows.early_end import EarlyEnd
+    from batchwright.workflows.batch_early_end import EarlyEnd
     from batchwright.workflows.failures import abandoned, gave_up_on_storage
     from batchwright.workflows.options import (
         FILES_TIMEOUT,

@@ -37,7 +37,7 @@ from batchwright.activities.execution.slice_state.segment_buffer import (
     SegmentBuffer,
     SegmentNames,
 )
-from batchwright.activities.execution.stop_signal import StopReason, StopSignal
+from batchwright.activities.execution.slice_stop_signal import StopReason, StopSignal
 from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost

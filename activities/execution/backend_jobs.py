@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from batchwright.activities.execution.line_settlement import OutboundRequest
 from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
-from batchwright.activities.execution.stop_signal import StopReason
+from batchwright.activities.execution.slice_stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.backend_job_callbacks import CallbackFuture
 from batchwright.activities.services.backend_job_cancellation import cancel_job, kind_label

@@ -16,7 +16,7 @@ from batchwright.activities.execution.slice_state.lease import SliceLease
 from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.slice_state.quarantine import CrashQuarantine
 from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
-from batchwright.activities.execution.stop_signal import StopSignal
+from batchwright.activities.execution.slice_stop_signal import StopSignal
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.activities.services.slice_demand import HeldSlice

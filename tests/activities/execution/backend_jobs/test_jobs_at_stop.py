@@ -46,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("batchwright.activities.execution.stop_signal.time", clock)
+    monkeypatch.setattr("batchwright.activities.execution.slice_stop_signal.time", clock)
     return clock
 
 

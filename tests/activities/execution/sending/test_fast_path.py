@@ -11,7 +11,7 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
 from batchwright.activities.execution.slice_state.lease import HeartbeatReply
-from batchwright.activities.execution.stop_signal import StopReason, StopSignal
+from batchwright.activities.execution.slice_stop_signal import StopReason, StopSignal
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.limits.limit_shares import (
+from batchwright.rules.limits.limit_shares_of_workers import (
     interactive_share,
     left_to_batches,
     share_of,

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from batchwright.activities.execution.stop_signal import StopReason, StopSignal
+from batchwright.activities.execution.slice_stop_signal import StopReason, StopSignal
 from batchwright.rules.deadline import Deadline
 
 
