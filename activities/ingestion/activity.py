@@ -23,13 +23,13 @@ from batchwright.activities.completion import (
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating
-from batchwright.activities.ingestion.admission_by_forecast import check_window
 from batchwright.activities.ingestion.input_file import InputCopy, write_calls
 from batchwright.activities.ingestion.input_spool import InputSpool
 from batchwright.activities.ingestion.publisher import Publisher, settled_counts
 from batchwright.activities.ingestion.resumption import SourceBatchGone, resumed_results
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.activities.ingestion.served_models import ServedModels
+from batchwright.activities.ingestion.start_forecast import check_window
 from batchwright.activities.ingestion.transitions import BatchTransitions, result_of_ended
 from batchwright.activities.services.model_access import ModelAccess
 from batchwright.contracts.errors import Failure

@@ -7,7 +7,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.openapi import error_responses
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.quotas import GroupLimit, LimitObject, LimitsObject
-from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
+from batchwright.contracts.terms import OverQuota, Quota, WindowTooShort
 from batchwright.rules.tenants.quotas import BUDGETS, DailyAmounts
 from batchwright.rules.token_costs import amount_text
 
@@ -55,7 +55,7 @@ async def limits_of(deps: ApiDependencies, tenant: str, key_id: str = "") -> Lim
         max_in_flight=own.max_in_flight,
         max_priority=own.highest_priority,
         over_quota=own.over_quota or OverQuota.FAIL,
-        admission=own.admission or AdmissionPolicy.ACCEPT,
+        window_too_short=own.window_too_short or WindowTooShort.ACCEPT,
         backend_requests_per_minute=own.backend_requests_per_minute,
         backend_tokens_per_minute=own.backend_tokens_per_minute,
     )

@@ -74,7 +74,7 @@ class OverQuota(StrEnum):
     WAIT = "wait"  # the batch stays in validation until the quota allows it
 
 
-class AdmissionPolicy(StrEnum):
+class WindowTooShort(StrEnum):
     """Rule for a batch that, by its forecast, cannot end within its completion window."""
 
     ACCEPT = "accept"

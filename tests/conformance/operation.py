@@ -122,7 +122,8 @@ async def batches_of_all_tenants(api: Api) -> None:
 
 
 @TABLE.row(
-    "Operation", "a tenant's weight, cap and admission are changed, shown and taken back; bad values are 400"
+    "Operation",
+    "a tenant's weight, cap and rule for short windows are changed, shown and taken back; bad values are 400",
 )
 async def shares(api: Api) -> None:
     admin, tenant = operators(api), f"tenant-{token_hex(4)}"
@@ -137,7 +138,7 @@ async def shares(api: Api) -> None:
     assert await shown() == (1.0, None)
     await put(weight=2.5, max_in_flight=16)
     bad = [("weight", 0), ("weight", -1.5), ("weight", "2"), ("max_in_flight", 0), ("max_priority", 6)]
-    bad += [("over_quota", "queue"), ("admission", "maybe"), ("admission", True)]
+    bad += [("over_quota", "queue"), ("window_too_short", "maybe"), ("window_too_short", True)]
     bad += [("backend_requests_per_minute", 0), ("backend_tokens_per_minute", -1)]
     bad += [("backend_requests_per_minute", 1.5), ("backend_tokens_per_minute", 2**53)]
     for param, value in bad:
@@ -145,9 +146,9 @@ async def shares(api: Api) -> None:
             await put(**{param: value})
         assert refused.value.param == param
     assert await shown() == (2.5, 16)
-    await put(admission="refuse")
+    await put(window_too_short="refuse")
     limits = exactly(LimitsObject, await admin.get(f"/quotas/{tenant}", cast_to=httpx.Response))
-    assert limits.admission == "refuse"
+    assert limits.window_too_short == "refuse"
     await put(backend_requests_per_minute=600, backend_tokens_per_minute=90_000)
     limits = exactly(LimitsObject, await admin.get(f"/quotas/{tenant}", cast_to=httpx.Response))
     assert (limits.backend_requests_per_minute, limits.backend_tokens_per_minute) == (600, 90_000)

@@ -29,7 +29,7 @@ from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.api_objects.quotas import DefaultQuotas, LimitsObject, QuotaList, QuotaObject
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.terms import AdmissionPolicy, OverQuota, Quota
+from batchwright.contracts.terms import OverQuota, Quota, WindowTooShort
 from batchwright.rules.dispatch.fair_queue import MAX_WEIGHT, MIN_WEIGHT
 from batchwright.rules.tenants.quotas import MAX_QUOTA
 
@@ -50,8 +50,8 @@ class QuotaUpdate(BaseModel):
     number of the tenant's requests in flight on all workers together. However, each worker that runs slices
     of the tenant may always send one request. `max_priority` is the highest priority that a new batch may
     have. `over_quota` selects what happens to a batch that exceeds the quota of enqueued lines or tokens: it
-    fails (the default) or waits. `admission` selects what happens to a batch that cannot complete within its
-    completion window: it is accepted (the default) or refused. `backend_requests_per_minute` and
+    fails (the default) or waits. `window_too_short` selects what happens to a batch that cannot complete
+    within its completion window: it is accepted (the default) or refused. `backend_requests_per_minute` and
     `backend_tokens_per_minute` limit what all workers together send to backends for the tenant.
     `cost_per_day` is in the currency of the prices.
     """
@@ -70,7 +70,7 @@ class QuotaUpdate(BaseModel):
     max_in_flight: int | None = Field(None, ge=1, le=MAX_QUOTA)
     max_priority: int | None = Field(None, ge=MIN_PRIORITY, le=MAX_PRIORITY)
     over_quota: OverQuota | None = None
-    admission: AdmissionPolicy | None = None
+    window_too_short: WindowTooShort | None = None
     backend_requests_per_minute: int | None = Field(None, ge=1, le=MAX_QUOTA)
     backend_tokens_per_minute: int | None = Field(None, ge=1, le=MAX_QUOTA)
 
@@ -142,8 +142,8 @@ class QuotaRoutes:
             changes["max_priority"] = _parse_up_to(fields, "max_priority", MAX_PRIORITY, "all priorities")
         if "over_quota" in fields:
             changes["over_quota"] = _parse_choice(fields, "over_quota", OverQuota)
-        if "admission" in fields:
-            changes["admission"] = _parse_choice(fields, "admission", AdmissionPolicy)
+        if "window_too_short" in fields:
+            changes["window_too_short"] = _parse_choice(fields, "window_too_short", WindowTooShort)
         await self._quotas.change(tenant, changes, self._deps.clock())
         logger.info("quotas changed", extra={"of_tenant": tenant, "changed": ",".join(changes)})
         return await self._quota_list()

@@ -16,7 +16,7 @@ from batchwright.api.dependencies import ApiDependencies, ModelRouters
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 from batchwright.api.services.calls.backend_answer import BackendAnswer, CallCharge, InteractiveCall, SentCall
 from batchwright.api.services.calls.held_calls import MAX_HELD, HeldConnections
-from batchwright.api.services.calls.interactive_admission import InteractiveAdmission
+from batchwright.api.services.calls.interactive_authorizer import InteractiveAuthorizer
 from batchwright.api.services.calls.interactive_load import InteractiveLoad
 from batchwright.api.services.calls.report_tasks import ReportTasks
 from batchwright.contracts.errors import LineCode
@@ -70,7 +70,7 @@ class InteractiveCalls:
             worker=self._process,
         )
         self._hooks = PreCallHooks(deps.settings, deps.metrics)
-        self._admission = InteractiveAdmission(deps, routers, self._budgets, self._process)
+        self._authorizer = InteractiveAuthorizer(deps, routers, self._budgets, self._process)
         self.connections = HeldConnections()
         self._load, self.reports = InteractiveLoad(deps.metrics), ReportTasks()
         self._in_flight = Counter[str]()  # number of calls by model
@@ -112,7 +112,7 @@ class InteractiveCalls:
             DatabaseUnavailable: the database does not respond.
         """
         self._routers.retain_unlisted(self._in_flight)
-        load, rates = self._load.report(), self._admission.rates.report()
+        load, rates = self._load.report(), self._authorizer.rates.report()
         workers = self._deps.database.workers
         if load or rates or not self._is_reported:
             await workers.report_interactive_load(self._process, load)
@@ -136,13 +136,13 @@ class InteractiveCalls:
         If the `with` block ends early, the connection to the backend is closed.
 
         Raises:
-            ApiError: as in `InteractiveAdmission.admit`. A limit per minute is used up (429). A hook of the
+            ApiError: as in `InteractiveAuthorizer.authorize`. A limit per minute is used up (429). A hook of the
                 operator refuses the call (403) or fails (500). The circuit breakers of all backends are open
                 (503). No backend can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)
-        router = await self._admission.admit(call, model)
+        router = await self._authorizer.authorize(call, model)
         with self._counted(model):
             try:
                 if self._hooks:
@@ -208,7 +208,7 @@ class InteractiveCalls:
                             charges.close()
                             # Without another backend, the answer does not wait for the database.
                             is_last = router.wait_seconds(call.tenant, exclude=tried) > 0
-                            if not is_last and await self._admission.may_send_again(call.tenant, router):
+                            if not is_last and await self._authorizer.may_send_again(call.tenant, router):
                                 following = _selected(router, call.tenant, tried)
                         if following is None:
                             if isinstance(answer, Outcome):
@@ -223,7 +223,7 @@ class InteractiveCalls:
                     following.end()
 
     def _charged(self, call: InteractiveCall, router: ModelRouter) -> AbstractContextManager[CallCharge]:
-        return self._admission.charged(call.tenant, router, len(call.body))
+        return self._authorizer.charged(call.tenant, router, len(call.body))
 
     async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
         """Call the operator's hooks, which can change or refuse a call. Return the call with the body that

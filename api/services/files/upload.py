@@ -84,7 +84,7 @@ class FileUpload:
         self._content: ExpandedContent | None = None
         self._received = 0  # bytes of the file as they were sent
         self._bytes = 0  # bytes of the file as they are stored
-        self._admission: QuotaChecks | None = None
+        self._checks: QuotaChecks | None = None
         self.quota = StorageQuota(0, 0)
         self._digest = sha256()
         self._first = FirstLineCheck(settings.max_line_bytes)
@@ -100,8 +100,8 @@ class FileUpload:
         Raises:
             ApiError: the quota is exhausted, and the request has no idempotency key.
         """
-        self._admission = QuotaChecks(deps, self.tenant)
-        self.quota = await self._admission.storage_quota()
+        self._checks = QuotaChecks(deps, self.tenant)
+        self.quota = await self._checks.storage_quota()
         if self.idempotency_key is None:
             self._check_quota(least=1)
 
@@ -114,8 +114,8 @@ class FileUpload:
         Raises:
             ApiError: the quota does not allow so many bytes.
         """
-        if self._admission is not None:
-            self._admission.check_storage(self.quota, max(self._bytes, least))
+        if self._checks is not None:
+            self._checks.check_storage(self.quota, max(self._bytes, least))
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
         """Process the next piece of the form. Write content of the file to storage with `writer`.

@@ -48,11 +48,11 @@ async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDep
         ObjectMissing: the object of a part no longer exists.
     """
     parts = await _requested_parts(upload, completion, deps)
-    admission = QuotaChecks(deps, upload.tenant)
-    quota = await admission.storage_quota()
+    checks = QuotaChecks(deps, upload.tenant)
+    quota = await checks.storage_quota()
     file = _file_row(upload, deps)
     async with deps.storage.writer(file.storage_key) as writer:
-        assembled = _AssembledFile(upload, deps.settings, admission, quota)
+        assembled = _AssembledFile(upload, deps.settings, checks, quota)
         for part in parts:
             async for piece in deps.storage.read(part.storage_key):
                 await assembled.add(piece, writer)
@@ -60,7 +60,7 @@ async def assemble(upload: UploadRow, completion: UploadCompletion, deps: ApiDep
     file = assembled.described(file)
     extra = assembled.extra_bytes
     try:
-        async with admission.reserve(file.id, extra, quota) if extra else nullcontext():
+        async with checks.reserve(file.id, extra, quota) if extra else nullcontext():
             row = await deps.database.uploads.complete(upload, file, completion.digest)
     except OutcomeUnknown:  # the file may exist; if it does not, retention deletes the orphaned object
         raise
@@ -114,10 +114,10 @@ class _AssembledFile:
     """
 
     def __init__(
-        self, upload: UploadRow, settings: Settings, admission: QuotaChecks, quota: StorageQuota
+        self, upload: UploadRow, settings: Settings, checks: QuotaChecks, quota: StorageQuota
     ) -> None:
         is_batch = upload.purpose == "batch"
-        self._upload, self._admission, self._quota = upload, admission, quota
+        self._upload, self._checks, self._quota = upload, checks, quota
         self._max_bytes = upload_size_limit(settings, upload.purpose)
         self._digest = md5(usedforsecurity=False)
         self._first = FirstLineCheck(settings.max_line_bytes) if is_batch else None
@@ -174,7 +174,7 @@ class _AssembledFile:
         if self._bytes > self._max_bytes:
             raise expanded_file_too_large(self._max_bytes)
         if self.extra_bytes:
-            self._admission.check_storage(self._quota, self.extra_bytes)
+            self._checks.check_storage(self._quota, self.extra_bytes)
         if self._first is not None:
             self._first.feed(piece)
             self._first.check()

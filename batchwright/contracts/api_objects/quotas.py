@@ -7,10 +7,10 @@ from pydantic import BaseModel, Field
 
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import (
-    AdmissionPolicy,
     GroupKind,
     OverQuota,
     Quota,
+    WindowTooShort,
 )
 
 
@@ -49,7 +49,7 @@ class LimitsObject(BaseModel):
     over_quota: OverQuota = Field(
         description="whether a batch over the quota of enqueued lines or tokens fails or waits"
     )
-    admission: AdmissionPolicy = Field(
+    window_too_short: WindowTooShort = Field(
         description="whether a batch that cannot be done within its completion window is accepted or refused"
     )
     backend_requests_per_minute: int | None = Field(
@@ -96,7 +96,7 @@ class QuotaObject(BaseModel):
     over_quota: OverQuota | None = Field(
         description="whether a batch over the quota of enqueued lines or tokens fails (the default) or waits"
     )
-    admission: AdmissionPolicy | None = Field(
+    window_too_short: WindowTooShort | None = Field(
         description="whether a batch that cannot be done within its completion window is accepted (the "
         "default) or refused"
     )

@@ -89,7 +89,7 @@ CREATE TABLE quotas (
     backend_tokens_per_minute   bigint CHECK (backend_tokens_per_minute > 0),
     max_priority        smallint    CHECK (max_priority BETWEEN 1 AND 5), -- highest of its batches; null: all
     over_quota          text        CHECK (over_quota IN ('fail', 'wait')), -- of a batch with too many lines or tokens
-    admission           text        CHECK (admission IN ('accept', 'refuse')), -- of a batch that cannot be done in time
+    window_too_short    text        CHECK (window_too_short IN ('accept', 'refuse')), -- rule for a batch that cannot be done in it
     changed_at          timestamptz NOT NULL
 );
 

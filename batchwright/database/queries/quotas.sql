@@ -17,7 +17,7 @@ UPDATE quotas SET
     live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
     models = $7, changed_at = $8, tokens_per_day = $9, weight = $10, max_in_flight = $11,
     max_priority = $12, over_quota = $13, backend_requests_per_minute = $14, backend_tokens_per_minute = $15,
-    admission = $16, webhooks = $17, cost_per_day = $18::text::numeric
+    window_too_short = $16, webhooks = $17, cost_per_day = $18::text::numeric
 WHERE tenant = $1
 
 -- name: clear

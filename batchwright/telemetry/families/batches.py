@@ -12,8 +12,8 @@ class BatchMetrics:
         self._create_steps(create)
         self.quota_refusals = create.counter(
             "quota_refusals_total",
-            "Requests and batches refused because a quota of their tenant is used up. `admission`: batches "
-            "refused because they cannot be done within their completion windows",
+            "Requests and batches refused because a quota of their tenant is used up. "
+            "`window_too_short`: batches refused because they cannot be done within their completion windows",
             ["tenant", "quota"],
         )
         self.duplicates = create.counter(

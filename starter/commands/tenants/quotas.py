@@ -7,7 +7,7 @@ import typer
 
 from batchwright.contracts.api_objects.quotas import DefaultQuotas, QuotaList, QuotaObject
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY
-from batchwright.contracts.terms import AdmissionPolicy, OverQuota
+from batchwright.contracts.terms import OverQuota, WindowTooShort
 from batchwright.rules.tenants.quotas import MAX_QUOTA
 from batchwright.starter.commands.tenants.budget_output import checked_cost
 from batchwright.starter.operator_client import operator_client
@@ -81,10 +81,10 @@ _OverQuota = Annotated[
         f"Whether a batch with too many enqueued lines or tokens fails or waits. `{_DEFAULT}`: it fails.",
     ),
 ]
-_Admission = Annotated[
+_WindowTooShort = Annotated[
     str | None,
     _option(
-        "admission",
+        "window_too_short",
         "accept|refuse",
         "Whether a batch that cannot be done within its completion window is accepted or refused. "
         f"`{_DEFAULT}`: it is accepted.",
@@ -135,7 +135,7 @@ def show(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) ->
         share += f" Highest priority: {found.max_priority}."
     if found.over_quota is OverQuota.WAIT:
         share += " Batches over the quota of enqueued lines or tokens wait."
-    if found.admission is AdmissionPolicy.REFUSE:
+    if found.window_too_short is WindowTooShort.REFUSE:
         share += " Batches that cannot be done within their windows are refused."
     stderr().print(f"{share} Models: {_models(found.models)}.", style="dim", markup=False)
 
@@ -157,7 +157,7 @@ def set_quotas(
     backend_tokens_per_minute: _BackendTokensPerMinute = None,
     max_priority: _MaxPriority = None,
     over_quota: _OverQuota = None,
-    admission: _Admission = None,
+    window_too_short: _WindowTooShort = None,
     model: _Model = None,
     all_models: _AllModels = False,
     no_models: _NoModels = False,
@@ -185,7 +185,7 @@ def set_quotas(
         "backend_tokens_per_minute": (backend_tokens_per_minute, _cap),
         "max_priority": (max_priority, _priority),
         "over_quota": (over_quota, _over_quota),
-        "admission": (admission, _admission),
+        "window_too_short": (window_too_short, _window_too_short),
     }
     changes: dict[str, object] = {
         name: parse(text) for name, (text, parse) in given.items() if text is not None
@@ -268,10 +268,10 @@ def _over_quota(text: str) -> str | None:
     return text
 
 
-def _admission(text: str) -> str | None:
+def _window_too_short(text: str) -> str | None:
     if text == _DEFAULT:
         return None
-    if text not in set(AdmissionPolicy):
+    if text not in set(WindowTooShort):
         stop(f"{text!r} is not `accept` or `refuse`; `{_DEFAULT}`: the batch is accepted.")
     return text
 
@@ -308,8 +308,8 @@ def _own(row: QuotaObject) -> str:
         texts.append(f"max_priority {row.max_priority}")
     if row.over_quota is not None:
         texts.append(f"over_quota {row.over_quota}")
-    if row.admission is not None:
-        texts.append(f"admission {row.admission}")
+    if row.window_too_short is not None:
+        texts.append(f"window_too_short {row.window_too_short}")
     return ", ".join(texts) or _DEFAULT
 
 

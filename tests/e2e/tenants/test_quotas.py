@@ -169,7 +169,7 @@ async def test_a_batch_that_cannot_be_done_in_time_is_refused_and_none_of_its_li
     stack = quota_stack
     await stack.heal()
     await stack.faults(model=SLOW, kind="slow", seconds=2.0, rate=1.0)
-    await allow(stack, "violet", admission="refuse")
+    await allow(stack, "violet", window_too_short="refuse")
     lines = chat_lines([SLOW], each=1000, user="too many")
     async with stack.client("violet") as client:
         busy = await submit(client, chat_lines([SLOW], each=400))

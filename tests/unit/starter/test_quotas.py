@@ -124,16 +124,16 @@ def test_whether_batches_wait_for_a_quota_is_set_shown_and_taken_back(cli: Cli) 
 def test_whether_batches_that_cannot_be_done_in_time_are_refused_is_set_shown_and_taken_back(
     cli: Cli,
 ) -> None:
-    changed = cli.run("quotas", "set", "blue", "--admission", "refuse")
-    assert rows(changed.stdout)[1] == ["blue", "default", "no cap", "all", "admission refuse"]
+    changed = cli.run("quotas", "set", "blue", "--window-too-short", "refuse")
+    assert rows(changed.stdout)[1] == ["blue", "default", "no cap", "all", "window_too_short refuse"]
     shown = cli.run("quotas", "show", "blue").stderr
     assert "Batches that cannot be done within their windows are refused." in shown
-    wrong = cli.run("quotas", "set", "blue", "--admission", "maybe")
+    wrong = cli.run("quotas", "set", "blue", "--window-too-short", "maybe")
     assert (wrong.exit_code, wrong.stderr) == (
         3,
         "'maybe' is not `accept` or `refuse`; `default`: the batch is accepted.\n",
     )
-    back = cli.run("quotas", "set", "blue", "--admission", "default")
+    back = cli.run("quotas", "set", "blue", "--window-too-short", "default")
     assert rows(back.stdout)[1] == ["blue", "default", "no cap", "all", "default"]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from batchwright.contracts.message import Message
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY
-from batchwright.contracts.terms import AdmissionPolicy, OverQuota
+from batchwright.contracts.terms import OverQuota, WindowTooShort
 from batchwright.rules.tenants.quotas import DailyAmounts, QuotaLimits
 from batchwright.rules.token_costs import amount_of
 
@@ -24,8 +24,8 @@ class TenantQuotas(Message):
         max_in_flight: greatest number of requests in flight in the whole fleet; None for no cap.
         max_priority: highest priority that the tenant's batches may have; None for no limit.
         over_quota: what happens to a batch with too many lines or tokens. If None, it fails.
-        admission: what happens to a batch that cannot be done within its completion window. If None, it is
-            accepted.
+        window_too_short: what happens to a batch that cannot be done within its completion window. If None,
+            it is accepted.
         backend_requests_per_minute: greatest number of requests per minute that all workers together may send
             to backends for the tenant; None for no limit.
         backend_tokens_per_minute: greatest number of tokens per minute in these requests; None for no limit.
@@ -44,7 +44,7 @@ class TenantQuotas(Message):
     max_in_flight: int | None = None
     max_priority: int | None = None
     over_quota: OverQuota | None = None
-    admission: AdmissionPolicy | None = None
+    window_too_short: WindowTooShort | None = None
     backend_requests_per_minute: int | None = None
     backend_tokens_per_minute: int | None = None
 

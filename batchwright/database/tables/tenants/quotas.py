@@ -228,7 +228,7 @@ class PostgresQuotas(QuotasTable):
                 own.over_quota,
                 own.backend_requests_per_minute,
                 own.backend_tokens_per_minute,
-                own.admission,
+                own.window_too_short,
                 own.webhooks,
                 own.cost_per_day,
             )

@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.contracts.api_objects.quotas import LimitsObject, QuotaList
-from batchwright.contracts.terms import AdmissionPolicy, OverQuota
+from batchwright.contracts.terms import OverQuota, WindowTooShort
 from tests.fakes.api import error_of, open_api, read
 from tests.unit.api.routes.admin.quota_requests import put
 
@@ -64,12 +64,15 @@ async def test_batches_over_a_quota_wait_or_fail_as_the_operator_says() -> None:
 
 async def test_batches_that_cannot_be_done_in_time_are_refused_or_not_as_the_operator_says() -> None:
     async with open_api() as api:
-        assert read(await api.http.get("/v1/x/limits"), LimitsObject).admission is AdmissionPolicy.ACCEPT
-        [own] = read(await put(api, admission="refuse"), QuotaList).data
-        assert own.admission is AdmissionPolicy.REFUSE
-        assert read(await api.http.get("/v1/x/limits"), LimitsObject).admission is AdmissionPolicy.REFUSE
-        await put(api, admission=None)
-        assert read(await api.http.get("/v1/x/limits"), LimitsObject).admission is AdmissionPolicy.ACCEPT
+
+        async def shown() -> WindowTooShort:
+            return read(await api.http.get("/v1/x/limits"), LimitsObject).window_too_short
+
+        assert await shown() is WindowTooShort.ACCEPT
+        [own] = read(await put(api, window_too_short="refuse"), QuotaList).data
+        assert (own.window_too_short, await shown()) == (WindowTooShort.REFUSE, WindowTooShort.REFUSE)
+        await put(api, window_too_short=None)
+        assert await shown() is WindowTooShort.ACCEPT
 
 
 async def test_rates_of_a_tenant_are_set_shown_and_taken_back() -> None:
@@ -152,8 +155,8 @@ async def test_a_number_that_json_cannot_hold_is_refused(value: str, field: str)
         ({"tenant": "t", "max_priority": True}, "invalid_type", "max_priority"),
         ({"tenant": "t", "over_quota": True}, "invalid_type", "over_quota"),
         ({"tenant": "t", "over_quota": "queue"}, "invalid_value", "over_quota"),
-        ({"tenant": "t", "admission": True}, "invalid_type", "admission"),
-        ({"tenant": "t", "admission": "maybe"}, "invalid_value", "admission"),
+        ({"tenant": "t", "window_too_short": True}, "invalid_type", "window_too_short"),
+        ({"tenant": "t", "window_too_short": "maybe"}, "invalid_value", "window_too_short"),
         ({"tenant": "t", "models": "a"}, "invalid_type", "models"),
         ({"tenant": "t", "models": [1]}, "invalid_type", "models[0]"),
         ({"tenant": "t", "models": ["a\x00"]}, "invalid_value", "models[0]"),

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from batchwright.api.services.calls import interactive_admission
+from batchwright.api.services.calls import interactive_authorizer
 from tests.fakes.routing import Clock
 from tests.unit.api.routes.calls.interactive_api import Fixture
 
@@ -23,5 +23,5 @@ def api() -> Fixture:
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of rates, which moves only if a test moves it."""
     clock = Clock()
-    monkeypatch.setattr(interactive_admission, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(interactive_authorizer, "time", SimpleNamespace(monotonic=clock))
     return clock

@@ -8,7 +8,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from batchwright.contracts.temporal_payloads.batch import ModelCounts, StartFit, StartForecast
-from batchwright.contracts.terms import AdmissionPolicy, BatchStatus
+from batchwright.contracts.terms import BatchStatus, WindowTooShort
 from batchwright.rules.forecast.model_queue import ModelSpeed
 from batchwright.storage.base import StorageUnavailable
 from tests.activities.ingestion.fresh_batch import TENANT, FreshBatch, a_batch, a_line
@@ -35,10 +35,10 @@ class ReadOnlyStorage(MemoryStorage):
         raise StorageUnavailable("the disk is full")
 
 
-async def a_slow_batch(admission: AdmissionPolicy | None = AdmissionPolicy.REFUSE) -> FreshBatch:
+async def a_slow_batch(rule: WindowTooShort | None = WindowTooShort.REFUSE) -> FreshBatch:
     """Return a batch of 40 lines whose model takes ten minutes for each, and whose window is an hour."""
     batch = await a_batch(*LINES, window=HOUR)
-    await batch.database.quotas.change(TENANT, {"admission": admission}, START)
+    await batch.database.quotas.change(TENANT, {"window_too_short": rule}, START)
     await measure(batch, lines_per_second=1 / 600)
     return batch
 
@@ -67,14 +67,14 @@ async def test_a_batch_that_cannot_be_done_in_time_fails_and_writes_nothing() ->
     assert "but 60 min of the window were left" in error.message
     assert (await batch.database.quotas.used(TENANT)).enqueued_lines == 0
     counted = batch.metrics.registry.get_sample_value
-    assert counted("batchwright_quota_refusals_total", {"tenant": TENANT, "quota": "admission"}) == 1
+    assert counted("batchwright_quota_refusals_total", {"tenant": TENANT, "quota": "window_too_short"}) == 1
 
 
-@pytest.mark.parametrize("admission", [AdmissionPolicy.ACCEPT, None])
+@pytest.mark.parametrize("rule", [WindowTooShort.ACCEPT, None])
 async def test_such_a_batch_is_accepted_if_its_tenants_batches_are_not_refused(
-    admission: AdmissionPolicy | None,
+    rule: WindowTooShort | None,
 ) -> None:
-    batch = await a_slow_batch(admission)
+    batch = await a_slow_batch(rule)
     assert not (await batch.ingest()).failed
     forecast = await start_forecast(batch)
     assert forecast is not None
@@ -103,7 +103,7 @@ async def test_a_batch_that_will_be_done_in_time_is_accepted_and_has_its_forecas
 @pytest.mark.parametrize("age", [None, timedelta(hours=2)], ids=["never measured", "two hours ago"])
 async def test_a_batch_is_accepted_if_the_speed_of_its_model_is_not_known(age: timedelta | None) -> None:
     batch = await a_batch(*LINES, window=HOUR)
-    await batch.database.quotas.change(TENANT, {"admission": AdmissionPolicy.REFUSE}, START)
+    await batch.database.quotas.change(TENANT, {"window_too_short": WindowTooShort.REFUSE}, START)
     if age is not None:
         await measure(batch, lines_per_second=1 / 600, age=age)
     assert not (await batch.ingest()).failed
@@ -132,18 +132,18 @@ async def test_an_attempt_after_a_crash_decides_as_the_first_one_did() -> None:
     key = TENANT, batch.order.batch_id
     rows[key] = rows[key].model_copy(update={"status": BatchStatus.VALIDATING, "errors": []})
     await measure(batch, lines_per_second=1000.0, age=timedelta(seconds=-10))
-    await batch.database.quotas.change(TENANT, {"admission": None}, START)
+    await batch.database.quotas.change(TENANT, {"window_too_short": None}, START)
     assert (await batch.ingest()).failed
     assert await start_forecast(batch) == refused
 
 
 async def test_a_batch_that_was_accepted_once_is_not_refused_by_a_later_attempt() -> None:
-    batch = await a_slow_batch(AdmissionPolicy.ACCEPT)
+    batch = await a_slow_batch(WindowTooShort.ACCEPT)
     batch.storage, storage = ReadOnlyStorage(batch.storage), batch.storage
     with pytest.raises(ApplicationError):
         await batch.ingest()
     batch.storage = storage
-    await batch.database.quotas.change(TENANT, {"admission": AdmissionPolicy.REFUSE}, START)
+    await batch.database.quotas.change(TENANT, {"window_too_short": WindowTooShort.REFUSE}, START)
     assert not (await batch.ingest()).failed
     assert not (await batch.ingest()).failed
 
@@ -151,7 +151,7 @@ async def test_a_batch_that_was_accepted_once_is_not_refused_by_a_later_attempt(
 async def test_a_batch_that_has_begun_without_a_forecast_is_not_refused_by_a_later_attempt() -> None:
     batch = await a_batch(*LINES, window=HOUR)
     await batch.ingest()
-    await batch.database.quotas.change(TENANT, {"admission": AdmissionPolicy.REFUSE}, START)
+    await batch.database.quotas.change(TENANT, {"window_too_short": WindowTooShort.REFUSE}, START)
     await measure(batch, lines_per_second=1 / 600)
     assert not (await batch.ingest()).failed
     assert (await batch.row()).status is BatchStatus.IN_PROGRESS

@@ -42,7 +42,7 @@ _MOST_ESTIMATED_SECONDS = 5.0
 _RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
 
 
-class InteractiveAdmission:
+class InteractiveAuthorizer:
     """Applies permissions, budgets, holds and limits per minute to the interactive calls of this process.
 
     A hold is an operator's order to send no calls of a tenant or a model. All these rules are read from the
@@ -55,7 +55,7 @@ class InteractiveAdmission:
     def __init__(
         self, deps: ApiDependencies, routers: ModelRouters, budgets: DailyBudgets, process: str
     ) -> None:
-        """Create the admission checks of one process.
+        """Create the authorizer of one process.
 
         Args:
             process: name of this process in the database. Under this name, it publishes its use of the limits
@@ -69,7 +69,7 @@ class InteractiveAdmission:
         self._limits = TenantAndModelLimits(self._tenant_settings)
         self._limits.model_rates = self._model_rates
 
-    async def admit(self, call: InteractiveCall, model: str) -> ModelRouter:
+    async def authorize(self, call: InteractiveCall, model: str) -> ModelRouter:
         """Check that a call may be sent, and return the router of its model. Limits per minute are not
         checked.
 

@@ -1,11 +1,11 @@
-"""Forecast when a batch will be done, before its first line is sent, and decide whether to admit it."""
+"""Forecast when a batch will be done, before its first line is sent, and decide whether to refuse it."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from batchwright.activities.ingestion.scanner import IngestionContext, Scanner
 from batchwright.contracts.temporal_payloads.batch import StartFit, StartForecast
-from batchwright.contracts.terms import AdmissionPolicy, ValidationError
+from batchwright.contracts.terms import ValidationError, WindowTooShort
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastsTable
 from batchwright.rules.forecast.end_of_new_batch import forecast_new_batch
@@ -19,8 +19,8 @@ async def check_window(
 ) -> ValidationError | None:
     """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    A batch is refused if it cannot be done within its completion window. The tenant's admission policy must
-    say that such batches are refused.
+    A batch is refused if it cannot be done within its completion window, and its tenant has the rule
+    `WindowTooShort.REFUSE`.
 
     The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
     first stored forecast and decision.
@@ -31,14 +31,14 @@ async def check_window(
     forecast = context.start_forecast or await _forecast_start(database.forecasts, context, lines)
     if forecast is None or not forecast.refused:
         return None
-    metrics.quota_refusals.labels(metrics.tenants(context.order.tenant), "admission").inc()
+    metrics.quota_refusals.labels(metrics.tenants(context.order.tenant), "window_too_short").inc()
     return window_too_short(context.order, forecast)
 
 
 async def _forecast_start(
     table: ForecastsTable, context: IngestionContext, lines: Mapping[str, int]
 ) -> StartForecast | None:
-    """Forecast when a batch will be done. Store the forecast, and whether the batch is admitted.
+    """Forecast when a batch will be done. Store the forecast, and whether the batch is refused.
 
     Return the stored forecast. Return None in two cases: the speed of one of the models is not known, or the
     status of the batch is no longer `validating`.
@@ -77,6 +77,6 @@ async def _forecast_start(
         p90_seconds=round(expected.p90, 1),
         soonest_seconds=round(expected.soonest, 1),
         lines_ahead=round(expected.lines_ahead),
-        refused=fit is StartFit.CANNOT and quotas.admission is AdmissionPolicy.REFUSE,
+        refused=fit is StartFit.CANNOT and quotas.window_too_short is WindowTooShort.REFUSE,
     )
     return await table.record_start(order.tenant, order.batch_id, forecast)
