@@ -78,7 +78,7 @@ class InFlightRequest(Struct, eq=False):
 _RequestKind = tuple[str, int, Category, str]
 
 
-class SliceMetrics:
+class LineMetricsBuffer:
     """Buffers the metrics of one slice's lines, and adds them to the process's metrics from time to time.
 
     Updating the process's metrics for each line would be slow.
@@ -203,7 +203,7 @@ class LineSettler:
     ) -> None:
         self._batch_id, self._model = request.batch_id, request.model
         self._writer, self._budget, self._prefixes = writer, worker.budget, router.prefixes
-        self.metrics = SliceMetrics(worker, request, cost)
+        self.metrics = LineMetricsBuffer(worker, request, cost)
         self.attribution = FaultAttribution(
             request.tenant, others_wait=partial(worker.permits.others_wait, request.model, request.tenant)
         )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from batchwright.telemetry.families.backends import BackendMetrics
-from batchwright.telemetry.families.batches import BatchMetrics, WebhookMetrics
+from batchwright.telemetry.families.batches import BatchMetrics
 from batchwright.telemetry.families.factory import MetricFactory
 from batchwright.telemetry.families.fleet import ConsistencyMetrics, FleetMetrics, RetentionMetrics
 from batchwright.telemetry.families.interactive import InteractiveMetrics
@@ -16,6 +16,8 @@ from batchwright.telemetry.families.requests import (
     RequestMetrics,
     TrafficMetrics,
 )
+from batchwright.telemetry.families.slices_and_steps import SliceMetrics, StepMetrics
+from batchwright.telemetry.families.webhooks import WebhookMetrics
 from batchwright.telemetry.labels import MODEL_LABELS, BoundedLabel, ModelLabels
 from batchwright.telemetry.prometheus.process_metrics import ProcessMetrics
 
@@ -25,6 +27,8 @@ _FAMILIES = (
     RequestMetrics,
     BackendMetrics,
     BatchMetrics,
+    StepMetrics,
+    SliceMetrics,
     FleetMetrics,
     StorageMetrics,
     ApiMetrics,
@@ -43,6 +47,8 @@ class Metrics(
     RequestMetrics,
     BackendMetrics,
     BatchMetrics,
+    StepMetrics,
+    SliceMetrics,
     FleetMetrics,
     StorageMetrics,
     ApiMetrics,

@@ -16,12 +16,11 @@ _JOB_LABELS = ("model", "kind")
 
 
 class RequestMetrics:
-    """Metrics of requests by model: limits, results, retries, deferrals (lines that must wait) and tokens."""
+    """Metrics of requests by model: limits, results, retries and tokens."""
 
     def __init__(self, create: MetricFactory) -> None:
         self._create_limits(create)
         self._create_results(create)
-        self._create_deferrals(create)
         self.hook_seconds = create.histogram(
             "hook_duration_seconds",
             "Time that all hooks took to check one request before it was sent, by result: `allowed`, "
@@ -29,7 +28,6 @@ class RequestMetrics:
             ["endpoint", "result"],
             buckets=SHORT_SECONDS,
         )
-        self.flush_seconds = create.histogram("segment_flush_duration_seconds", "Time to store one segment")
 
     def _create_limits(self, create: MetricFactory) -> None:
         self.in_flight = create.gauge("processor_inflight_requests", "Requests of this worker in flight")
@@ -129,26 +127,6 @@ class RequestMetrics:
             "request_cost_total",
             "Cost of lines that succeeded, at the prices of their batches, in the unit of the currency",
             ["model", "currency"],
-        )
-
-    def _create_deferrals(self, create: MetricFactory) -> None:
-        self.deferrals = create.counter(
-            "model_group_deferrals_total",
-            "Slices deferred because they could not send anything, by cause",
-            ["model", "reason"],
-        )
-        self.deferred_items = create.counter(
-            "model_group_deferred_items_total",
-            "Lines without a result in deferred slices, as far as the slices were read",
-            ["model", "reason"],
-        )
-        self.deferral_seconds = create.histogram(
-            "model_group_deferral_seconds", "Time for which slices were deferred", ["model", "reason"]
-        )
-        self.waiting = create.gauge(
-            "batches_waiting",
-            "Models of batches that this worker deferred and has not resumed, by cause",
-            ["reason"],
         )
 
 
