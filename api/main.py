@@ -26,9 +26,9 @@ from batchwright.api.services.calls.interactive_calls import InteractiveCalls
 from batchwright.api.slow_connections import BoundedProtocol
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.process_exit import run_and_exit
+from batchwright.rules.loopback import is_loopback
 from batchwright.settings import Settings, SettingsError, load, require_backends
 from batchwright.settings.unknown_variables import warn_about_unknown_variables
-from batchwright.settings.value_formats import is_loopback
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.logging import configure_logging
 

@@ -82,7 +82,7 @@ class LimitShareUpdater:
         self._live: Sequence[WorkerHeartbeat] = ()
         self._load: dict[str, BackendLoad] = {}  # interactive calls, by backend URL
         self._interactive_rates: dict[str, InteractiveRate] = {}  # interactive calls, by model
-        self._taken = set[str]()  # URLs of the backends for which `is_taken` returns True
+        self._used_up = set[str]()  # URLs of the backends for which `is_used_up_by_interactive` returns True
 
     async def run(self) -> None:
         """Divide the fleet-wide limits again at regular intervals, until cancelled.
@@ -119,14 +119,14 @@ class LimitShareUpdater:
         queues = self._queues() if limits else {}
         polled = {worker.id: polled_queues([worker.stats]) for worker in self._live} if limits else {}
         shares: dict[str, int] = {}
-        self._taken.clear()
+        self._used_up.clear()
         for url, limit in limits.items():
             workers = [
                 id for id, served in polled.items() if any(is_polled(q, served) for q in queues.get(url, ()))
             ]
             shares[url] = share_of(left_to_batches(limit, self._reserved(url)), self._worker_id, workers)
             if not shares[url] and share_of(limit, self._worker_id, workers):
-                self._taken.add(url)
+                self._used_up.add(url)
         self._set_shares(shares, self._rates())
 
     def _rates(self) -> dict[str, Rates]:
@@ -155,12 +155,12 @@ class LimitShareUpdater:
             )
         return rates
 
-    def is_taken(self, url: str) -> bool:
+    def is_used_up_by_interactive(self, url: str) -> bool:
         """Return True if interactive requests use this worker's whole part of the backend's limit.
 
         The worker may then send nothing to the backend with this URL.
         """
-        return url in self._taken
+        return url in self._used_up
 
     def count_workers(self, queue: str) -> int:
         """Return how many live workers polled the task queue at the last refresh."""

@@ -260,7 +260,7 @@ def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) ->
         inference.context.set_fleet_shares,
     )
     inference.context.count_workers = shares.count_workers
-    inference.context.is_taken = shares.is_taken
+    inference.context.is_used_up_by_interactive = shares.is_used_up_by_interactive
     resources.registry.on_refresh += [
         partial(forget_removed, resources.registry, resources.metrics, stale, inference.context.retain),
         shares.apply,

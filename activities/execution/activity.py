@@ -29,7 +29,7 @@ _NO_SHARE_CAUSE = "capacity"
 _NO_SHARE_REASON = (
     "the limit of requests in flight for the backend is divided between the workers, and this one has no part"
 )
-_TAKEN_REASON = (
+_INTERACTIVE_REASON = (
     "interactive calls use the backend, and this worker has no part of the requests in flight that they leave"
 )
 
@@ -67,7 +67,7 @@ class Execution(ExecutionActivities):
         with demand.holding(polled, request.model, tenant, batch_id) as held:
             require_dependencies(self._worker, request)
             require_share(self._worker, request)
-            require_need(held, request)
+            refuse_surplus(held, request)
             if queue := await target_queue(self._worker.rates, request):
                 return SliceResult(target_queue=queue)
             key = request.batch_id, request.model
@@ -113,15 +113,15 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
         return
     tenant, batch_id, model = request.tenant, request.batch_id, request.model
     urls = worker.urls_of(model)
-    reason = _TAKEN_REASON if any(map(worker.is_taken, urls)) else _NO_SHARE_REASON
+    reason = _INTERACTIVE_REASON if any(map(worker.is_used_up_by_interactive, urls)) else _NO_SHARE_REASON
     worker.waiting_reasons.report(tenant, batch_id, model, reason, _NO_SHARE_RETRY_SECONDS)
     worker.deferrals.record(batch_id, model, _NO_SHARE_CAUSE, _NO_SHARE_RETRY_SECONDS)
     message = f"{reason}: raise `in_flight` of {', '.join(urls)}, or run fewer workers"
     raise next_turn_error(Failure.DEFERRED, message, _NO_SHARE_RETRY_SECONDS)
 
 
-def require_need(held: HeldSlice, request: SliceRequest) -> None:
-    """Return a surplus slice to its queue. Do nothing if the slice is not surplus (`HeldSlice.is_surplus`).
+def refuse_surplus(held: HeldSlice, request: SliceRequest) -> None:
+    """Refuse to run a surplus slice (`HeldSlice.is_surplus`), so that it returns to its queue.
 
     A worker sometimes searches for a slice of a certain tenant or batch. It cannot choose, because it always
     gets the next slice of the queue. If it gets another slice, and does not need that slice, the slice is

@@ -63,7 +63,7 @@ class SliceDispatcher:
     def wake(self) -> None:
         """Make the send loop check now, and not at its next tick, if it has to stop."""
         if not self._sender.may_send_now():
-            self._sender.leave_queue()
+            self._sender.cancel_permit_request()
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
@@ -78,7 +78,7 @@ class SliceDispatcher:
     async def _dispatch(self) -> StopReason:
         while True:
             if (reason := self._stop_reason()) is not None:
-                self._sender.leave_queue()
+                self._sender.cancel_permit_request()
                 return reason
             if self._state.waiting_line is None and self._sender.can_dispatch(time.monotonic()):
                 self._sender.queue_next()
@@ -115,7 +115,7 @@ class SliceDispatcher:
     async def _close(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
-        self._sender.leave_queue()
+        self._sender.cancel_permit_request()
         await self._sender.cancel_all()
         self._outcomes.metrics.flush()
 
@@ -182,7 +182,7 @@ class SliceDispatcher:
         else:
             left = self._request.slice_seconds - (now - self._sender.started_at)
         is_over = left <= 0 or (now - self._opened_at >= MAX_BLOCKED_SECONDS and self._others_use_up_limit())
-        return is_over and self._demand.must_yield(self._held)
+        return is_over and self._demand.decide_yield(self._held)
 
     def _others_use_up_limit(self) -> bool:
         request = self._request
@@ -215,7 +215,7 @@ class SliceDispatcher:
         elif prefixes.width < math.inf and self._demand.holds_few_of_tenant(
             self._held, min(2 * prefixes.slots, _MOST_SLICES_FOR_GROUPS) if prefixes.has_several else 0
         ):
-            due = self._queue.preferred
+            due = self._queue.due_outside_full_groups
         ready = min(due, self._pacer.remaining())
         if self._quarantine.is_tracking:
             ready = min(ready, TRACKED_BATCH_SIZE - len(self._state.in_flight))
@@ -272,7 +272,7 @@ class SliceDispatcher:
             with self._sender.sending_alone(line):
                 while (state.waiting_line or state.in_flight) and self._stop.reason is None:
                     if state.waiting_line and time.monotonic() >= waits_until:
-                        self._sender.leave_queue()
+                        self._sender.cancel_permit_request()
                         self._outcomes.attempts.mark_sending(line, "")  # a crash is not its fault
                         is_blocked = True
                     else:

@@ -117,7 +117,7 @@ class LineSender:
         finally:
             self.is_exclusive = False
 
-    def leave_queue(self) -> None:
+    def cancel_permit_request(self) -> None:
         """Withdraw the request for a permit, and put its line back at the front of the queue."""
         line, self._state.waiting_line = self._state.waiting_line, None
         if line is not None:
@@ -173,7 +173,7 @@ class LineSender:
         priorities = self._limiter.limits.tenant_settings.ranks(request.model).priorities
         priority = priorities.get(request.batch_id, before.priority)
         if priority != before.priority and not self.is_exclusive:
-            self.leave_queue()
+            self.cancel_permit_request()
             self._permit_request = self._new_permit_request(priority)
             before.detach()
 
@@ -201,7 +201,7 @@ class LineSender:
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
             return
-        self.leave_queue()
+        self.cancel_permit_request()
         while (line := self._queue.next()) is not None and self.reject_if_denied(line):
             pass
         if line is not None:

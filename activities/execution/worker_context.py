@@ -68,7 +68,7 @@ class WorkerContext:
     # Returns how many live workers serve the given task queue; 0 if unknown.
     count_workers: Callable[[str], int] = lambda _: 0
     # Returns True if interactive calls take this worker's part of a backend's limit. The argument is its URL.
-    is_taken: Callable[[str], bool] = lambda _: False
+    is_used_up_by_interactive: Callable[[str], bool] = lambda _: False
     # Held to send a quarantined line, and by other work of the process that may crash it.
     quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     permits: ConcurrencyLimiter = field(init=False)

@@ -142,7 +142,7 @@ class Ingestion(IngestionActivities):
         access = ModelAccess(served, quotas, self._models.current.accepts_unlisted)
         prices = row.prices if row.in_progress_at else None
         context = IngestionContext(order, self._settings, access, deadline, row.start_forecast, prices)
-        await self._check_turn(context)
+        await self._retry_reservation(context)
         try:
             with InputSpool(self._settings.spool_dir) as spool:
                 async with resumed_results(order, self._database, self._storage, self._settings) as resumed:
@@ -215,8 +215,8 @@ class Ingestion(IngestionActivities):
         except (StorageError, DatabaseUnavailable, TimeoutError) as error:
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
-    async def _check_turn(self, context: IngestionContext) -> None:
-        """Raise an error if the batch still has to wait for its tenant's quota.
+    async def _retry_reservation(self, context: IngestionContext) -> None:
+        """Reserve the tenant's quota for the batch if an earlier attempt has requested it and had to wait.
 
         Call this before the input is read again. If no earlier attempt has requested a quota for the batch,
         or if its deadline has passed, do nothing.

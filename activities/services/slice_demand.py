@@ -175,12 +175,14 @@ class SliceDemand:
         queue = self._queues[held.queue]
         queue.lines += _NEW_SLICE_SHARE * (lines - queue.lines)
 
-    def must_yield(self, held: HeldSlice) -> bool:
-        """Return True if the slice must stop sending (yield), so that a waiting slice can run instead.
+    def decide_yield(self, held: HeldSlice) -> bool:
+        """Decide if the slice must stop sending (yield), so that a waiting slice can run instead.
+
+        Return the decision, which is also stored in the slice. Once it is True, it stays True.
 
         A slice waits because this worker holds as many slices as it may, or because memory is short. For each
         waiting slice, only one slice has to yield. A yielding slice still counts, and keeps its memory, until
-        its last response has arrived. If the result was True once for a slice, it stays True.
+        its last response has arrived.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]

@@ -3,21 +3,14 @@
 Each check raises ValueError with the reason.
 """
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from batchwright.rules.loopback import is_loopback
+
 _MEAN_TLS = ("temporal_tls_ca_file", "temporal_tls_cert_file", "temporal_tls_server_name")
 _KEYS = ("temporal_api_key", "temporal_api_key_file")
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if the host is `localhost` or a loopback address. An IPv6 address may have brackets."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_address(address: str) -> None:

@@ -2,12 +2,12 @@
 
 import importlib
 import re
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from pydantic_core import PydanticCustomError
 
 from batchwright.rules.ids import is_tenant
+from batchwright.rules.loopback import is_loopback
 from batchwright.settings.error_messages import HIDDEN_VALUE
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[a-z0-9_.:\[\]-]+")
@@ -68,14 +68,6 @@ def host_names(texts: list[str]) -> list[str]:
         if _HOST_NAME.fullmatch(name) is None:
             raise ValueError(f"{text!r} is not a host name such as batches.example.com")
     return names
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if the host is a loopback address, or the name `localhost`."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def secure_url(url: str) -> str:

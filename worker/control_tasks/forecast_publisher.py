@@ -13,7 +13,7 @@ from batchwright.activities.services.signal_budget import history_has_room
 from batchwright.contracts.temporal_payloads.batch import BatchForecast
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.forecasts import ForecastRow
-from batchwright.rules.forecast.end_of_live_batches import Forecaster, is_news, window_fit
+from batchwright.rules.forecast.end_of_live_batches import Forecaster, must_report, window_fit
 from batchwright.rules.forecast.model_queue import RemainingTime
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.telemetry.metrics import Metrics
@@ -97,7 +97,7 @@ class ForecastPublisher:
 
     async def _report_news(self, row: ForecastRow, batch: _Batch) -> bool:
         before, window = self._reported.get(row.batch_id), batch.deadline - batch.created_at
-        if before is not None and not is_news(before, row.forecast, window):
+        if before is not None and not must_report(before, row.forecast, window):
             return True
         if not await self._report(row.batch_id, row.forecast):
             return False

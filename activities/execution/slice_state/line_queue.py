@@ -187,7 +187,7 @@ class DueLines(Generic[Line]):
             self._emptied = group  # deleted later, so that `push_front` finds its place
         return line
 
-    def count_preferred(self) -> float:
+    def count_outside_full_groups(self) -> float:
         """Return how many lines could be sent without sending a line of a full group.
 
         A group is full while its next line should wait for the response to an earlier line of the group.
@@ -237,12 +237,12 @@ class LineQueue:
         return len(self._ready)
 
     @property
-    def preferred(self) -> float:
+    def due_outside_full_groups(self) -> float:
         """Number of lines that can be sent now before the next line of every prefix group should wait.
 
         A prefix group consists of the lines with the same system prompt.
         """
-        return self._ready.count_preferred()
+        return self._ready.count_outside_full_groups()
 
     def requeue(self, line: SliceLine) -> None:
         """Put a line without a result back into the queue.

@@ -70,7 +70,7 @@ def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tup
 def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
     if any(backend.url == other.url and _secrets(backend) == _secrets(other) for other in trusted):
         return None  # the backend is exactly as in the file
-    found = _find_unknown(backend, trusted) or _find_other_host(backend, trusted)
+    found = _find_not_in_file(backend, trusted) or _find_other_host(backend, trusted)
     if not found and backend.tls_insecure_skip_verify and _has_secret(backend, trusted):
         text = "at run time it cannot be set for a backend that gets a stored key or client certificate"
         return (
@@ -80,7 +80,7 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
     return found
 
 
-def _find_unknown(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
+def _find_not_in_file(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
     """Return (field, message) of the first credential that a backend configured at run time must not use.
 
     Return None if all credentials of the backend are allowed:

@@ -314,7 +314,7 @@ def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
     return WindowFit.AT_RISK if remaining.p90 > seconds_left else WindowFit.FITS
 
 
-def is_news(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
+def must_report(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
     """Return True if a forecast differs so much from the last reported forecast that it must be reported.
 
     Each report adds an event to the history of the batch's workflow, so the number of reports is limited.

@@ -95,7 +95,7 @@ class AdaptiveLimit:
             meter.window.peak = in_flight
         if meter.noise is None:
             has_response = signal is LoadSignal.RESPONDED
-            meter.record_early_end(in_flight, sent_at, now, has_response=has_response)
+            meter.count_first_round_end(in_flight, sent_at, now, has_response=has_response)
         if signal is LoadSignal.NEUTRAL:
             return None
         if signal is LoadSignal.ANSWERED:
@@ -178,7 +178,7 @@ class AdaptiveLimit:
 
     def on_aborted(self, sent_at: float, now: float) -> None:
         """Record that the request sent at `sent_at` ended without an outcome, such as a cancelled request."""
-        self._meter.record_early_end(0, sent_at, now, has_response=False)
+        self._meter.count_first_round_end(0, sent_at, now, has_response=False)
 
     def _on_rejected(self, sent_at: float, now: float) -> LimitChange | None:
         if self._rejections.is_usual():
@@ -235,7 +235,7 @@ class AdaptiveLimit:
             enough = meter.responses_to_compare_windows(DECREASE_EFFECT)
         else:
             enough = meter.responses_to_compare_with_baseline(math.log(self.bounds.tolerance), self._limit)
-        if window.responses < enough or (meter.noise is None and not meter.first_requests_have_ended(now)):
+        if window.responses < enough or (meter.noise is None and not meter.is_first_round_over(now)):
             return None
         if meter.update_noise() is None:
             self._settle(now)

@@ -16,8 +16,8 @@ _BEYOND_CHANCE = 5.0  # standard errors above the baseline at which a window wit
 _MAX_KINDS = 512
 _LEARNING_RATE = 0.05  # by which fraction one response moves the usual offset of its kind
 _FALL, _DRIFT, _RISE = 0.5, 0.1, 0.02  # steps of the baseline towards a lower or higher level, per window
-_FIRST_SHARE = 0.97  # fraction of the first requests that have to end before the baseline is measured
-_FIRST_PATIENCE = 10.0  # multiple of the response time after which the first requests count as ended
+_FIRST_ROUND_SHARE = 0.97  # fraction of the first round that has to end before the baseline is measured
+_FIRST_ROUND_PATIENCE = 10.0  # multiple of the response time after which the first round counts as ended
 _MIN_WINDOW_SECONDS, _MAX_WINDOW_SECONDS = 0.25, 2.0
 _SETTLE_FACTOR = 1.25  # multiple of the response time until a trial has an effect on responses
 _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
@@ -141,16 +141,16 @@ class LatencyBaseline:
 
 
 @dataclass(slots=True)
-class _FirstRequests:
+class _FirstRound:
     """The requests that were in flight when the first response of the backend arrived.
 
     Among them, requests with short responses end first. If only these were measured, the usual response time
-    would be too low, and all later responses would look slow. So the measurement begins when most of the
-    first requests have ended.
+    would be too low, and all later responses would look slow. So the measurement begins when most of these
+    requests have ended.
 
     Attributes:
         until: time of the first response.
-        unfinished: how many of the first requests still have to end before the measurement may begin.
+        unfinished: how many of these requests still have to end before the measurement may begin.
     """
 
     until: float
@@ -174,7 +174,7 @@ class ResponseMeter:
         self.baseline = LatencyBaseline()
         self.response_seconds = 0.0
         self.noise: float | None = None
-        self._first: _FirstRequests | None = None  # set by the first response
+        self._first_round: _FirstRound | None = None  # set by the first response
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
@@ -191,10 +191,13 @@ class ResponseMeter:
         age = now - window.since
         return age >= _MIN_WINDOW_SECONDS and age >= self.window_seconds
 
-    def record_early_end(self, in_flight: int, sent_at: float, now: float, *, has_response: bool) -> None:
-        """Count the end of one of the backend's first requests, for `first_requests_have_ended`.
+    def count_first_round_end(
+        self, in_flight: int, sent_at: float, now: float, *, has_response: bool
+    ) -> None:
+        """Count the end of a request towards the first round, for `is_first_round_over`.
 
-        Call this for each request until `noise` is known.
+        The first round is the requests that were in flight when the backend's first response arrived.
+        Requests that were sent later are not counted. Call this for each request until `noise` is known.
 
         Args:
             in_flight: number of requests in flight, including this request.
@@ -202,21 +205,21 @@ class ResponseMeter:
             now: the current time.
             has_response: False if the request ended without a response, for example because it was cancelled.
         """
-        if self._first is None and has_response:
-            self._first = _FirstRequests(now, in_flight * _FIRST_SHARE)
-        if self._first is not None and sent_at <= self._first.until:
-            self._first.unfinished -= 1
+        if self._first_round is None and has_response:
+            self._first_round = _FirstRound(now, in_flight * _FIRST_ROUND_SHARE)
+        if self._first_round is not None and sent_at <= self._first_round.until:
+            self._first_round.unfinished -= 1
 
-    def first_requests_have_ended(self, now: float) -> bool:
-        """Return True if most of the first requests have ended; False before the first response.
+    def is_first_round_over(self, now: float) -> bool:
+        """Return True if most requests of the first round have ended; False before the first response.
 
-        The first requests are those that were in flight when the first response arrived. They also count as
-        ended if they take much longer than the usual response time.
+        The first round is the requests that were in flight when the first response arrived. They also count
+        as ended if they take much longer than the usual response time.
         """
-        first = self._first
+        first = self._first_round
         if first is None:
             return False
-        return first.unfinished <= 0 or now - first.until > _FIRST_PATIENCE * self.response_seconds
+        return first.unfinished <= 0 or now - first.until > _FIRST_ROUND_PATIENCE * self.response_seconds
 
     @property
     def window_seconds(self) -> float:

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict, Parse, ParseError
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.converter import PayloadCodec
 
-from batchwright.rules.temporal_connection import is_loopback
+from batchwright.rules.loopback import is_loopback
 from batchwright.settings import Settings, SettingsError, load
 from batchwright.starter.output import stderr
 from batchwright.temporal.codec import EncryptionCodec, PayloadDecryptionError, load_keys

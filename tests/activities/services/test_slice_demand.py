@@ -130,6 +130,6 @@ def test_queues_of_removed_models_are_dropped_when_their_slices_have_ended() -> 
     worker = Worker()
     with worker.demand.holding(MODEL, MODEL, "default", "batch") as held:
         worker.demand.retain_only([])
-        assert not worker.demand.must_yield(held)
+        assert not worker.demand.decide_yield(held)
     worker.demand.retain_only([])
     assert worker.wants_another()

@@ -297,14 +297,14 @@ async def test_interactive_calls_leave_a_tenth_of_the_limit_to_batches(in_flight
 async def test_a_worker_knows_if_interactive_calls_have_taken_its_part() -> None:
     workers = fleet(limited(4), limited(1, B))
     await workers.beat("a:1", "one:1")
-    assert (await workers.read(), workers.of_one.is_taken(A)) == ({A: 2, B: 0}, False)
+    assert (await workers.read(), workers.of_one.is_used_up_by_interactive(A)) == ({A: 2, B: 0}, False)
     await interactive(workers, 50, 50.0)
     assert await workers.read() == {A: 0, B: 0}
-    assert workers.of_one.is_taken(A)
-    assert not workers.of_one.is_taken(B)  # too small for two workers without any call
+    assert workers.of_one.is_used_up_by_interactive(A)
+    assert not workers.of_one.is_used_up_by_interactive(B)  # too small for two workers without any call
     workers.now += timedelta(seconds=5.1)
     await workers.beat("a:1", "one:1")
-    assert (await workers.read(), workers.of_one.is_taken(A)) == ({A: 2, B: 0}, False)
+    assert (await workers.read(), workers.of_one.is_used_up_by_interactive(A)) == ({A: 2, B: 0}, False)
 
 
 async def test_the_room_ends_with_the_reports_of_the_process() -> None:

@@ -55,7 +55,7 @@ def test_lines_of_full_groups_are_not_counted() -> None:
     prefixes = PrefixGroups()
     prefixes.start(1)
     lines = due(prefixes, "a1 a2 b1 b2 b3 -1 -2")
-    assert lines.count_preferred() == 3
+    assert lines.count_outside_full_groups() == 3
 
 
 def test_a_line_whose_system_prompt_is_in_a_free_slot_goes_first() -> None:

@@ -146,7 +146,7 @@ async def test_a_slice_whose_backend_interactive_calls_use_says_so() -> None:
     execution = ExecutionFixture(ok)
     await plan_slice(execution.storage, [line_of(1)])
     execution.context.permits.backends.set_shares({"http://backend": 0})
-    execution.context.is_taken = lambda url: url == "http://backend"
+    execution.context.is_used_up_by_interactive = lambda url: url == "http://backend"
     error = await execution.failure(request())
     await reasons_published()
     [(_, reported)] = execution.reported_reasons

@@ -7,7 +7,7 @@ import pytest
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.rules.forecast.end_of_live_batches import (
     Forecaster,
-    is_news,
+    must_report,
     window_fit,
 )
 from batchwright.rules.forecast.model_queue import RemainingTime
@@ -184,9 +184,9 @@ def forecast(at: float, p50: float, window: WindowFit = WindowFit.FITS) -> Batch
     ],
 )
 def test_a_forecast_is_reported_again_if_the_end_has_moved(later: BatchForecast, news: bool) -> None:
-    assert is_news(forecast(0, 1000), later, timedelta(hours=1)) is news
+    assert must_report(forecast(0, 1000), later, timedelta(hours=1)) is news
 
 
 def test_reports_in_a_long_window_are_further_apart() -> None:
-    assert not is_news(forecast(0, 1000), forecast(600, 5000), timedelta(days=2))
-    assert is_news(forecast(0, 1000), forecast(900, 5000), timedelta(days=2))
+    assert not must_report(forecast(0, 1000), forecast(600, 5000), timedelta(days=2))
+    assert must_report(forecast(0, 1000), forecast(900, 5000), timedelta(days=2))
