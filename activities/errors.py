@@ -3,7 +3,7 @@
 StorageUnavailable, DatabaseUnavailable, RPCError   retried by the activity's retry policy
 PlanDamaged, SegmentDamaged                         never retried, because a retry would fail in the same way
 ObjectMissing                                       becomes the failure passed to `translated` as `missing`
-anything else                                       retried a few times by `batchwright.worker.interceptors`
+anything else                                       retried a few times by the worker (`activity_metrics.py`)
 """
 
 import contextlib

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Protocol
 
-from batchwright.api.held_bytes import HeldBytes
-from batchwright.api.long_responses import ApiShutdown
-from batchwright.api.retry_after import RetryAfterSpread
+from batchwright.api.client_limits.held_bytes import HeldBytes
+from batchwright.api.client_limits.long_responses import ApiShutdown
+from batchwright.api.client_limits.retry_after import RetryAfterSpread
 from batchwright.api.running_batches import RunningBatches
 from batchwright.api.temporal_gateway import TemporalGateway
 from batchwright.background import BackgroundTasks

@@ -19,11 +19,11 @@ import uvicorn
 import uvloop
 
 from batchwright.api.app import build_app
+from batchwright.api.client_limits.long_responses import ApiShutdown
+from batchwright.api.client_limits.slow_connections import BoundedProtocol
 from batchwright.api.lifespan import open_dependencies
-from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.api.services.calls.interactive_calls import InteractiveCalls
-from batchwright.api.slow_connections import BoundedProtocol
 from batchwright.database.errors import DatabaseError, DatabaseUnavailable
 from batchwright.process_exit import run_and_exit
 from batchwright.rules.loopback import is_loopback

@@ -24,7 +24,7 @@ from batchwright.temporal import TemporalUnavailable
 from batchwright.temporal.batch_schedules import BatchSchedules, TemporalBatchSchedules
 from batchwright.temporal.codec import PayloadDecryptionError
 from batchwright.temporal.errors import translated_errors
-from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.namespace.namespace_checks import Namespace
 from batchwright.temporal.pending_activities import PendingActivity, pending_activities
 from batchwright.temporal.workflow_starts import start_batch
 

@@ -29,8 +29,8 @@ _INNERMOST = {
     "input lines": ("line_queue.py", "resumed_slice.py", "rules/input/", "rules/planning/"),
     _SDK: (
         "temporalio/",
-        "worker/interceptors.py",
-        "worker/waiting_reason_interceptor.py",
+        "worker/interceptors/activity_metrics.py",
+        "worker/interceptors/waiting_reasons.py",
         "execution/slice_state/lease.py",
         "activities/heartbeat.py",
     ),

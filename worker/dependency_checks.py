@@ -18,7 +18,7 @@ from batchwright.rules.limits.rate_allocation import RatesConflict
 from batchwright.settings import Settings, SettingsError
 from batchwright.storage.base import Storage, StorageError, StorageUnavailable
 from batchwright.temporal import TemporalConnection, TemporalUnavailable, open_connection
-from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.namespace.namespace_checks import Namespace
 
 logger = logging.getLogger(__name__)
 HealthCheck = Callable[[], Awaitable[None]]

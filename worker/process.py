@@ -53,7 +53,7 @@ from batchwright.worker.dependency_checks import (
     connect_temporal,
 )
 from batchwright.worker.health import HealthServer
-from batchwright.worker.interceptors import register_slot_gauges
+from batchwright.worker.interceptors.activity_metrics import register_slot_gauges
 from batchwright.worker.limit_share_updater import LimitShareUpdater
 from batchwright.worker.pollers import PollerSupervisor, QueuePollers, ReconnectingWorker, RequiredModels
 from batchwright.worker.roles import Role, count_slots

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from batchwright.activities.services.slice_demand import MAX_SLICES
+from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.settings import Settings
 
 

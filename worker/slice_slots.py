@@ -18,7 +18,7 @@ from temporalio.worker import (
     WorkerTuner,
 )
 
-from batchwright.activities.services.slice_demand import SliceDemand
+from batchwright.activities.services.worker_slices.slice_demand import SliceDemand
 
 _POLL_CHECK_SECONDS = 0.02  # interval of checks if a reserved slot is in use
 _DEMAND_CHECK_SECONDS = 0.05  # interval of checks of the demand, which cost more

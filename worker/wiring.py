@@ -65,11 +65,11 @@ from batchwright.worker.control_tasks.fleet_metrics import (
 from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher, temporal_forecast_signal
 from batchwright.worker.control_tasks.waiting_reason_monitor import WaitingReasonMonitor
 from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
-from batchwright.worker.interceptors import ActivityMetricsInterceptor
+from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInterceptor
+from batchwright.worker.interceptors.step_quarantine import StepQuarantineInterceptor
+from batchwright.worker.interceptors.waiting_reasons import WaitingReasonInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
-from batchwright.worker.step_quarantine import StepQuarantineInterceptor
-from batchwright.worker.waiting_reason_interceptor import WaitingReasonInterceptor
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.consistency_check import ConsistencyCheckWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow

@@ -30,8 +30,8 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.terms import BatchStatus
     from batchwright.rules.deadline import Deadline
     from batchwright.rules.pause_limit import is_overtaken
-    from batchwright.workflows.batch_files import BatchFiles
     from batchwright.workflows.batch_early_end import EarlyEnd
+    from batchwright.workflows.batch_files import BatchFiles
     from batchwright.workflows.failures import abandoned, code_for_tenant, sentence_for_tenant
     from batchwright.workflows.model_children import DesiredState, ModelRuns
     from batchwright.workflows.options import (

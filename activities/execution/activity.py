@@ -10,7 +10,7 @@ from batchwright.activities.execution.attempt import SliceAttempt
 from batchwright.activities.execution.slice_state.quarantine import attempt_history
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.held_slices import HeldSlice
+from batchwright.activities.services.worker_slices.held_slices import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
 from batchwright.contracts.temporal_payloads.execution import ExecutionActivities, SliceRequest, SliceResult

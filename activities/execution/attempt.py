@@ -42,7 +42,7 @@ from batchwright.activities.execution.turn_context import TurnContext, next_turn
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
 from batchwright.activities.services.call_answers import CallAnswers
-from batchwright.activities.services.held_slices import HeldSlice
+from batchwright.activities.services.worker_slices.held_slices import HeldSlice
 from batchwright.background import BackgroundTasks
 from batchwright.contracts.errors import LINE_MESSAGES, Failure, LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult

@@ -7,7 +7,11 @@ from temporalio.exceptions import ApplicationError
 from batchwright.activities.execution.slice_state.segment_buffer import LAST_FLUSH_SECONDS, SegmentBuffer
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
-from batchwright.activities.services.slice_deferrals import deferral_cause, deferral_seconds, waiting_reason
+from batchwright.activities.services.worker_slices.slice_deferrals import (
+    deferral_cause,
+    deferral_seconds,
+    waiting_reason,
+)
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.database.records import SliceProgress

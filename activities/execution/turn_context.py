@@ -19,7 +19,7 @@ from batchwright.activities.execution.slice_state.segment_buffer import SegmentB
 from batchwright.activities.execution.slice_stop_signal import StopSignal
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import SliceCost
-from batchwright.activities.services.slice_demand import HeldSlice
+from batchwright.activities.services.worker_slices.slice_demand import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.terms import Endpoint

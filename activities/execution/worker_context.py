@@ -11,9 +11,9 @@ from batchwright.activities.services.backend_job_cancellation import RouterLooku
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import Permissions, UnrestrictedPermissions
-from batchwright.activities.services.slice_deferrals import DeferralMetrics
-from batchwright.activities.services.slice_demand import SliceDemand
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.worker_slices.slice_deferrals import DeferralMetrics
+from batchwright.activities.services.worker_slices.slice_demand import SliceDemand
 from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits

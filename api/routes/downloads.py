@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
-from batchwright.api.held_bytes import HeldBytes
+from batchwright.api.client_limits.held_bytes import HeldBytes
 
 # Of each download, one piece of the storage and the unsent bytes of the connection are in memory.
 _MAX_BYTES = 2 * 1024 * 1024

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from starlette.responses import Response, StreamingResponse
 
+from batchwright.api.client_limits.long_responses import LIFETIME_SECONDS, ApiShutdown
 from batchwright.api.errors import ApiError, rate_limited
-from batchwright.api.long_responses import LIFETIME_SECONDS, ApiShutdown
 from batchwright.api.ui.visit import Visit
 
 POLL_SECONDS = 3.0

@@ -1,6 +1,6 @@
 """Access to Temporal: connection, credentials, encryption of payloads, and setup of a namespace."""
 
-from batchwright.temporal.client import (
+from batchwright.temporal.connection.client import (
     DATA_CONVERTER,
     check,
     connect,
@@ -8,7 +8,7 @@ from batchwright.temporal.client import (
     observed_runtime,
     open_connection,
 )
-from batchwright.temporal.connection import TemporalConnection
+from batchwright.temporal.connection.temporal_connection import TemporalConnection
 from batchwright.temporal.errors import TemporalNotSetUp, TemporalUnavailable
 
 __all__ = [

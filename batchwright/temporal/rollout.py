@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.temporal.errors import is_unknown_namespace
-from batchwright.temporal.namespace import RPC_TIMEOUT
+from batchwright.temporal.namespace.namespace_checks import RPC_TIMEOUT
 
 _PREFIX = "WORKER_DEPLOYMENT_VERSION_STATUS_"
 _OPEN_BATCHES_QUERY = (

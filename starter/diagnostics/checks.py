@@ -17,7 +17,7 @@ from batchwright.storage.base import StorageError
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
-from batchwright.temporal import credentials
+from batchwright.temporal.connection import credentials
 
 Clock = Callable[[], datetime]
 _EXPIRY_WARNING = timedelta(days=14)

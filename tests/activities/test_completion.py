@@ -11,7 +11,7 @@ from batchwright.activities.completion import (
     count_skipped,
     size_bucket,
 )
-from batchwright.activities.services.slice_deferrals import DeferralMetrics
+from batchwright.activities.services.worker_slices.slice_deferrals import DeferralMetrics
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
 from batchwright.telemetry.metrics import Metrics

@@ -25,7 +25,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import load
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.interceptors import ActivityMetricsInbound
+from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInbound
 from tests.activities.execution.fixture import BATCH, ExecutionFixture, ok, request
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, names
 from tests.activities.ingestion.fresh_batch import INPUT_KEY as FRESH_INPUT

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from batchwright.contracts.temporal_names import CONTROL_QUEUE
 from batchwright.database.driver import connect
 from batchwright.rules.stored_objects import object_keys
-from batchwright.temporal.maintenance_schedules import SCHEDULES
+from batchwright.temporal.namespace.maintenance_schedules import SCHEDULES
 from tests.e2e.batches import CHAT, chat_lines, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack
 from tests.observability.prometheus import Prometheus

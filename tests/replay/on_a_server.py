@@ -1,7 +1,7 @@
 """Records histories that need a real server: of runs pinned to a worker version, and of scheduled runs."""
 
 from batchwright.settings import load
-from batchwright.temporal.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
+from batchwright.temporal.namespace.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
 from batchwright.worker.wiring import deployment_config
 from tests.e2e.batches import until
 from tests.integration.temporal.clusters import server

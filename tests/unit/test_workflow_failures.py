@@ -4,7 +4,7 @@ import httpx
 import pytest
 from temporalio.exceptions import ActivityError, ApplicationError, RetryState
 
-from batchwright.activities.services.slice_deferrals import waiting_reason
+from batchwright.activities.services.worker_slices.slice_deferrals import waiting_reason
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.inference.backend_client import from_status
 from batchwright.inference.circuits.circuit_breaker import CircuitBreaker

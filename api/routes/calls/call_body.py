@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import msgspec
 from fastapi import Request
 
+from batchwright.api.client_limits.held_bytes import HeldBytes
 from batchwright.api.errors import ApiError, invalid_type, invalid_value, missing_parameter
-from batchwright.api.held_bytes import HeldBytes
 from batchwright.api.schemas.json_body import process_body, read_raw_object
 from batchwright.api.services.calls.acceptance import SentKey
 from batchwright.api.services.idempotency import fingerprint, idempotency_key_of

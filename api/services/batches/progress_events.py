@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import NamedTuple
 
+from batchwright.api.client_limits.long_responses import LIFETIME_SECONDS
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError, rate_limited
-from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.schemas.shown_forecasts import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.shown_waiting_reasons import PolledQueues

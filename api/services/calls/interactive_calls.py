@@ -136,9 +136,9 @@ class InteractiveCalls:
         If the `with` block ends early, the connection to the backend is closed.
 
         Raises:
-            ApiError: as in `InteractiveAuthorizer.authorize`. A limit per minute is used up (429). A hook of the
-                operator refuses the call (403) or fails (500). The circuit breakers of all backends are open
-                (503). No backend can be reached (502, 503, 504).
+            ApiError: as in `InteractiveAuthorizer.authorize`. A limit per minute is used up (429). A hook of
+                the operator refuses the call (403) or fails (500). The circuit breakers of all backends are
+                open (503). No backend can be reached (502, 503, 504).
             DatabaseUnavailable: the permissions cannot be read.
         """
         began, model = time.monotonic(), self._deps.models.canonical(call.model)

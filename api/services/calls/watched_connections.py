@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
+from batchwright.api.client_limits.long_responses import StopSignal
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
-from batchwright.api.long_responses import StopSignal
 
 
 class WatchedConnections:

@@ -13,9 +13,9 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from batchwright.api.client_limits.long_responses import LIFETIME_SECONDS
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, file_not_found, invalid_value, rate_limited
-from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.live_results.line_selection import (
     LineFilter,

@@ -8,7 +8,7 @@ from batchwright.starter.diagnostics.connections import run_or_stop
 from batchwright.starter.options import JsonLine, settings_or_stop
 from batchwright.starter.output import ExitCode, print_json
 from batchwright.temporal import TemporalUnavailable, connect
-from batchwright.temporal.setup import SetupStep, set_up
+from batchwright.temporal.namespace.setup import SetupStep, set_up
 
 setup = typer.Typer(
     help="Set up what Batchwright depends on.",

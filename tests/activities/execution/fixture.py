@@ -21,8 +21,8 @@ from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
-from batchwright.activities.services.slice_demand import MAX_SLICES
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.temporal_payloads.batch import ModelCounts, WaitingReason

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batchwright.activities.services.held_slices import HeldSlice
-from batchwright.activities.services.slice_demand import SliceDemand
+from batchwright.activities.services.worker_slices.held_slices import HeldSlice
+from batchwright.activities.services.worker_slices.slice_demand import SliceDemand
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget

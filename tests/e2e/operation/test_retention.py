@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from batchwright.contracts.temporal_payloads.retention import RetentionKind, RetentionResult
 from batchwright.database.driver import connect
 from batchwright.rules.stored_objects import object_keys
-from batchwright.temporal.maintenance_schedules import SCHEDULES
+from batchwright.temporal.namespace.maintenance_schedules import SCHEDULES
 from tests.e2e.batches import chat_lines, check_conservation, ended, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.integration.starter.commands import batchwright

@@ -12,8 +12,8 @@ from temporalio.client import Schedule, ScheduleActionStartWorkflow, ScheduleInt
 from batchwright.settings import load
 from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import TemporalNotSetUp, connect
-from batchwright.temporal.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
-from batchwright.temporal.namespace import REQUIRED_ATTRIBUTES, Namespace
+from batchwright.temporal.namespace.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
+from batchwright.temporal.namespace.namespace_checks import REQUIRED_ATTRIBUTES, Namespace
 from tests.fakes.frontend import Frontend
 from tests.integration.starter.commands import batchwright
 from tests.integration.temporal.clusters import cluster

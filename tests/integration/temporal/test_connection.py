@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 
 from batchwright.settings import Settings, load
 from batchwright.temporal import TemporalConnection, TemporalUnavailable, connect, open_connection
-from batchwright.temporal.namespace import Namespace
+from batchwright.temporal.namespace.namespace_checks import Namespace
 from batchwright.worker.pollers import ReconnectingWorker
 from tests.chaos.proxy import LOOPBACK, Proxy
 from tests.fakes.frontend import Authority, Frontend

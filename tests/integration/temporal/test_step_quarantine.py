@@ -15,9 +15,9 @@ from batchwright.contracts.temporal_payloads.execution import SliceRequest, Slic
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.attempt_history import StepCrashes, step_crashes
-from batchwright.worker.interceptors import ActivityMetricsInterceptor
-from batchwright.worker.step_quarantine import StepQuarantineInterceptor
+from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInterceptor
+from batchwright.worker.interceptors.attempt_history import StepCrashes, step_crashes
+from batchwright.worker.interceptors.step_quarantine import StepQuarantineInterceptor
 from tests.integration.temporal import clusters
 from tests.workflows.fixture import WorkflowFixture
 from tests.workflows.stub_activities import StubIngestion, ingested, share

@@ -13,8 +13,8 @@ from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker import interceptors
-from batchwright.worker.interceptors import ActivityMetricsInterceptor
+from batchwright.worker.interceptors import activity_metrics
+from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInterceptor
 from tests.integration.temporal import clusters
 from tests.workflows import stub_activities
 from tests.workflows.fixture import WorkflowFixture
@@ -45,7 +45,7 @@ async def breaks(request: SliceRequest) -> SliceResult:
 
 @pytest_asyncio.fixture
 async def fixture(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[WorkflowFixture]:
-    monkeypatch.setattr(interceptors, "MAX_UNEXPECTED_FAILURES", FAILURES)
+    monkeypatch.setattr(activity_metrics, "MAX_UNEXPECTED_FAILURES", FAILURES)
     async with clusters.server() as environment:
         fixture = WorkflowFixture(environment)
         config = environment.client.config()

@@ -9,7 +9,7 @@ from batchwright.telemetry.backend_traffic import CHAT, GROUPED_CHAT, BackendTra
 from batchwright.telemetry.families.factory import REQUEST_SECONDS, REQUEST_TOKENS
 from batchwright.telemetry.families.requests import GROUP_SIZES
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.interceptors import register_slot_gauges
+from batchwright.worker.interceptors.activity_metrics import register_slot_gauges
 
 A, B = "http://a", "http://b"
 

@@ -8,7 +8,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from batchwright.settings import SettingsError, load
-from batchwright.temporal.credentials import Credentials, read
+from batchwright.temporal.connection.credentials import Credentials, read
 
 
 class Pki:

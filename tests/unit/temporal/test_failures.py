@@ -7,7 +7,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 
 from batchwright.settings import load
-from batchwright.temporal.client import data_converter
+from batchwright.temporal.connection.client import data_converter
 
 _SERVER_LIMIT = 4096  # limit.mutableStateActivityFailureSize.error
 

@@ -22,6 +22,6 @@ def test_a_port_taken_by_another_process_is_replaced_by_a_free_one(
 ) -> None:
     free = free_sdk_address()
     found = iter([taken, free])
-    monkeypatch.setattr("batchwright.temporal.client.free_sdk_address", lambda: next(found))
+    monkeypatch.setattr("batchwright.temporal.connection.client.free_sdk_address", lambda: next(found))
     _, address = observed_runtime()
     assert address == free

@@ -7,7 +7,7 @@ from typing import Any, cast
 import uvloop
 from temporalio.worker import SlotPermit
 
-from batchwright.activities.services.slice_demand import SliceDemand
+from batchwright.activities.services.worker_slices.slice_demand import SliceDemand
 from batchwright.worker.slice_slots import SliceSlots
 
 NO_CONTEXT = cast(Any, None)

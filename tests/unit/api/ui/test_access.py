@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from batchwright.api.long_responses import ApiShutdown
+from batchwright.api.client_limits.long_responses import ApiShutdown
 from batchwright.api.ui.batch_pages import BatchPages
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LINE_PAGES

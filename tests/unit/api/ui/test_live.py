@@ -12,8 +12,8 @@ from starlette.datastructures import URL
 from starlette.responses import StreamingResponse
 
 from batchwright.api.auth import sessions
+from batchwright.api.client_limits.long_responses import ApiShutdown
 from batchwright.api.errors import ApiError
-from batchwright.api.long_responses import ApiShutdown
 from batchwright.api.middleware import authentication
 from batchwright.api.ui import live
 from batchwright.api.ui.live import Fragment, LiveFragments, Read

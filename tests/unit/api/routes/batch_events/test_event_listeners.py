@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.api.auth import key_cache
-from batchwright.api.long_responses import LIFETIME_SECONDS
+from batchwright.api.client_limits.long_responses import LIFETIME_SECONDS
 from batchwright.api.middleware import authentication
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.contracts.api_objects.openai import BatchObject

@@ -5,8 +5,8 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 
+from batchwright.api.client_limits.long_responses import LIFETIME_SECONDS
 from batchwright.api.errors import ApiError
-from batchwright.api.long_responses import LIFETIME_SECONDS
 from batchwright.api.services.live_results.result_stream import LiveResults, ReaderCutOff, ResultQuery
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.terms import BatchStatus

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from batchwright.activities.services.held_slices import HeldSlice
+from batchwright.activities.services.worker_slices.held_slices import HeldSlice
 
 _SEEK_SECONDS = 30.0  # pause between two searches for the same tenant or batch
 _MAX_SLICES = 16  # with so many slices with lines, no search for a batch that goes first

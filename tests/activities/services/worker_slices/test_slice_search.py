@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
-from tests.activities.services.slice_demand_fixture import MODEL, PERMITS, Worker
+from tests.activities.services.worker_slices.slice_demand_fixture import MODEL, PERMITS, Worker
 
 
 def test_a_new_tenant_gets_a_slice_although_the_worker_has_enough_to_send() -> None:

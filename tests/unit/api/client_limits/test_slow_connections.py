@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from batchwright.api.slow_connections import BoundedProtocol
+from batchwright.api.client_limits.slow_connections import BoundedProtocol
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n"
 

@@ -10,8 +10,13 @@ import openai
 import pytest
 
 from batchwright.api.app import build_app
+from batchwright.api.client_limits.retry_after import (
+    MAX_RETRY_SECONDS,
+    MAX_TENANTS,
+    MIN_RETRY_SECONDS,
+    RetryAfterSpread,
+)
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.retry_after import MAX_RETRY_SECONDS, MAX_TENANTS, MIN_RETRY_SECONDS, RetryAfterSpread
 from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.ids import new_file_id

@@ -20,8 +20,8 @@ from batchwright.temporal.errors import (
     from_rpc_error,
     is_unknown_namespace,
 )
-from batchwright.temporal.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
-from batchwright.temporal.namespace import (
+from batchwright.temporal.namespace.maintenance_schedules import SCHEDULES, PlannedSchedule, ensure_schedule
+from batchwright.temporal.namespace.namespace_checks import (
     REQUIRED_ATTRIBUTES,
     RPC_TIMEOUT,
     Namespace,

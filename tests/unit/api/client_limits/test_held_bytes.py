@@ -2,8 +2,8 @@
 
 import pytest
 
+from batchwright.api.client_limits.held_bytes import HeldBytes
 from batchwright.api.errors import ApiError
-from batchwright.api.held_bytes import HeldBytes
 from tests.fakes.api import open_api
 
 MIB = 1024 * 1024

@@ -1,8 +1,8 @@
 """A worker takes another slice of a model if it could send more lines than its slices have ready."""
 
-from batchwright.activities.services.slice_demand import MAX_SLICES
+from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
-from tests.activities.services.slice_demand_fixture import MODEL, PERMITS, Worker
+from tests.activities.services.worker_slices.slice_demand_fixture import MODEL, PERMITS, Worker
 
 
 def test_a_worker_without_slices_takes_one() -> None:

@@ -14,8 +14,8 @@ from temporalio.service import ConnectConfig, ServiceClient, ServiceResponse
 
 from batchwright.process_name import process_name
 from batchwright.settings import Settings, SettingsError
-from batchwright.temporal import credentials
-from batchwright.temporal.credentials import Credentials
+from batchwright.temporal.connection import credentials
+from batchwright.temporal.connection.credentials import Credentials
 from batchwright.temporal.errors import from_connect_error
 
 logger = logging.getLogger(__name__)

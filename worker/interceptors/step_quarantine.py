@@ -34,7 +34,7 @@ from temporalio.worker import (
 from batchwright.activities.errors import failure
 from batchwright.activities.heartbeat import heartbeating
 from batchwright.contracts.errors import Failure
-from batchwright.worker.attempt_history import (
+from batchwright.worker.interceptors.attempt_history import (
     CRASHES_BEFORE_QUARANTINE,
     StepCrashes,
     failure_count_details,

@@ -19,7 +19,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.interceptors import MAX_UNEXPECTED_FAILURES, ActivityMetricsInbound
+from batchwright.worker.interceptors.activity_metrics import MAX_UNEXPECTED_FAILURES, ActivityMetricsInbound
 
 TURN_OVER = ApplicationError("on", type=Failure.TURN_OVER, category=ApplicationErrorCategory.BENIGN)
 STORAGE = ApplicationError("away", type=Failure.STORAGE_UNAVAILABLE)

@@ -1,10 +1,10 @@
 """Slices that yield their place to a tenant or batch that has none."""
 
-from batchwright.activities.services.slice_demand import MAX_SLICES
+from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.inference.limits.concurrency_limiter import PermitRequest
 from batchwright.inference.limits.tenant_and_model_limits import Limit
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
-from tests.activities.services.slice_demand_fixture import MODEL, Worker
+from tests.activities.services.worker_slices.slice_demand_fixture import MODEL, Worker
 
 
 def test_on_the_shared_queue_slices_yield_to_batches_of_its_models_that_have_none_with_lines() -> None:

@@ -20,9 +20,9 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from batchwright.settings import Settings
 from batchwright.telemetry.exposition import free_sdk_address
 from batchwright.telemetry.trace_interceptor import TelemetryInterceptor
-from batchwright.temporal import credentials
 from batchwright.temporal.codec import build_codec
-from batchwright.temporal.connection import TemporalConnection
+from batchwright.temporal.connection import credentials
+from batchwright.temporal.connection.temporal_connection import TemporalConnection
 from batchwright.temporal.failures import ShortEncodedFailureConverter, ShortFailureConverter
 
 DATA_CONVERTER = replace(pydantic_data_converter, failure_converter_class=ShortFailureConverter)

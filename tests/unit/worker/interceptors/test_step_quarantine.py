@@ -17,15 +17,15 @@ from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.execution import RELEASED
 from batchwright.storage.base import StorageUnavailable
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.attempt_history import (
+from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInbound
+from batchwright.worker.interceptors.attempt_history import (
     CRASH_MEMORY,
     CRASHES_BEFORE_QUARANTINE,
     StepCrashes,
     previous_failures,
     step_crashes,
 )
-from batchwright.worker.interceptors import ActivityMetricsInbound
-from batchwright.worker.step_quarantine import (
+from batchwright.worker.interceptors.step_quarantine import (
     MAX_QUARANTINED_CRASHES,
     AcknowledgedHeartbeat,
     StepQuarantineInbound,

@@ -29,7 +29,7 @@ from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.attempt_history import failure_count_details, previous_failures
+from batchwright.worker.interceptors.attempt_history import failure_count_details, previous_failures
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.execution import SliceRequest
 from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
-from batchwright.worker.attempt_history import (
+from batchwright.worker.interceptors.attempt_history import (
     CRASHES_BEFORE_QUARANTINE,
     last_attempt_crashed,
     step_crashes,

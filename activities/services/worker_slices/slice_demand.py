@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from batchwright.activities.services.held_slices import HeldSlice
-from batchwright.activities.services.slice_search import SliceSearch
+from batchwright.activities.services.worker_slices.held_slices import HeldSlice
+from batchwright.activities.services.worker_slices.slice_search import SliceSearch
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.inference.limits.tenant_and_model_limits import Limit

@@ -12,8 +12,8 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import RELEASED
-from batchwright.worker.attempt_history import previous_failures
-from batchwright.worker.step_quarantine import send_heartbeat
+from batchwright.worker.interceptors.attempt_history import previous_failures
+from batchwright.worker.interceptors.step_quarantine import send_heartbeat
 
 
 class FakeTemporal:

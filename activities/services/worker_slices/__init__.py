@@ -1,0 +1,1 @@
+"""Slices that a worker holds: when it takes another one, searches for one, or defers one."""

@@ -1,0 +1,1 @@
+"""Limits that protect an API process from slow, large or impatient clients."""

@@ -1,0 +1,1 @@
+"""Setup and checks of a Temporal namespace, and the schedules of maintenance in it."""

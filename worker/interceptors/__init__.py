@@ -1,0 +1,1 @@
+"""Interceptors that run around every activity of a worker."""
