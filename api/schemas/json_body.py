@@ -12,8 +12,8 @@ import msgspec
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, TypeAdapter
-from starlette.requests import ClientDisconnect
 
+from batchwright.api.client_limits.request_body_size import read_body
 from batchwright.api.errors import (
     NO_HINTS,
     ApiError,
@@ -29,10 +29,8 @@ _Result = TypeVar("_Result")
 _OBJECT = TypeAdapter(dict[str, object])
 _LIST = TypeAdapter(list[object])
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-MAX_BODY_BYTES = 1024 * 1024
 # Larger bodies are checked in a thread: 10 MiB of nested brackets take five seconds.
 _MOST_PARSED_INLINE = 64 * 1024
-_SCOPE_BODY = "batchwright.body"  # key of the body in the ASGI scope
 _BEYOND_64_BITS = 2.0**63
 _KINDS: list[tuple[type, str]] = [
     (bool, "a boolean"),  # before int, because a Python bool is an int
@@ -52,12 +50,12 @@ async def read_json_object(request: Request) -> Mapping[str, object]:
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
     """
-    return _parse_object(await _read(request), unique=_is_admin_request(request))
+    return _parse_object(await read_body(request), unique=_is_admin_request(request))
 
 
 async def read_optional_object(request: Request) -> Mapping[str, object]:
     """Read the body of a request as `read_json_object` does. If there is no body, return an empty object."""
-    body = await _read(request)
+    body = await read_body(request)
     return _parse_object(body, unique=_is_admin_request(request)) if body else {}
 
 
@@ -76,7 +74,7 @@ async def read_raw_object(
     Raises:
         ApiError: the body is too large, is not JSON, is not an object or is nested too deeply.
     """
-    body = await _read(request, max_bytes, count)
+    body = await read_body(request, max_bytes, count)
     try:
         return await process_body(request, partial(_raw_fields, body))
     except msgspec.ValidationError:
@@ -92,7 +90,7 @@ async def process_body(request: Request, process: Callable[[], _Result]) -> _Res
     If the body is large, the function runs in a thread, so that the event loop continues to serve other
     requests. The body must have been read before.
     """
-    if len(request.scope[_SCOPE_BODY]) > _MOST_PARSED_INLINE:
+    if len(await read_body(request)) > _MOST_PARSED_INLINE:
         return await asyncio.to_thread(process)
     return process()
 
@@ -228,33 +226,3 @@ def _inlined(node: object, definitions: Mapping[str, object]) -> object:
     if isinstance(reference, str):
         return _inlined(definitions[reference.rpartition("/")[2]], definitions)
     return {name: _inlined(value, definitions) for name, value in fields.items() if name != "$defs"}
-
-
-async def _read(
-    request: Request, max_bytes: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
-) -> bytes:
-    """Return the body of a request. Later calls return the same body, because the audit log and the route
-    both read it.
-
-    Args:
-        max_bytes: maximum size of the body in bytes.
-        count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
-            body.
-
-    Raises:
-        ApiError: the body is too large (413), or the client closed the connection too early (400).
-    """
-    if _SCOPE_BODY in request.scope:
-        read: bytes = request.scope[_SCOPE_BODY]
-        return read
-    body = bytearray()
-    try:
-        async for piece in request.stream():
-            count(len(piece))
-            body += piece
-            if len(body) > max_bytes:
-                raise ApiError(413, f"The body of this request may hold at most {max_bytes} bytes.")
-    except ClientDisconnect:
-        raise ApiError(400, "The request ended before its body did.") from None
-    request.scope[_SCOPE_BODY] = bytes(body)
-    return bytes(body)
