@@ -59,11 +59,12 @@ class ResultRoutes:
             enum_schema("input", "settled"),
         ] = "input",
     ) -> Response:
-        """Retrieve results of a batch, also while the batch is running.
+        """Return results of a batch as JSON lines, even while the batch is running.
 
-        By default, results are in the order of the input and end before the first line without a result. They
-        are then the beginning of the later output or error file. With the order `settled`, the response
-        contains all available results, in the order in which they were found.
+        The lines are those of the output file (`status=completed`) or of the error file (`status=failed`).
+        By default, they are in the order of the input, and stop before the first line of the input that has
+        no result yet. So they are always the beginning of the file that the batch will have at its end. With
+        `order=settled`, they are all results so far, in the order in which they were found.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:
