@@ -6,6 +6,7 @@ from typing import get_args
 
 from batchwright.contracts.terms import Profile
 from tests.conformance import (
+    batch_lists,
     batches,
     bounds,
     calls,
@@ -42,7 +43,7 @@ Checks of limits and policies run with small limits, and checks of keys with `BA
 def checks() -> dict[Row, Check]:
     """Return the checks with the Python client, by row."""
     ours = (surroundings, operation, tenants, bounds, keys, webhooks, data_in_place)
-    modules = (files, uploads, batches, endpoints, edges, results, calls, *ours)
+    modules = (files, uploads, batches, batch_lists, endpoints, edges, results, calls, *ours)
     tables = [module.TABLE for module in modules]
     tables += [messages.TABLE, messages.TIGHT_TABLE, messages.KEYS_TABLE, calls.TIGHT_TABLE]
     return {row: check for table in tables for row, check in table.checks.items()}

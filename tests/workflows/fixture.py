@@ -10,10 +10,12 @@ from pathlib import Path
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.client import Client, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
+from batchwright.contracts.errors import Failure
 from batchwright.contracts.search_attributes import SEARCH_ATTRIBUTES
 from batchwright.contracts.temporal_names import (
     CONTROL_QUEUE,
@@ -30,7 +32,7 @@ from batchwright.contracts.temporal_payloads.execution import ModelRun, ModelRun
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopyState
 from batchwright.contracts.temporal_payloads.retention import RetentionOrder, RetentionResult
 from batchwright.contracts.temporal_payloads.webhooks import DeliveryOrder, DeliveryResult
-from batchwright.contracts.terms import Endpoint
+from batchwright.contracts.terms import Endpoint, ValidationError
 from batchwright.starter.embedded_stack.ports import free_port
 from batchwright.temporal import DATA_CONVERTER
 from batchwright.workflows.batch import BatchWorkflow
@@ -58,6 +60,13 @@ from tests.workflows.stub_activities import (
 DAY = timedelta(hours=24)
 # The heartbeat timeout is longer than this process may be delayed: no slice is sent twice because of it.
 POLICY = BatchPolicy(cancel_grace_seconds=0, expiry_grace_seconds=0, heartbeat_timeout_seconds=120)
+SHORT = timedelta(seconds=1)  # time is skipped only while no activity is pending, so this is a real second
+STORAGE_AWAY = ApplicationError("Storage is away.", type=Failure.STORAGE_UNAVAILABLE)
+
+
+def system_error(message: str) -> list[ValidationError]:
+    return [ValidationError(code="system_error", message=message)]
+
 
 BatchHandle = WorkflowHandle[BatchWorkflow, BatchResult]
 RunHandle = WorkflowHandle[ModelRunWorkflow, ModelRunResult]

@@ -7,9 +7,8 @@ from batchwright.contracts.temporal_payloads.execution import SliceRequest, Slic
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
-from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
+from tests.workflows.fixture import POLICY, SHORT, STORAGE_AWAY, WorkflowFixture, state_of, system_error
 from tests.workflows.stub_activities import until_cancelled
-from tests.workflows.test_endings import SHORT, STORAGE_AWAY, system_error
 
 pytestmark = pytest.mark.integration
 

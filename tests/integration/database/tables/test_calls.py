@@ -6,42 +6,25 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from batchwright.contracts.api_objects.webhook_events import CALL_EVENTS
-from batchwright.contracts.calls import CallAnswer, CallStatus
-from batchwright.contracts.temporal_payloads.retention import SWEEP_START
+from batchwright.contracts.calls import CallStatus
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.tables.calls import LONGEST_OPEN, CallKey, CallLine
-from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
-from tests.integration.database.admission_rows import admit_bytes
-from tests.integration.database.call_rows import GROUP, a_call, a_rolling_order
-from tests.integration.database.rows import START, after, an_order
+from tests.integration.database.call_rows import (
+    GROUP,
+    a_call,
+    a_rolling_order,
+    an_answer,
+    opened,
+    status_of,
+)
+from tests.integration.database.rows import after
 from tests.integration.database.webhook_rows import an_endpoint, attempt, attempted, create, recorded, types
-
-LATER = timedelta(days=2)
-
-
-async def opened(database: Database, *ids: str, notifies: bool = False) -> None:
-    """Open a rolling batch with a row, and store calls for it."""
-    await database.calls.open(GROUP, a_rolling_order(), max_batches=9)
-    await database.batches.upsert(a_rolling_order())
-    for id in ids:
-        assert await database.calls.insert(a_call(id, notifies=notifies)) is not None
 
 
 async def lines(database: Database, batch_id: str = "batch_1") -> list[CallLine]:
     return [line async for line in database.calls.collected("t", batch_id)]
-
-
-async def status(database: Database, id: str = "resp_1") -> CallStatus | None:
-    call = await database.calls.get("t", id)
-    return call and call.status
-
-
-def an_answer(
-    id: str = "resp_1", text: bytes = b"{}", status: CallStatus = CallStatus.COMPLETED
-) -> CallAnswer:
-    return CallAnswer(id=id, status=status, line=text)
 
 
 async def test_a_call_is_stored_for_the_open_batch_of_its_group(any_database: Database) -> None:
@@ -160,12 +143,12 @@ async def test_a_call_is_withdrawn_only_before_it_is_collected(any_database: Dat
     await opened(any_database)
     first, second, third = [await stored_at(any_database, f"resp_{number}") for number in (1, 2, 3)]
     assert not await calls.withdraw("t", "resp_1", first)
-    assert await status(any_database) is None
+    assert await status_of(any_database) is None
     await calls.cancel("t", "resp_2")
     await calls.collect("t", GROUP, "batch_1")
     assert await calls.withdraw("t", "resp_2", second)
     assert await calls.withdraw("t", "resp_3", third)
-    assert await status(any_database, "resp_3") is CallStatus.QUEUED
+    assert await status_of(any_database, "resp_3") is CallStatus.QUEUED
 
 
 async def test_a_call_is_withdrawn_only_by_the_request_that_inserted_it_and_not_once_it_is_repeated(
@@ -176,10 +159,10 @@ async def test_a_call_is_withdrawn_only_by_the_request_that_inserted_it_and_not_
     first = await stored_at(any_database, "resp_1")
     assert await stored_at(any_database, "resp_1") == first
     assert not await calls.withdraw("t", "resp_1", first)
-    assert await status(any_database) is CallStatus.QUEUED
+    assert await status_of(any_database) is CallStatus.QUEUED
     second = await stored_at(any_database, "resp_2")
     assert not await calls.withdraw("t", "resp_2", second - timedelta(microseconds=1))
-    assert await status(any_database, "resp_2") is CallStatus.QUEUED
+    assert await status_of(any_database, "resp_2") is CallStatus.QUEUED
 
 
 async def test_a_repeated_call_can_leave_a_batch_that_was_perhaps_never_started(
@@ -302,7 +285,7 @@ async def test_a_batch_that_ends_ends_its_calls_and_takes_no_more(
     call = await any_database.calls.get("t", "resp_1")
     assert call is not None
     assert (call.status, call.answer, call.error) == (expected, None, "why")
-    assert await status(any_database, "resp_2") is CallStatus.COMPLETED
+    assert await status_of(any_database, "resp_2") is CallStatus.COMPLETED
     assert await any_database.calls.insert(a_call("resp_3")) is None
     # The batch itself is no event.
     assert await types(any_database) == ["response.completed", f"response.{expected}"]
@@ -315,125 +298,14 @@ async def test_calls_of_a_batch_whose_files_follow_are_not_ended_yet(any_databas
     await any_database.batch_ends.end_without_files(
         "t", "batch_1", end, no_errors, after(20), files_until=soon
     )
-    assert await status(any_database) is CallStatus.QUEUED
+    assert await status_of(any_database) is CallStatus.QUEUED
     await any_database.batch_ends.abandon_files("t", "batch_1", no_errors)
-    assert await status(any_database) is CallStatus.FAILED
+    assert await status_of(any_database) is CallStatus.FAILED
 
 
 async def test_a_call_is_in_progress_while_its_batch_is(any_database: Database) -> None:
     await opened(any_database, "resp_1")
     await any_database.batches.start("t", "batch_1", total=1, models=[], at=after(10))
-    assert await status(any_database) is CallStatus.IN_PROGRESS
+    assert await status_of(any_database) is CallStatus.IN_PROGRESS
     await any_database.calls.answer("t", [an_answer()])
-    assert await status(any_database) is CallStatus.COMPLETED
-
-
-async def test_rolling_batches_are_in_no_list_and_in_no_quota_of_batches(any_database: Database) -> None:
-    await opened(any_database)
-    await any_database.batches.upsert(an_order("batch_2"))
-    operators, filters = any_database.operator_batches, OperatorBatchFilters(START)
-    for listed, more in (
-        await any_database.batch_list.page("t", limit=10, after=None),
-        await operators.page(filters, limit=10, ascending=True, after=None),
-        await operators.page(filters, limit=10, ascending=False, after=None),
-    ):
-        assert ([row.order.batch_id for row in listed], more) == (["batch_2"], False)
-    (count,) = await operators.counts(forecast_since=START, ended_since=START)
-    assert count.batches == 1
-    assert await operators.owner("batch_1") == "t"
-    assert await any_database.batch_list.count_live("t") == 1
-    await any_database.calls.open("group_2", a_rolling_order("batch_3", group="group_2"), max_batches=9)
-    assert await any_database.calls.count_batches("t") == 2
-    assert await any_database.calls.count_batches("other") == 0
-    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
-    assert await any_database.calls.count_batches("t") == 1
-    row = await any_database.batches.get("t", "batch_1")
-    assert row is not None
-    assert row.order == a_rolling_order()
-
-
-async def test_concurrent_calls_open_no_more_rolling_batches_than_a_tenant_may_have(
-    any_database: Database,
-) -> None:
-    opened = await asyncio.gather(
-        *(
-            any_database.calls.open(
-                f"group_{n}", a_rolling_order(f"batch_{n}", group=f"group_{n}"), max_batches=3
-            )
-            for n in range(8)
-        )
-    )
-    assert sum(opened) == 3
-    assert await any_database.calls.count_batches("t") == 3
-
-
-async def test_all_bytes_of_calls_count_as_stored_and_the_end_of_a_call_removes_its_request(
-    any_database: Database,
-) -> None:
-    calls, quotas, size = any_database.calls, any_database.quotas, len(a_call().request) + 2
-    await opened(any_database)
-    for number in range(1, 5):
-        stored = a_call(f"resp_{number}").model_copy(update={"echoed": b"{}"})
-        assert await calls.insert(stored) is not None
-    assert await quotas.stored("t") == 4 * size
-    await calls.cancel("t", "resp_4")
-    await calls.collect("t", GROUP, "batch_1")
-    await calls.cancel("t", "resp_3")
-    await calls.answer("t", [an_answer("resp_2", b"12345")])
-    assert await quotas.stored("t") == (used := size + 2 + 2 + 2 + 5)
-    assert not await admit_bytes(any_database, "file-1", 1, used)
-    assert await admit_bytes(any_database, "file-1", 1, used + 1)
-    await any_database.batch_ends.end_without_files("t", "batch_1", BatchStatus.FAILED, [], after(20))
-    assert await quotas.stored("t") == 4 * 2 + 5
-    for number in range(1, 5):
-        call = await calls.get("t", f"resp_{number}")
-        assert call is not None
-        assert (call.request, call.echoed) == (b"", b"{}")
-
-
-async def test_the_row_of_a_rolling_batch_is_kept_for_two_days_only(any_database: Database) -> None:
-    await opened(any_database)
-    await any_database.batches.upsert(an_order("batch_2"))
-    for id in ("batch_1", "batch_2"):
-        await any_database.batch_ends.end_without_files("t", id, BatchStatus.FAILED, [], after(20))
-    retention = any_database.retention
-    for row in await retention.ended_batches(after(30), SWEEP_START, 10):
-        assert await retention.record_sweep(row, after(30))
-    assert [row.id for row in await retention.old_batches(after(10), SWEEP_START, 10)] == ["batch_1"]
-    assert len(await retention.old_batches(after(30), SWEEP_START, 10)) == 2
-
-
-async def test_old_calls_are_removed(any_database: Database) -> None:
-    """Calls that have ended, and those that were never accepted. The others still need an answer."""
-    calls = any_database.calls
-    await opened(any_database, "resp_1", "resp_2")
-    await calls.answer("t", [an_answer()])
-    await calls.open("group_2", a_rolling_order("batch_2", group="group_2"), max_batches=9)
-    assert await calls.insert(a_call("resp_3", group="group_2")) is not None
-    now = datetime.now(UTC)
-    assert await calls.count_old(now - LATER) == await calls.remove_old(now - LATER, 10) == 0
-    assert await calls.count_old(now + LATER) == 2
-    assert await calls.remove_old(now + LATER, 10) == 2
-    assert [await status(any_database, f"resp_{number}") for number in (1, 2, 3)] == [
-        None,
-        CallStatus.QUEUED,
-        None,
-    ]
-
-
-async def test_the_callback_of_an_old_call_is_removed_with_it_unless_its_delivery_is_pending(
-    any_database: Database,
-) -> None:
-    """The receiver of `resp_2` has not accepted its event yet."""
-    own = [an_endpoint(f"webhook_{n}", batch_id=f"resp_{n}") for n in (1, 2)]
-    await create(any_database, an_endpoint("webhook_all"), *own)
-    await opened(any_database, "resp_1", "resp_2", notifies=True)
-    await any_database.calls.answer("t", [an_answer("resp_1"), an_answer("resp_2")])
-    for id, reason in (("webhook_1", ""), ("webhook_2", "Status 500.")):
-        [delivery] = await recorded(any_database, id)
-        await attempted(any_database, delivery, attempt(20, reason))
-    assert await any_database.calls.remove_old(datetime.now(UTC) + LATER, 10) == 2
-    endpoints = any_database.webhook_endpoints
-    ids = ("webhook_all", "webhook_1", "webhook_2")
-    assert [await endpoints.get("t", id) is not None for id in ids] == [True, False, True]
-    assert [len(await recorded(any_database, id)) for id in ids] == [2, 0, 1]
+    assert await status_of(any_database) is CallStatus.COMPLETED

@@ -22,9 +22,10 @@ from tests.fakes.api_keys import create_key
 from tests.unit.api.routes.admin.audit_log.audit_entries import entries, states
 
 HEADERS = {"headers": {"X-Team": "hush", "X-Other": "hush"}, "batch_headers": {"X-Lane": "hush"}}
-
-
 MODEL = {"backends": [{"url": "http://b:1", **HEADERS}]}
+RATE = {"requests_per_second": 5.0}
+ACME_BUDGET = {"tokens_per_day": 9, "members": ["red"]}
+ACME = "/admin/budget-groups/organization/acme"
 
 
 async def test_a_change_is_recorded_with_who_from_where_and_the_state_before_and_after(
@@ -44,74 +45,91 @@ async def test_a_change_is_recorded_with_who_from_where_and_the_state_before_and
     assert entry.target.model_dump(mode="json") == {"type": "quota", "id": "red", "tenant": "red"}
 
 
-async def test_every_action_of_operators_shows_what_it_changed(api: ApiFixture) -> None:
+# Each action of an operator, and the name and the target that the log has for it. `{batch}` is a batch.
+ACTIONS: list[tuple[str, str, Mapping[str, object] | None, str]] = [
+    ("PUT", "/admin/rates", {"model": "llama", "requests_per_second": 5}, "rate.set llama"),
+    ("DELETE", "/admin/rates?model=llama", None, "rate.reset llama"),
+    ("PUT", "/admin/holds", {"tenant": "red"}, "hold.set tenant/red"),
+    ("DELETE", "/admin/holds?tenant=red", None, "hold.release tenant/red"),
+    ("PUT", "/admin/quotas", {"tenant": "red", "models": ["a"]}, "quota.set red"),
+    ("DELETE", "/admin/quotas?tenant=red", None, "quota.reset red"),
+    ("PUT", ACME, {"tokens_per_day": 9}, "budget_group.set organization/acme"),
+    ("DELETE", ACME, None, "budget_group.delete organization/acme"),
+    ("PUT", "/admin/models/mine", MODEL, "model.register mine"),
+    ("PATCH", "/admin/models/mine", {"limits": {"in_flight": 3}}, "model.change mine"),
+    ("PUT", "/admin/model-configs/mine", {"max_retries": 2}, "model.change mine"),
+    ("DELETE", "/admin/model-configs/mine", None, "model.revert mine"),
+    ("POST", "/admin/batches/{batch}/priority", {"priority": 5}, "batch.prioritize {batch}"),
+    ("POST", "/admin/batches/{batch}/pause", None, "batch.pause {batch}"),
+    ("POST", "/admin/batches/{batch}/resume", None, "batch.resume {batch}"),
+    ("POST", "/admin/batches/{batch}/cancel", None, "batch.cancel {batch}"),
+    ("POST", "/admin/batches/{batch}/abandon", None, "batch.abandon {batch}"),
+    ("POST", "/admin/dlq/retry-all", {"tenant": "red"}, "dead_letter.retry_all None"),
+    ("POST", "/admin/dlq/batch_req_x/retry", None, "dead_letter.retry batch_req_x"),
+    ("DELETE", "/admin/dlq/batch_req_x", None, "dead_letter.delete batch_req_x"),
+]
+
+
+async def test_every_action_of_operators_is_recorded_with_its_target(api: ApiFixture) -> None:
     batch = (await api.create(tenant="red")).id
-    other = (await api.create(tenant="red")).id
-    calls: list[tuple[str, str, Mapping[str, object] | None]] = [
-        ("PUT", "/admin/rates", {"model": "llama", "requests_per_second": 5}),
-        ("DELETE", "/admin/rates?model=llama", None),
-        ("PUT", "/admin/holds", {"tenant": "red"}),
-        ("DELETE", "/admin/holds?tenant=red", None),
-        ("PUT", "/admin/quotas", {"tenant": "red", "models": ["b", "a"]}),
-        ("DELETE", "/admin/quotas?tenant=red", None),
-        ("PUT", "/admin/budget-groups/organization/acme", {"tokens_per_day": 9, "members": ["red"]}),
-        ("DELETE", "/admin/budget-groups/organization/acme", None),
-        ("PUT", "/admin/models/mine", MODEL),
-        ("PATCH", "/admin/models/mine", {"limits": {"in_flight": 3}}),
-        ("PUT", "/admin/model-configs/mine", {"max_retries": 2}),
-        ("DELETE", "/admin/model-configs/mine", None),
-        ("POST", f"/admin/batches/{batch}/priority", {"priority": 5}),
-        ("POST", f"/admin/batches/{batch}/pause", None),
-        ("POST", f"/admin/batches/{batch}/resume", None),
-        ("POST", f"/admin/batches/{batch}/cancel", None),
-        ("POST", f"/admin/batches/{other}/abandon", None),
-        ("POST", "/admin/dlq/retry-all", {"tenant": "red"}),
-        ("POST", "/admin/dlq/batch_req_x/retry", None),
-        ("DELETE", "/admin/dlq/batch_req_x", None),
+    for method, path, body, _ in ACTIONS:
+        await api.http.request(method, path.format(batch=batch), json=body)
+    recorded = [f"{entry.action} {entry.target.id}" for entry in await entries(api, limit="100")]
+    assert recorded == [name.format(batch=batch) for *_, name in ACTIONS]
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "body", "state"),
+    [
+        (
+            "/admin/rates",
+            "?model=llama",
+            {"model": "llama", "requests_per_second": 5},
+            {"requests_per_second": 5.0},
+        ),
+        ("/admin/quotas", "?tenant=red", {"tenant": "red", "models": ["b", "a"]}, {"models": ["a", "b"]}),
+        (ACME, "", ACME_BUDGET, {**ACME_BUDGET, "cost_per_day": None}),
+    ],
+    ids=["rate", "quota", "budget group"],
+)
+async def test_the_state_that_a_change_makes_is_the_one_that_its_removal_ends(
+    api: ApiFixture, path: str, target: str, body: Mapping[str, object], state: Mapping[str, object]
+) -> None:
+    await api.http.put(path, json=body)
+    await api.http.delete(path + target)
+    assert [states(entry) for entry in await entries(api)] == [
+        (None, state, AuditOutcome.OK, None),
+        (state, None, AuditOutcome.OK, None),
     ]
-    for method, path, body in calls:
-        await api.http.request(method, path, json=body)
-    found = await entries(api, limit="100")
-    assert [f"{entry.action} {entry.target.id}" for entry in found] == [
-        "rate.set llama",
-        "rate.reset llama",
-        "hold.set tenant/red",
-        "hold.release tenant/red",
-        "quota.set red",
-        "quota.reset red",
-        "budget_group.set organization/acme",
-        "budget_group.delete organization/acme",
-        "model.register mine",
-        "model.change mine",
-        "model.change mine",
-        "model.revert mine",
-        f"batch.prioritize {batch}",
-        f"batch.pause {batch}",
-        f"batch.resume {batch}",
-        f"batch.cancel {batch}",
-        f"batch.abandon {other}",
-        "dead_letter.retry_all None",
-        "dead_letter.retry batch_req_x",
-        "dead_letter.delete batch_req_x",
-    ]
-    rate, hold = {"requests_per_second": 5.0}, found[2].after
-    assert [states(entry) for entry in found[:2]] == [
-        (None, rate, AuditOutcome.OK, None),
-        (rate, None, AuditOutcome.OK, None),
-    ]
-    assert (found[2].before, found[3].before, found[3].after) == (None, hold, None)
-    assert (found[4].after, found[5].before, found[5].after) == ({"models": ["a", "b"]},) * 2 + (None,)
-    assert found[7].before == {"tokens_per_day": 9, "cost_per_day": None, "members": ["red"]}
-    assert [entry.target.tenant for entry in found[12:17]] == ["red"] * 5
-    changed = {"status": "validating", "max_cost": None, "files_pending": False}
-    assert states(found[12])[:2] == ({**changed, "priority": 3}, {**changed, "priority": 5})
-    assert found[15].after == {**changed, "priority": 5, "status": "cancelling"}
-    assert [(entry.outcome, entry.code) for entry in found[16:]] == [
-        (AuditOutcome.REFUSED, "409"),
-        (AuditOutcome.OK, None),
-        (AuditOutcome.REFUSED, "404"),
-        (AuditOutcome.REFUSED, "404"),
-    ]
+
+
+async def test_the_release_of_a_hold_shows_the_hold(api: ApiFixture) -> None:
+    await api.http.put("/admin/holds", json={"tenant": "red"})
+    await api.http.delete("/admin/holds?tenant=red")
+    hold, release = await entries(api)
+    assert hold.after is not None
+    assert (hold.before, release.before, release.after) == (None, hold.after, None)
+
+
+async def test_changes_of_a_batch_show_its_states_and_its_tenant(api: ApiFixture) -> None:
+    batch = (await api.create(tenant="red")).id
+    await api.http.post(f"/admin/batches/{batch}/priority", json={"priority": 5})
+    await api.http.post(f"/admin/batches/{batch}/cancel")
+    prioritized, cancelled = await entries(api)
+    state = {"status": "validating", "max_cost": None, "files_pending": False}
+    assert states(prioritized)[:2] == ({**state, "priority": 3}, {**state, "priority": 5})
+    assert cancelled.after == {**state, "priority": 5, "status": "cancelling"}
+    assert (prioritized.target.tenant, cancelled.target.tenant) == ("red", "red")
+
+
+async def test_refused_actions_are_recorded_with_the_status_of_the_response(api: ApiFixture) -> None:
+    batch = (await api.create(tenant="red")).id
+    await api.http.post(f"/admin/batches/{batch}/abandon")
+    await api.http.post("/admin/dlq/batch_req_x/retry")
+    await api.http.delete("/admin/dlq/batch_req_x")
+    found = await entries(api)
+    assert {entry.outcome for entry in found} == {AuditOutcome.REFUSED}
+    assert [entry.code for entry in found] == ["409", "404", "404"]
 
 
 async def test_no_secret_is_recorded(api: ApiFixture) -> None:
