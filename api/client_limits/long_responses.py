@@ -9,15 +9,15 @@ LIFETIME_SECONDS = 900.0  # then the client connects again, and its API key is c
 _LAST_SECONDS = 1.0  # end of the drain time, kept free to send the ends of responses
 
 
-class StopSignal:
-    """Signal that the process stops. It is set once, and then calls all registered functions."""
+class ShutdownStage:
+    """Stage of the process's shutdown. When it begins, it is set once and calls all registered functions."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function that is called when the signal is set. If the signal is already set, the
+        """Register a function that is called when the stage is set. If the stage is already set, the
         function is never called.
         """
         self._callbacks.append(callback)
@@ -28,19 +28,19 @@ class StopSignal:
             callback()
 
 
-class ApiShutdown(StopSignal):
-    """Signal that is set when the process begins to stop.
+class ApiShutdown(ShutdownStage):
+    """First stage of the shutdown, which is set when the process begins to stop.
 
     Attributes:
-        drained: second signal. It is set shortly before the process cuts the connections that are still open.
+        drained: second stage. It is set shortly before the process cuts the connections that are still open.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.drained = StopSignal()
+        self.drained = ShutdownStage()
 
     def set(self, drain_seconds: float = 0.0) -> None:
-        """Set this signal now. Set `drained` later, shortly before the process cuts open connections.
+        """Set this stage now. Set `drained` later, shortly before the process cuts open connections.
 
         Call this in the event loop.
 

@@ -21,7 +21,7 @@ from batchwright.inference.registry.model_catalog import Catalog
 from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
 
 
-class _Totals(NamedTuple):
+class _FleetTotals(NamedTuple):
     """Numbers for the whole fleet: the sum over all workers.
 
     Attributes:
@@ -86,7 +86,7 @@ class StatsRoutes:
         )
         return json_response(stats)
 
-    async def _read_totals(self, _: str) -> _Totals:
+    async def _read_totals(self, _: str) -> _FleetTotals:
         database = self._deps.database
         reported, workers, registered, work = await asyncio.gather(
             database.workers.traffic(FRESH_AGE),
@@ -99,4 +99,4 @@ class StatsRoutes:
         for each in work:
             lines_left[each.model] += each.unsettled.left
         traffic = sum_traffic(reported, in_flight, [entry.model for entry in registered])
-        return _Totals(traffic, workers, in_flight, lines_left)
+        return _FleetTotals(traffic, workers, in_flight, lines_left)

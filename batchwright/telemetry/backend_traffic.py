@@ -30,7 +30,7 @@ CHAT, GROUPED_CHAT = "concurrent", "sync_microbatch"  # chats are sent alone, or
 
 
 @dataclass
-class _Totals:
+class _TrafficTotals:
     requests: int = 0
     errors: int = 0
     seconds: float = 0.0
@@ -45,8 +45,8 @@ class BackendTraffic:
     def __init__(self, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._monotonic = metrics, monotonic
         self._snapshot_at = monotonic()
-        self._totals: dict[tuple[str, str], _Totals] = {}  # by model and backend
-        self._removed: dict[tuple[str, str], _Totals] = {}  # of backends and models no longer registered
+        self._totals: dict[tuple[str, str], _TrafficTotals] = {}  # by model and backend
+        self._removed: dict[tuple[str, str], _TrafficTotals] = {}  # backends and models no longer registered
 
     def record(
         self,
@@ -75,7 +75,7 @@ class BackendTraffic:
         metrics, is_answered = self._metrics, category is Category.NONE
         totals = self._totals.get((model, backend))
         if totals is None:
-            totals = self._totals[model, backend] = _Totals()
+            totals = self._totals[model, backend] = _TrafficTotals()
         totals.requests += len(durations)
         totals.seconds += sum(durations)
         totals.squared_seconds += sum(seconds * seconds for seconds in durations)
@@ -143,15 +143,15 @@ class BackendTraffic:
             for key in sorted({*self._totals, *self._removed, *used})
         ]
 
-    def _fold(self, removed: _Totals, model: str) -> None:
-        total = self._removed.setdefault((model, OTHER), _Totals())
+    def _fold(self, removed: _TrafficTotals, model: str) -> None:
+        total = self._removed.setdefault((model, OTHER), _TrafficTotals())
         total.requests += removed.requests
         total.errors += removed.errors
         total.seconds += removed.seconds
         total.squared_seconds += removed.squared_seconds
 
     def _upstream_traffic(self, model: str, backend: str) -> UpstreamTraffic:
-        totals = self._totals.get((model, backend)) or self._removed.get((model, backend)) or _Totals()
+        totals = self._totals.get((model, backend)) or self._removed.get((model, backend)) or _TrafficTotals()
         return UpstreamTraffic(
             model=model,
             backend=backend,

@@ -44,7 +44,7 @@ _PREFIX = "resp_"
 _NOT_SENT = ("background", "service_tier", "stream")  # fields that backends do not get
 
 
-class _ResponseBody(BaseModel):
+class _CreateResponseBody(BaseModel):
     """Schema of the body that creates a response. Only these fields are checked.
 
     All other fields are passed on to the backend unchanged.
@@ -82,7 +82,7 @@ class ResponseRoutes:
             self.create,
             methods=["POST"],
             response_model=ResponseObject,
-            openapi_extra=json_body_spec(_ResponseBody),
+            openapi_extra=json_body_spec(_CreateResponseBody),
             responses=error_responses(403, 404, 409, 429, *of_backends),
             dependencies=[Depends(idempotency_key_parameter)],
         )

@@ -81,7 +81,7 @@ class SentKey(NamedTuple):
 
 
 @dataclass
-class _TenantUsage:
+class _CallUsage:
     """A tenant's limits for calls, and how much of each limit is used.
 
     The usage was read from the database. `add` adds the calls that this process has accepted since then.
@@ -178,11 +178,11 @@ class Calls:
         QuotaChecks(self._deps, tenant).check_storage(usage.storage, size)
         usage.add(size)  # nothing is awaited since the check
 
-    async def _read_usage(self, tenant: str) -> _TenantUsage:
+    async def _read_usage(self, tenant: str) -> _CallUsage:
         checks = QuotaChecks(self._deps, tenant)
         max_open = (await checks.limits()).enqueued_lines or MAX_OPEN_CALLS
         storage = await checks.storage_quota()
-        return _TenantUsage(await checks.own(), storage, max_open, await self._calls.count_open(tenant))
+        return _CallUsage(await checks.own(), storage, max_open, await self._calls.count_open(tenant))
 
     async def _call_if_accepted(self, tenant: str, id: str) -> Call | None:
         """Return a stored call if it has ended or if its batch was started. Otherwise return None: the call

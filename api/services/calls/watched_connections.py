@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
-from batchwright.api.client_limits.long_responses import StopSignal
+from batchwright.api.client_limits.long_responses import ShutdownStage
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 
 
@@ -15,7 +15,7 @@ class WatchedConnections:
     stops.
     """
 
-    def __init__(self, stopping: StopSignal) -> None:
+    def __init__(self, stopping: ShutdownStage) -> None:
         """Create the object without connections. When `stopping` is set, the waits on all connections end."""
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()

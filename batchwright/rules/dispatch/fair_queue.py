@@ -24,7 +24,7 @@ _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal a
 
 
 @dataclass(slots=True, eq=False)
-class _TenantUsage:
+class _TimeInFlight:
     """Requests that one tenant has in flight to a model, and the time that its requests have taken so far.
 
     Attributes:
@@ -84,8 +84,8 @@ class FairShare:
     """
 
     def __init__(self) -> None:
-        self._usages: dict[str, _TenantUsage] = {}
-        self._last = _TenantUsage(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
+        self._usages: dict[str, _TimeInFlight] = {}
+        self._last = _TimeInFlight(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
 
     def start_waiting(self, tenant: str, default_weight: float, waiting: Collection[str], now: float) -> None:
         """Record that a tenant begins to wait for a permit, and set its clock (see `FairShare`).
@@ -99,7 +99,7 @@ class FairShare:
         lowest = self._last.clock_at(now)  # read before this tenant's clock changes, which may be `_last`
         usage = usages.get(tenant)
         if usage is None:
-            usage = usages[tenant] = _TenantUsage(-math.inf, now, default_weight, _share_of(default_weight))
+            usage = usages[tenant] = _TimeInFlight(-math.inf, now, default_weight, _share_of(default_weight))
         elif not usage.in_flight and now - usage.since > _PAUSE_SECONDS:
             usage.clock = -math.inf  # no debt after a pause
         usage.default_weight = default_weight
