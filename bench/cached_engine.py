@@ -103,7 +103,7 @@ class _Simulation:
     def _send(self) -> None:
         line = self._due.pop()
         if line is not None:
-            self._prefixes.start(line.due_group)
+            self._prefixes.record_sent(line.due_group)
             self._waiting.append(line)
             self._begin()
 
@@ -137,8 +137,8 @@ class _Simulation:
     def _end(self, line: Line, slot: int) -> None:
         self._free[slot] = line.prompt
         self._last = self._clock.now
-        self._prefixes.succeed(line.due_group)
-        self._prefixes.end(line.due_group)
+        self._prefixes.record_success(line.due_group)
+        self._prefixes.record_end(line.due_group)
         self._begin()
         self._send()
 

@@ -37,8 +37,8 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.workflows.options import (
         STEP_CANCEL_TIMEOUT,
         ingestion_options,
+        insert_row_options,
         output_copy_workflow_options,
-        row_options,
     )
     from batchwright.workflows.steps import run_until
     from batchwright.workflows.web_ui_summary import (
@@ -215,7 +215,7 @@ class BatchWorkflow:
             return True
         self.waiting(WaitingReason(model="", reason=SCHEDULED, since=self._order.created_at))
         workflow.start_activity_method(
-            LifecycleActivities.insert_row, self._order, **row_options(self._order)
+            LifecycleActivities.insert_row, self._order, **insert_row_options(self._order)
         )
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(

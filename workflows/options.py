@@ -123,7 +123,7 @@ def finalization_options(order: BatchOrder, status: str, *, waits_for_storage: b
     )
 
 
-def row_options(order: BatchOrder) -> ActivityConfig:
+def insert_row_options(order: BatchOrder) -> ActivityConfig:
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,

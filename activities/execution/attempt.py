@@ -302,7 +302,7 @@ class SliceAttempt:
         for line in queue.quarantine(self._quarantine.previous_marker):
             if line.attempt.crashes >= MAX_LINE_CRASHES:
                 outcomes.fail_crashed(line)
-                queue.discard(line)
+                queue.settle_quarantined(line)
             else:
                 outcomes.attempts.mark_sending(line, "")
 

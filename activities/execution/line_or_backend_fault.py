@@ -73,17 +73,20 @@ class FaultAttribution:
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 
-    def record_backend_failure(self, dispatch: Dispatch, outcome: Outcome, *, steady: bool = False) -> None:
+    def record_backend_failure(
+        self, dispatch: Dispatch, outcome: Outcome, *, short_pauses: bool = False
+    ) -> None:
         """Report a failure that is a backend's fault to the circuit breaker of this backend. The circuit may
         open.
 
         Args:
             dispatch: the request that failed.
             outcome: the outcome of the request.
-            steady: True if the backend answers probes but not lines. An open circuit then allows the next
-                trial request sooner.
+            short_pauses: True if the backend answers probes but not lines. An open circuit then allows
+                the next trial request sooner.
         """
-        report_failure(dispatch, outcome, self._tenant, others_wait=self._others_wait(), steady=steady)
+        others_wait = self._others_wait()
+        report_failure(dispatch, outcome, self._tenant, others_wait=others_wait, short_pauses=short_pauses)
 
 
 def _last_tried_at(line: SliceLine, dispatch: Dispatch) -> float:

@@ -251,7 +251,7 @@ class LineSender:
         held = self._budget.reserve_response(line_bytes)
         sent = InFlightRequest(line, request, permit, dispatch, line_bytes, held)
         self._state.in_flight.add(sent)
-        self._router.prefixes.start(line.prefix_group)
+        self._router.prefixes.record_sent(line.prefix_group)
         try:
             if not self._try_send_now(sent):
                 self.tasks.submit(sent)
@@ -312,7 +312,7 @@ class LineSender:
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held
         sent.dispatch.end()
-        self._router.prefixes.end(sent.line.prefix_group)
+        self._router.prefixes.record_end(sent.line.prefix_group)
         sent.permit.release()
         if self._state.waiting_line is None:
             self._state.wake.set()

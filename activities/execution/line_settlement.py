@@ -228,7 +228,7 @@ class LineSettler:
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:
-            self._prefixes.succeed(sent.line.prefix_group)
+            self._prefixes.record_success(sent.line.prefix_group)
         elif sent.line.attempt.job is None and (outcome.status or outcome.is_unsent):
             sent.permit.correct_charge(
                 0
@@ -335,12 +335,12 @@ class LineSettler:
             report_success(dispatch)
         elif budget is Budget.ATTEMPT:
             if line.is_backend_alive and circuit.is_open:  # the next trial is not due at once
-                attribution.record_backend_failure(dispatch, outcome, steady=True)
+                attribution.record_backend_failure(dispatch, outcome, short_pauses=True)
             circuit.record_abort(begun)
             self.attribution.record_error(sent.dispatch, outcome)
             self.attempts.use(line, outcome)
         else:
-            attribution.record_backend_failure(dispatch, outcome, steady=line.is_backend_alive)
+            attribution.record_backend_failure(dispatch, outcome, short_pauses=line.is_backend_alive)
             self.attempts.wait_for_capacity(line, outcome)
         if budget is not Budget.SETTLED:
             if not self.attempts.are_exhausted(line):

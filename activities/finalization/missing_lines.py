@@ -99,7 +99,7 @@ class MissingLines:
                 raise PlanDamaged(f"A plan has a line that begins before the input: {error}.") from error
             self._planned.append(rows)
 
-    def compare(self, index: ResultIndex, selected: SelectedResults) -> None:
+    def find(self, index: ResultIndex, selected: SelectedResults) -> None:
         """Find the planned lines that have no result, and count the lines of each model.
 
         Call this once, after `add_plan` has added all plans.
@@ -110,7 +110,7 @@ class MissingLines:
         """
         completed, failed = ([0] * len(self._shares) for _ in range(2))
         first: list[tuple[int, int]] = [(_END, 0)] * len(self._shares)  # place in the plan, and offset
-        self._attempts = index.attempts()
+        self._attempts = index.attempt_rows()
         end = len(self._attempts), _END
         attempts = enumerate(self._attempts.offsets())
         number, attempted = next(attempts, end)
@@ -191,5 +191,5 @@ async def find_missing(
             place += len(entries) // ENTRY_BYTES
         if (found := place * ENTRY_BYTES + len(rest)) != size:
             raise PlanDamaged(f"Plan {key!r} has {found} bytes; {share.lines} lines need {ENTRY_BYTES} each.")
-    await spool.run_in_thread(missing.compare, index, selected)
+    await spool.run_in_thread(missing.find, index, selected)
     return missing

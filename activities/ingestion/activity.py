@@ -262,7 +262,7 @@ class Ingestion(IngestionActivities):
         is used instead of a copy.
         """
         local_file = await self._storage.open_file(file.storage_key)
-        copy = local_file is None or not spool.use_file(local_file)
+        copy = local_file is None or not spool.try_to_use_file(local_file)
         if copy:
             spool.require(file.bytes)
         reading = self._storage.read(file.storage_key)

@@ -19,7 +19,7 @@ class InputSpool(Spool):
     def __init__(self, directory: Path | None) -> None:
         super().__init__(directory, "Ingestion")
 
-    def use_file(self, file: FileIO) -> bool:
+    def try_to_use_file(self, file: FileIO) -> bool:
         """Use the input's own file instead of a copy, and return True. The spool closes this file later.
 
         If the file is on another file system than the spool, reading it again may be too slow. Then close it

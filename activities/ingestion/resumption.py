@@ -53,7 +53,7 @@ class ResultReader:
         self._reader: BinaryIO = os.fdopen(os.dup(spool.file.fileno()), "rb")
         self._line = b""
 
-    def start(self) -> None:
+    def read_first(self) -> None:
         """Read the first result, so that `id` is the request id of this result.
 
         Call this once, when the whole file is on the local disk.
@@ -114,7 +114,7 @@ class ResumedResults:
     def lines(self) -> int:
         return sum(count.lines for count in self.counts.values())
 
-    def start(self) -> None:
+    def read_first(self) -> None:
         """Read the first result of each file. Call this before `copy_result`.
 
         Raises:
@@ -122,7 +122,7 @@ class ResumedResults:
         """
         try:
             for file in self._files:
-                file.start()
+                file.read_first()
         except ResultDamaged as error:
             raise self._damaged(str(error)) from error
 
@@ -235,7 +235,7 @@ async def resumed_results(
         else:
             await _copy_segments(row, storage, settings, (output, error))
         resumed = ResumedResults(order, files, segments, complete=complete)
-        await segments.run_in_thread(resumed.start)
+        await segments.run_in_thread(resumed.read_first)
         yield resumed
 
 

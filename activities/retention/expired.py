@@ -123,7 +123,10 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
 async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.retention, turn.cutoffs.keys
     return await _remove_rows(
-        turn, position, partial(table.count_keys, before), partial(table.remove_keys, before)
+        turn,
+        position,
+        partial(table.count_idempotency_keys, before),
+        partial(table.remove_idempotency_keys, before),
     )
 
 

@@ -274,7 +274,7 @@ class ResultIndex:
             if result[:2] == (key, segment):
                 yield offset_of(key), self._read(length, position)
 
-    def attempts(self) -> RecordRows:
+    def attempt_rows(self) -> RecordRows:
         """Return the rows of all records about attempts, except dead letters. They are sorted by offset in
         the input.
         """

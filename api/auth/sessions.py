@@ -48,7 +48,7 @@ class Sessions:
         found = await self._table.find(_hash(token), now)
         return found.key if found is not None and found.is_usable(now) else None
 
-    def reader(self, token: str, key: ApiKeyRow) -> SessionKey:
+    def cached_key_reader(self, token: str, key: ApiKeyRow) -> SessionKey:
         """Return a function that checks a session during a long visit. The function returns the session's API
         key, or None after the session has ended.
 

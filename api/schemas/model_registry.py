@@ -15,9 +15,9 @@ from batchwright.contracts.api_objects.operator import (
 )
 from batchwright.inference.registry.effective_settings import (
     SettingWithSource,
+    change_without_header_values,
     effective_backends,
     effective_settings,
-    visible_change,
 )
 from batchwright.inference.registry.model_catalog import CatalogEntry
 from batchwright.settings import Settings
@@ -76,7 +76,7 @@ def model_settings_object(entry: CatalogEntry, settings: Settings) -> ModelSetti
             BackendObject(url=backend.url, origin=backend.origin, settings=_setting_objects(backend.settings))
             for backend in effective_backends(entry, settings)
         ],
-        change=visible_change(entry),
+        change=change_without_header_values(entry),
         problems=[*entry.problems],
     )
 
@@ -104,7 +104,7 @@ def registered_model(entry: CatalogEntry) -> RegisteredModel:
 
 def model_config_object(entry: CatalogEntry, settings: Settings) -> ModelConfigObject:
     jobs, found = entry.config.jobs, effective_settings(entry, settings)
-    change = visible_change(entry) or {}
+    change = change_without_header_values(entry) or {}
     attempts = found["retries.max_attempts"].value
     return ModelConfigObject(
         model=entry.model,

@@ -179,11 +179,11 @@ class Schedules:
     async def _template(self, creation: BatchCreate, tenant: str, caller: Caller) -> BatchTemplate:
         template = creation.by(caller).template
         if template.input_location is not None:
-            check_input_location(self._settings, template.input_location, tenant, place="batch.")
+            check_input_location(self._settings, template.input_location, tenant, param_prefix="batch.")
         else:
             await self._check_input_file(template.input_file_id, tenant)
         if template.output_location is not None:
-            check_output_location(self._settings, template.output_location, tenant, place="batch.")
+            check_output_location(self._settings, template.output_location, tenant, param_prefix="batch.")
         return template
 
     async def _check_input_file(self, id: str, tenant: str) -> None:

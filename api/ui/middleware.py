@@ -162,7 +162,7 @@ class UiMiddleware:
             key = await self._sessions.key_of(visit.token) if COOKIE in request.cookies else None
             if key is None:
                 return visit
-            api = ApiClient(self._app, request.scope, self._sessions.reader(visit.token, key))
+            api = ApiClient(self._app, request.scope, self._sessions.cached_key_reader(visit.token, key))
             return replace(
                 visit, api=api, tenant=key.tenant, scopes=key.scopes, has_session=True, identity=key.id
             )

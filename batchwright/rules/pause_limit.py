@@ -14,12 +14,12 @@ _OVERTAKEN_WITHIN = timedelta(minutes=1)  # signals farther apart arrive in the 
 _CHANGES_OF_A_LIFE = 1_000  # further ones until the batch must have ended, evenly spread
 
 
-def allowed_changes(order: BatchOrder, at: datetime) -> int:
+def allowed_pause_changes(order: BatchOrder, at: datetime) -> int:
     """Return how many pauses and resumes of a batch, counted together, are allowed until the time `at`."""
     return FREE_CHANGES + max((at - order.created_at) // change_interval(order), 0)
 
 
-def seconds_to_next_change(order: BatchOrder, at: datetime) -> int:
+def seconds_to_next_pause_change(order: BatchOrder, at: datetime) -> int:
     """Return the seconds, rounded up, from the time `at` until one more pause or resume is allowed."""
     interval = change_interval(order)
     return math.ceil((interval - (at - order.created_at) % interval).total_seconds())

@@ -63,7 +63,7 @@ def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> Respo
     return ResponseCost(token_count(call.prompt), cached, each, output)
 
 
-def write_text(digest: bytes, tokens: int) -> str:
+def generate_text(digest: bytes, tokens: int) -> str:
     """Return a text of `tokens` words. Equal digests give equal texts."""
     words = [WORDS[byte % len(WORDS)] for byte in digest]
     while len(words) < tokens:
@@ -211,7 +211,7 @@ def _choice(call: InferenceCall, digest: bytes, index: int, cost: ResponseCost) 
         InvalidCall: the request has a JSON schema for which no JSON can be written.
     """
     turn = index % len(digest)
-    text = write_text(digest[turn:] + digest[:turn], cost.each)
+    text = generate_text(digest[turn:] + digest[:turn], cost.each)
     if call.format is None:
         return text
     try:

@@ -169,10 +169,10 @@ class StackDirectory:
             self._lock.close()
             self._lock = None
 
-    def publish(self, info: StackInfo) -> None:
+    def write_info(self, info: StackInfo) -> None:
         write_atomically(self._info, info.model_dump_json() + "\n")
 
-    def publish_exports(self, text: str) -> None:
+    def write_exports(self, text: str) -> None:
         """Write shell exports to `dev.env`. Users load this file in their shell with `source`."""
         write_atomically(self._exports, text)
 

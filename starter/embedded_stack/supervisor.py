@@ -151,8 +151,8 @@ class Supervisor:
         for service in (self._postgres, *self._processes()):
             self._restart_loops.start(service.name, RestartLoop(service, self._say).run)
         self._is_published = True
-        self._directory.publish(self.info)
-        self._directory.publish_exports(exports(self._addresses, variables))
+        self._directory.write_info(self.info)
+        self._directory.write_exports(exports(self._addresses, variables))
 
     def _start_dependencies(self, addresses: Addresses) -> list[_Start]:
         self._temporal = self._process(temporal_service(addresses, self._directory))
@@ -191,7 +191,7 @@ class Supervisor:
         try:
             self._directory.record(_pids(self._processes()))
             if self._is_published:
-                self._directory.publish(self.info)
+                self._directory.write_info(self.info)
         except OSError as error:
             # A full disk must not end the service that was just restarted.
             self._say(f"{error.filename} cannot be written: {error.strerror}.")

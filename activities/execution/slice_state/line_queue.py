@@ -335,7 +335,7 @@ class LineQueue:
         self.bytes -= len(line.data)
         line.data = b""
 
-    def discard(self, line: SliceLine) -> None:
+    def settle_quarantined(self, line: SliceLine) -> None:
         """Remove a quarantined line from the queue, and count it as settled.
 
         A line is quarantined if it was in flight when a worker crashed. After several crashes it is not sent

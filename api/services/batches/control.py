@@ -20,9 +20,9 @@ from batchwright.rules.batch_states import CancelEffect
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pause_limit import (
     FREE_CHANGES,
-    allowed_changes,
+    allowed_pause_changes,
     change_interval,
-    seconds_to_next_change,
+    seconds_to_next_pause_change,
 )
 from batchwright.rules.token_costs import amount_of
 from batchwright.temporal import TemporalUnavailable
@@ -157,10 +157,11 @@ class BatchControl:
         row = await self.row(tenant, batch_id)
         check_live(row, verb)
         order, now = row.order, self._clock()
-        change = await self._batches.claim_pause_or_resume(tenant, batch_id, allowed_changes(order, now))
+        allowed = allowed_pause_changes(order, now)
+        change = await self._batches.claim_pause_or_resume(tenant, batch_id, allowed)
         if change is None:
             check_live(await self.row(tenant, batch_id), verb)  # it may have ended meanwhile
-            seconds = seconds_to_next_change(order, now)
+            seconds = seconds_to_next_pause_change(order, now)
             message = (
                 f"The batch was paused and resumed too often: {FREE_CHANGES} changes are allowed, and one "
                 f"more every {math.ceil(change_interval(order).total_seconds())} s since it was created. "

@@ -30,18 +30,18 @@ from batchwright.temporal.errors import TemporalUnavailable
 logger = logging.getLogger(__name__)
 
 
-def check_input_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
+def check_input_location(settings: Settings, url: str, tenant: str, param_prefix: str = "") -> None:
     """Check that the tenant may read an object in S3. The object itself is not read.
 
     Args:
         url: URL of the object.
-        place: prefix of the parameter's name in the error.
+        param_prefix: prefix of the parameter's name in the error.
 
     Raises:
         ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not reveal
             whether the object exists.
     """
-    param = f"{place}input_file_id"
+    param = f"{param_prefix}input_file_id"
     try:
         location = parse_object(url)
     except ValueError as error:
@@ -54,12 +54,12 @@ def check_input_location(settings: Settings, url: str, tenant: str, place: str =
         raise ApiError(403, message, code="location_not_allowed", param=param)
 
 
-def check_output_location(settings: Settings, url: str, tenant: str, place: str = "") -> None:
+def check_output_location(settings: Settings, url: str, tenant: str, param_prefix: str = "") -> None:
     """Check that the tenant may write to an output location. Nothing is written now.
 
     Args:
         url: URL prefix of the location, which must be valid.
-        place: prefix of the parameter's name in the error. With the prefix `batch.`, the error names
+        param_prefix: prefix of the parameter's name in the error. With the prefix `batch.`, the error names
             `batch.x_batchwright.output_location`.
 
     Raises:
@@ -70,7 +70,7 @@ def check_output_location(settings: Settings, url: str, tenant: str, place: str 
             f"Tenant '{tenant}' may not write to '{url}'. Leave out 'output_location', or ask the operator "
             "to add it to BATCHWRIGHT_DATA_LOCATIONS."
         )
-        param = f"{place}x_batchwright.output_location"
+        param = f"{param_prefix}x_batchwright.output_location"
         raise ApiError(403, message, code="location_not_allowed", param=param)
 
 

@@ -92,7 +92,7 @@ class SentCall:
     def __post_init__(self) -> None:
         self._key_changes = self.dispatch.upstream.backend.client.key_changes
 
-    def has_new_key(self) -> bool:
+    def key_has_changed(self) -> bool:
         """Read the backend's API key again. Return True if it has changed since the call was sent."""
         client = self.dispatch.upstream.backend.client
         client.reload_key()
@@ -176,7 +176,7 @@ def _report_failure(dispatch: Dispatch, tenant: str, outcome: Outcome, *, is_ali
     if outcome.verdict.budget is not Budget.CAPACITY and circuit.succeeded_since(attempt.sent_at):
         circuit.record_abort(attempt)
     else:
-        report_failure(dispatch, outcome, tenant, steady=is_alive)
+        report_failure(dispatch, outcome, tenant, short_pauses=is_alive)
 
 
 async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:

@@ -203,7 +203,7 @@ class InteractiveCalls:
                             if isinstance(answer, BackendAnswer):
                                 charge.use(NO_TOKENS)
                                 tried += _closed_fallbacks(router, answer.response.status)
-                                if answer.response.status in (401, 403) and answer.sent.has_new_key():
+                                if answer.response.status in (401, 403) and answer.sent.key_has_changed():
                                     tried.remove(dispatch.upstream)
                             charges.close()
                             # Without another backend, the answer does not wait for the database.

@@ -84,10 +84,10 @@ LIMIT $5
 -- name: remove_upload
 DELETE FROM uploads WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING id
 
--- name: count_keys
+-- name: count_idempotency_keys
 SELECT count(*) FROM idempotency_keys WHERE created_at <= $1
 
--- name: remove_keys
+-- name: remove_idempotency_keys
 -- Deletes one page. Rows that another run is deleting are skipped.
 WITH gone AS (
     DELETE FROM idempotency_keys WHERE (tenant, operation, key) IN (

@@ -188,7 +188,7 @@ class CircuitBreaker:
         at_once: bool = False,
         pause: float = 0.0,
         others_wait: bool = False,
-        steady: bool = False,
+        short_pauses: bool = False,
     ) -> None:
         """Record a failure that is the backend's fault.
 
@@ -202,8 +202,8 @@ class CircuitBreaker:
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
             others_wait: True if a line of another tenant is waiting. While all failed lines belong to one
                 tenant, the circuit then stays closed for some seconds, because the other line may succeed.
-            steady: True to keep the pauses between trials short, because the backend still answers probes
-                (small test requests).
+            short_pauses: True to keep the pauses between trials short, because the backend still answers
+                probes (small test requests).
         """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
@@ -219,7 +219,7 @@ class CircuitBreaker:
         if is_trial or at_once or self._should_open(others_wait, now):
             self._last_failed_tenant = attempt.tenant if is_trial else ""
             self._failed_after = now - attempt.sent_at
-            self._open(reason, pause, steady=steady)
+            self._open(reason, pause, short_pauses=short_pauses)
 
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request because other clients use its slots.
@@ -239,7 +239,7 @@ class CircuitBreaker:
         if not self.is_open and self._processes_others(attempt):
             self.record_abort(attempt)
         else:
-            self.record_failure(attempt, reason, pause=pause, steady=True)
+            self.record_failure(attempt, reason, pause=pause, short_pauses=True)
 
     def _processes_others(self, refused: CircuitAttempt) -> bool:
         """Return True if the backend seems to process a request of this process other than `refused`."""
@@ -367,11 +367,11 @@ class CircuitBreaker:
             self._suspects.clear()
         return now
 
-    def _open(self, reason: str, pause: float, *, steady: bool) -> None:
+    def _open(self, reason: str, pause: float, *, short_pauses: bool) -> None:
         now = self.clock()
         if not self.is_open:
             self.opened_at, self.is_open = now, True
-        longest = _MIN_PAUSE if steady else _MAX_PAUSE
+        longest = _MIN_PAUSE if short_pauses else _MAX_PAUSE
         self._pause = min(max(self._pause * 2, _MIN_PAUSE), longest)
         self._retry_at = now + max(self._pause, min(pause, _MAX_REQUESTED_PAUSE))
         self._trial, self._trial_seconds, self.reason = None, _MIN_TRIAL_SECONDS, reason

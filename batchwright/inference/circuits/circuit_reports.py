@@ -24,7 +24,12 @@ def report_probe_success(dispatch: Dispatch) -> None:
 
 
 def report_failure(
-    dispatch: Dispatch, outcome: Outcome, tenant: str, *, others_wait: bool = False, steady: bool = False
+    dispatch: Dispatch,
+    outcome: Outcome,
+    tenant: str,
+    *,
+    others_wait: bool = False,
+    short_pauses: bool = False,
 ) -> None:
     """Report a failure that is the backend's fault to the backend's circuit breaker. The circuit may open.
 
@@ -33,7 +38,7 @@ def report_failure(
         outcome: the outcome of the request.
         tenant: the tenant of the request. Only this tenant may see the backend's error message.
         others_wait: True if a request of another tenant is waiting.
-        steady: True if the backend answers probes (small test requests) but not normal requests. If the
+        short_pauses: True if the backend answers probes (small test requests) but not normal requests. If the
             circuit is open, the next trial is then allowed sooner.
     """
     circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
@@ -46,7 +51,12 @@ def report_failure(
         circuit.record_busy(dispatch.attempt, reason, pause=pause)
     else:
         circuit.record_failure(
-            dispatch.attempt, reason, at_once=blocked, pause=pause, others_wait=others_wait, steady=steady
+            dispatch.attempt,
+            reason,
+            at_once=blocked,
+            pause=pause,
+            others_wait=others_wait,
+            short_pauses=short_pauses,
         )
     if circuit.is_open and not was_open:
         fields = {"backend": dispatch.upstream.backend.url, "reason": reason, "cause": outcome.cause}

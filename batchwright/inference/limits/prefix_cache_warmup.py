@@ -87,7 +87,7 @@ class PrefixGroups:
         """
         return next((each for each in self._free_slots if each in groups), None)
 
-    def start(self, group: int) -> None:
+    def record_sent(self, group: int) -> None:
         """Record that a line of the group was sent."""
         if self._free_slots:
             self._free_slots.remove(group if group in self._free_slots else self._free_slots[0])
@@ -98,7 +98,7 @@ class PrefixGroups:
             del self._warm[group]
         self._in_flight[group] = in_flight + 1
 
-    def succeed(self, group: int) -> None:
+    def record_success(self, group: int) -> None:
         """Record that a line of the group succeeded. A backend now has the group's prompt in its cache."""
         if group:
             self._warm[group] = self._clock()
@@ -106,7 +106,7 @@ class PrefixGroups:
             if len(self._warm) > _MAX_WARM:
                 self._warm.popitem(last=False)
 
-    def end(self, group: int) -> None:
+    def record_end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight, so that another line may be sent."""
         if len(self._free_slots) < self.slots:
             self._free_slots.append(group if group in self._warm else 0)

@@ -65,7 +65,7 @@ def effective_backends(entry: CatalogEntry, settings: Settings) -> list[Effectiv
     return [_effective_backend(entry, settings, backend) for backend in entry.config.backends]
 
 
-def visible_change(entry: CatalogEntry) -> ModelSettings | None:
+def change_without_header_values(entry: CatalogEntry) -> ModelSettings | None:
     """Return the settings of the model that were changed at run time, with header values hidden.
 
     Return None if nothing was changed.

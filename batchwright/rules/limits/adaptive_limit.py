@@ -359,7 +359,7 @@ class AdaptiveLimit:
             return self._set_target(self._used() * DECREASE_FACTOR, now, LimitChange.SLOW)
         if slow:
             self._meter.baseline.rebase(trial.level)
-        self._schedule.expect_decreases_to_fail()
+        self._schedule.try_decreases_less_often()
         self._good_limit = trial.limit
         self._end_trial(now)
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)

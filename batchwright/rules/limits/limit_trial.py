@@ -151,7 +151,7 @@ class TrialSchedule:
         """Test decreases of the limit as often as at first, because the last trial was a success."""
         self._decrease_pause = _DECREASE_SECONDS
 
-    def expect_decreases_to_fail(self) -> None:
+    def try_decreases_less_often(self) -> None:
         """Test decreases of the limit half as often from now on, because the last one did not help."""
         self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
 

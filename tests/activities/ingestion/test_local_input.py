@@ -63,7 +63,7 @@ async def test_an_input_that_became_shorter_meanwhile_is_retried(tmp_path: Path)
 def test_a_file_of_another_file_system_is_copied(tmp_path: Path) -> None:
     with InputSpool(tmp_path) as spool:
         file = FileIO("/proc/version")
-        assert not spool.use_file(file)
+        assert not spool.try_to_use_file(file)
         assert file.closed
         spool.write(b"a\n")
         assert spool.read_line(0, 2) == b"a\n"

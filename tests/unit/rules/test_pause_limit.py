@@ -8,10 +8,10 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolic
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.pause_limit import (
     FREE_CHANGES,
-    allowed_changes,
+    allowed_pause_changes,
     change_interval,
     is_overtaken,
-    seconds_to_next_change,
+    seconds_to_next_pause_change,
 )
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,22 +32,22 @@ def order(window: timedelta = DAY, patience: timedelta = DAY) -> BatchOrder:
 
 
 def test_a_new_batch_may_be_changed_some_times_at_once() -> None:
-    assert allowed_changes(order(), CREATED) == FREE_CHANGES
+    assert allowed_pause_changes(order(), CREATED) == FREE_CHANGES
 
 
 def test_each_interval_allows_one_more_change() -> None:
     interval = change_interval(order())
     assert interval == timedelta(seconds=172.8)
     at = CREATED + 3 * interval
-    assert allowed_changes(order(), at) == FREE_CHANGES + 3
-    assert allowed_changes(order(), at - timedelta(microseconds=1)) == FREE_CHANGES + 2
+    assert allowed_pause_changes(order(), at) == FREE_CHANGES + 3
+    assert allowed_pause_changes(order(), at - timedelta(microseconds=1)) == FREE_CHANGES + 2
 
 
 def test_the_seconds_to_the_next_change_are_enough_for_it() -> None:
     for seconds in (0, 0.5, 172, 172.8, 5000):
         at = CREATED + timedelta(seconds=seconds)
-        later = at + timedelta(seconds=seconds_to_next_change(order(), at))
-        assert allowed_changes(order(), later) == allowed_changes(order(), at) + 1
+        later = at + timedelta(seconds=seconds_to_next_pause_change(order(), at))
+        assert allowed_pause_changes(order(), later) == allowed_pause_changes(order(), at) + 1
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_all_changes_until_the_files_must_be_written_stay_far_below_the_limits_o
     window: timedelta,
 ) -> None:
     """The limits are 10,000 signals and 51,200 events. A signal adds up to four events."""
-    assert allowed_changes(order(window), CREATED + window + DAY) == FREE_CHANGES + 1_000
+    assert allowed_pause_changes(order(window), CREATED + window + DAY) == FREE_CHANGES + 1_000
 
 
 def test_a_clock_behind_the_creation_allows_the_free_changes() -> None:
-    assert allowed_changes(order(), CREATED - DAY) == FREE_CHANGES
+    assert allowed_pause_changes(order(), CREATED - DAY) == FREE_CHANGES
 
 
 def test_a_batch_of_seconds_has_an_interval_of_a_second() -> None:

@@ -196,7 +196,7 @@ def test_backends_of_the_user_are_kept_in_a_shell_with_a_dev_env(monkeypatch: py
 def test_a_directory_has_one_owner_at_a_time(tmp_path: Path) -> None:
     first, second = StackDirectory(tmp_path), StackDirectory(tmp_path)
     first.open()
-    first.publish(INFO)
+    first.write_info(INFO)
     with pytest.raises(StackError, match=rf"already \(pid {os.getpid()}\)"):
         second.open()
     second.close()
@@ -212,8 +212,8 @@ def test_the_files_with_the_password_are_readable_by_their_owner_only_and_delete
 ) -> None:
     directory = StackDirectory(tmp_path)
     directory.open()
-    directory.publish(INFO)
-    directory.publish_exports("export A=1\n")
+    directory.write_info(INFO)
+    directory.write_exports("export A=1\n")
     for name in ("dev.json", "dev.env"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
     directory.close()

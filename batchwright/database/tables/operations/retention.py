@@ -95,11 +95,11 @@ class RetentionTable(Protocol):
 
     async def remove_upload(self, upload: EndedItem) -> bool: ...
 
-    async def count_keys(self, before: datetime) -> int:
+    async def count_idempotency_keys(self, before: datetime) -> int:
         """Return the number of idempotency keys that were created at the time `before` or earlier."""
         ...
 
-    async def remove_keys(self, before: datetime, limit: int) -> int:
+    async def remove_idempotency_keys(self, before: datetime, limit: int) -> int:
         """Delete at most `limit` idempotency keys that were created at the time `before` or earlier.
 
         Return the number of deleted keys.
@@ -178,8 +178,8 @@ class RetentionQueries:
     remove_batch: str
     old_uploads: str
     remove_upload: str
-    count_keys: str
-    remove_keys: str
+    count_idempotency_keys: str
+    remove_idempotency_keys: str
     tenants: str
     storage_keys: str
     open_uploads: str
@@ -224,11 +224,11 @@ class PostgresRetention(RetentionTable):
     async def remove_upload(self, upload: EndedItem) -> bool:
         return await self._found(self._sql.remove_upload, upload.tenant, upload.id)
 
-    async def count_keys(self, before: datetime) -> int:
-        return await self._count(self._sql.count_keys, before)
+    async def count_idempotency_keys(self, before: datetime) -> int:
+        return await self._count(self._sql.count_idempotency_keys, before)
 
-    async def remove_keys(self, before: datetime, limit: int) -> int:
-        return await self._count(self._sql.remove_keys, before, limit)
+    async def remove_idempotency_keys(self, before: datetime, limit: int) -> int:
+        return await self._count(self._sql.remove_idempotency_keys, before, limit)
 
     async def tenants(self, after: str, limit: int) -> list[str]:
         return [row["tenant"] for row in await self._connections.fetch(self._sql.tenants, after, limit)]

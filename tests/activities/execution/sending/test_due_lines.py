@@ -26,7 +26,7 @@ def names(lines: DueLines[Due], prefixes: PrefixGroups) -> list[str]:
     """Send all lines, and return their names in the order in which they are sent."""
     sent: list[str] = []
     while (line := lines.pop()) is not None:
-        prefixes.start(line.due_group)
+        prefixes.record_sent(line.due_group)
         sent.append(line.name)
     return sent
 
@@ -39,7 +39,7 @@ def test_the_first_lines_of_all_groups_are_sent_before_any_second_line() -> None
 
 def test_lines_of_a_warm_group_follow_before_other_groups_begin() -> None:
     prefixes = PrefixGroups()
-    prefixes.succeed(1)
+    prefixes.record_success(1)
     assert names(due(prefixes, "a1 a2 a3 b1 b2 c1"), prefixes) == ["a1", "a2", "a3", "b1", "c1", "b2"]
 
 
@@ -53,7 +53,7 @@ def test_a_line_that_is_put_back_keeps_its_place_and_that_of_its_group() -> None
 
 def test_lines_of_full_groups_are_not_counted() -> None:
     prefixes = PrefixGroups()
-    prefixes.start(1)
+    prefixes.record_sent(1)
     lines = due(prefixes, "a1 a2 b1 b2 b3 -1 -2")
     assert lines.count_outside_full_groups() == 3
 
@@ -63,9 +63,9 @@ def test_a_line_whose_system_prompt_is_in_a_free_slot_goes_first() -> None:
     prefixes.set_width([2], is_affine=False)
     lines = due(prefixes, "a1 b1 b2 c1")
     assert lines.prompt_cost() is PromptCost.ONE_PROMPT
-    prefixes.start(2)
-    prefixes.succeed(2)
-    prefixes.end(2)
+    prefixes.record_sent(2)
+    prefixes.record_success(2)
+    prefixes.record_end(2)
     assert lines.prompt_cost() is PromptCost.NONE
     assert names(lines, prefixes) == ["b1", "a1", "c1", "b2"]
 
@@ -81,6 +81,6 @@ def test_if_all_groups_are_full_the_permits_of_few_slots_gather_at_the_last_grou
     prefixes.set_width([in_flight], is_affine=False)
     lines = due(prefixes, "a1 b1")
     for group in (1, 2):
-        prefixes.start(group)
+        prefixes.record_sent(group)
     assert lines.prompt_cost() is cost
     assert names(lines, prefixes) == sent

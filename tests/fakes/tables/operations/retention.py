@@ -87,10 +87,10 @@ class MemoryRetention(RetentionTable):
             return False
         return self._rows.uploads.pop((upload.tenant, upload.id), None) is not None
 
-    async def count_keys(self, before: datetime) -> int:
+    async def count_idempotency_keys(self, before: datetime) -> int:
         return sum(claim.created_at <= before for claim in self._rows.enter().claims.values())
 
-    async def remove_keys(self, before: datetime, limit: int) -> int:
+    async def remove_idempotency_keys(self, before: datetime, limit: int) -> int:
         claims = self._rows.enter().claims
         old = [key for key, claim in claims.items() if claim.created_at <= before][:limit]
         for key in old:

@@ -237,6 +237,6 @@ async def test_a_claim_may_bring_an_upload(any_database: Database) -> None:
 async def test_old_keys_are_forgotten(any_database: Database) -> None:
     await any_database.idempotency.claim(a_claim(), after(-10))
     await any_database.idempotency.claim(a_claim(seconds=50, tenant="other"), after(-10))
-    assert await any_database.retention.remove_keys(START, 9) == 1
+    assert await any_database.retention.remove_idempotency_keys(START, 9) == 1
     assert await any_database.idempotency.find("t", "batches", "k", after(-10)) is None
     assert await any_database.idempotency.find("other", "batches", "k", after(-10)) is not None

@@ -19,7 +19,7 @@ async def test_a_long_visit_reads_its_session_once_a_second_and_ends_with_it(
     [key] = await memory_database.api_keys.all("blue")
     visits = Sessions(memory_database.sessions, lambda: NOW)
     token = await visits.start(key)
-    read = visits.reader(token, key)
+    read = visits.cached_key_reader(token, key)
     for at, limit, seen in ((100.9, 1, None), (101.0, 1, 1), (101.9, 2, 1), (102.0, 2, 2)):
         await memory_database.api_keys.limit(key.id, tokens_per_day=limit)
         seconds = at

@@ -230,7 +230,7 @@ def test_pauses_stay_short_while_the_backend_answers_health_checks(
     fail(circuit, 3)
     for _ in range(5):
         clock.now += circuit.wait_seconds()
-        circuit.record_failure(circuit.begin(), "500", steady=True)
+        circuit.record_failure(circuit.begin(), "500", short_pauses=True)
         assert circuit.wait_seconds() == 1
 
 

@@ -16,38 +16,38 @@ class Clock:
 def test_a_group_is_full_with_one_line_until_a_response_arrives() -> None:
     groups = PrefixGroups()
     assert not groups.is_full(1)
-    groups.start(1)
+    groups.record_sent(1)
     assert (groups.is_full(1), groups.is_full(2)) == (True, False)
-    groups.succeed(1)
+    groups.record_success(1)
     assert not groups.is_full(1)
 
 
 def test_after_a_first_line_that_failed_one_more_is_sent() -> None:
     groups = PrefixGroups()
-    groups.start(1)
-    groups.end(1)
+    groups.record_sent(1)
+    groups.record_end(1)
     assert (groups.is_full(1), groups.lines_until_full(1)) == (False, 1)
-    groups.start(1)
+    groups.record_sent(1)
     assert groups.is_full(1)
 
 
 def test_a_group_stays_warm_while_its_lines_are_in_flight_and_for_a_minute_after_them() -> None:
     clock = Clock()
     groups = PrefixGroups(clock)
-    groups.start(1)
-    groups.succeed(1)
+    groups.record_sent(1)
+    groups.record_success(1)
     clock.now += 600
-    groups.start(1)
+    groups.record_sent(1)
     assert not groups.is_full(1)
     for _ in range(2):
-        groups.succeed(1)
-        groups.end(1)
+        groups.record_success(1)
+        groups.record_end(1)
     clock.now += 60
-    groups.start(1)
+    groups.record_sent(1)
     assert not groups.is_full(1)
-    groups.end(1)
+    groups.record_end(1)
     clock.now += 0.5
-    groups.start(1)
+    groups.record_sent(1)
     assert groups.is_full(1)
 
 
@@ -55,9 +55,9 @@ def test_lines_without_a_system_prompt_never_wait() -> None:
     groups = PrefixGroups()
     groups.set_width([1], is_affine=False)
     for _ in range(5):
-        groups.start(0)
+        groups.record_sent(0)
     assert not groups.is_full(0)
-    groups.end(0)
+    groups.record_end(0)
 
 
 @pytest.mark.parametrize(
@@ -78,28 +78,28 @@ def test_a_warm_group_has_a_limit_only_if_every_backend_states_its_own(
 ) -> None:
     groups = PrefixGroups()
     groups.set_width(in_flight, is_affine=is_affine)
-    groups.start(1)
-    groups.succeed(1)
+    groups.record_sent(1)
+    groups.record_success(1)
     for _ in range(19 if expected is None else expected - 1):
         assert not groups.is_full(1)
-        groups.start(1)
+        groups.record_sent(1)
     assert groups.is_full(1) is (expected is not None)
 
 
 def test_of_warm_groups_that_are_idle_only_the_last_ten_thousand_are_remembered() -> None:
     groups = PrefixGroups()
     for group in (*range(1, 10_001), 1, 10_001):
-        groups.succeed(group)
+        groups.record_success(group)
     for group in (1, 2, 3):
-        groups.start(group)
+        groups.record_sent(group)
     assert [groups.is_full(group) for group in (1, 2, 3)] == [False, True, False]
 
 
 def test_without_a_stated_number_no_prompt_is_in_a_slot() -> None:
     groups = PrefixGroups()
-    groups.start(1)
-    groups.succeed(1)
-    groups.end(1)
+    groups.record_sent(1)
+    groups.record_success(1)
+    groups.record_end(1)
     assert groups.in_slot([1]) is None
 
 
@@ -109,22 +109,22 @@ def test_a_prompt_stays_in_its_slot_until_a_line_of_another_group_takes_the_slot
 
     def answered(*sent: int) -> None:
         for group in sent:
-            groups.start(group)
+            groups.record_sent(group)
         for group in sent:
-            groups.succeed(group)
-            groups.end(group)
+            groups.record_success(group)
+            groups.record_end(group)
 
     answered(1, 2)
     answered(2)
     assert [groups.in_slot([group]) for group in (1, 2)] == [1, 2]
     answered(3)
     assert [groups.in_slot([group]) for group in (1, 2, 3)] == [None, 2, 3]
-    groups.start(2)
+    groups.record_sent(2)
     assert groups.in_slot([2]) is None
-    groups.start(3)
-    groups.start(4)  # more requests than slots
+    groups.record_sent(3)
+    groups.record_sent(4)  # more requests than slots
     for group in (4, 2, 3):  # no line of group 4 has succeeded
-        groups.end(group)
+        groups.record_end(group)
     assert [groups.in_slot([group]) for group in (2, 3, 4)] == [2, None, None]
     groups.set_width([None], is_affine=False)
     assert groups.in_slot([2, 3]) is None
@@ -146,11 +146,11 @@ def test_several_groups_are_seen_in_flight_and_in_free_slots() -> None:
     groups = PrefixGroups()
     groups.set_width([2], is_affine=False)
     for sent in (0, 1, 1):
-        groups.start(sent)
+        groups.record_sent(sent)
     assert not groups.has_several
-    groups.start(2)
+    groups.record_sent(2)
     assert groups.has_several
     for ended in (1, 1, 2):
-        groups.succeed(ended)
-        groups.end(ended)
+        groups.record_success(ended)
+        groups.record_end(ended)
     assert not groups.has_several

@@ -130,8 +130,8 @@ async def test_keys_are_deleted_in_small_steps(any_database: Database) -> None:
         )
         await any_database.idempotency.claim(key, after(-10))
     table = any_database.retention
-    assert await table.count_keys(after(3)) == 4
-    assert [await table.remove_keys(after(3), 3) for _ in range(3)] == [3, 1, 0]
+    assert await table.count_idempotency_keys(after(3)) == 4
+    assert [await table.remove_idempotency_keys(after(3), 3) for _ in range(3)] == [3, 1, 0]
 
 
 async def test_tenants_are_all_owners_of_rows(any_database: Database) -> None:
