@@ -84,7 +84,7 @@ _OverQuota = Annotated[
 _WindowTooShort = Annotated[
     str | None,
     _option(
-        "window_too_short",
+        "window-too-short",
         "accept|refuse",
         "Whether a batch that cannot be done within its completion window is accepted or refused. "
         f"`{_DEFAULT}`: it is accepted.",
