@@ -23,6 +23,7 @@ from batchwright.api.middleware.cors import allow_origins
 from batchwright.api.middleware.cross_site_guard import CrossSiteGuardMiddleware
 from batchwright.api.middleware.head_method import HeadMethodMiddleware
 from batchwright.api.middleware.header_size_and_body_speed import HeaderSizeAndBodySpeedMiddleware
+from batchwright.api.middleware.path_guard import PathGuardMiddleware
 from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
 from batchwright.api.middleware.request_id import RequestIdMiddleware
 from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
@@ -170,6 +171,7 @@ def _add_middleware(
             AuthenticationMiddleware, authenticator=authenticator, metrics=deps.metrics, denials=denials
         )
     app.add_middleware(UiMiddleware, deps=deps, authenticator=authenticator)
+    app.add_middleware(PathGuardMiddleware)
     if settings.auth != "api_key":
         app.add_middleware(
             CrossSiteGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts

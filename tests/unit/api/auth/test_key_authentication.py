@@ -71,6 +71,15 @@ async def test_without_a_key_the_official_client_raises_an_authentication_error(
         await api.openai.with_options(api_key="sk-other").files.list()
 
 
+async def test_a_path_with_a_line_break_at_its_end_reaches_no_route_with_a_lesser_scope(
+    api: ApiFixture,
+) -> None:
+    key = await create_key(api.database, "blue", scopes=[Scope.READ])
+    assert (await respond(api, key, path="/v1/stats")).status_code == 403
+    answer = await respond(api, key, path="/v1/stats%0A")
+    assert (answer.status_code, error_of(answer).message) == (404, "Invalid URL (GET /v1/stats%0A)")
+
+
 async def test_all_invalid_keys_get_the_same_response_at_the_same_cost(api: ApiFixture) -> None:
     now = datetime.now(UTC)
     right = await create_key(api.database, "blue")
