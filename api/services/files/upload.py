@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_hex
 
+from msgspec.structs import replace
+
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     IDEMPOTENCY_KEY_HINT,
@@ -353,15 +355,18 @@ class FirstLineCheck:
             self._line = next(self._splitter.feed(piece), None)
 
     def check(self) -> None:
-        """Check the first line if it is already complete.
+        """Check the first line if it is already complete. A repeated call does nothing.
 
         If the line is too long, do nothing: the line is rejected later, when the batch is validated.
 
         Raises:
             ApiError: the first line is complete and is not JSON.
         """
-        if self._line is not None and self._line.data is not None and not has_json_syntax(self._line.data):
+        if self._line is None or self._line.data is None:
+            return
+        if not has_json_syntax(self._line.data):
             raise _not_jsonl()
+        self._line = replace(self._line, data=None)  # the check of a long line takes 10 ms
 
     def finish(self) -> None:
         """Check the complete file.

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
+from batchwright.api.services.files import upload
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api
 from tests.unit.api.routes.test_files import left
 
@@ -97,6 +98,21 @@ async def test_a_refused_upload_is_refused_before_its_end(api: ApiFixture) -> No
     assert error_of(answer).message == "Invalid file format for Batch API. Must be .jsonl"
     assert len(read_pieces) < 100
     assert left(api) == 0
+
+
+async def test_the_first_line_is_parsed_once_however_many_pieces_follow_it(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[bytes] = []
+
+    def has_json_syntax(line: bytes) -> bool:
+        parsed.append(line)
+        return True
+
+    monkeypatch.setattr(upload, "has_json_syntax", has_json_syntax)
+    pieces = [PURPOSE + FILE.split(b"%b")[0] + LINE, *[LINE[:5]] * 20, b"\r\n" + END]
+    assert await send(api, pieces) == (200, "")
+    assert parsed == [LINE.strip()]
 
 
 @pytest.mark.parametrize(
