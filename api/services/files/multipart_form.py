@@ -14,6 +14,7 @@ from batchwright.api.errors import ApiError
 
 _MAX_PARTS = 16
 _MAX_FIELD_BYTES = 4096
+_MAX_TYPE_CHARACTERS = 1024  # the time to parse the header grows with the square of its length
 
 
 class FormField(NamedTuple):
@@ -97,6 +98,13 @@ class _FormParser:
 
 
 def _boundary(content_type: str) -> str:
+    """Return the boundary in a Content-Type header.
+
+    Raises:
+        ApiError: the header names another media type or no usable boundary, or is too long.
+    """
+    if len(content_type) > _MAX_TYPE_CHARACTERS:
+        raise _no_boundary()
     header = Message()
     header["Content-Type"] = content_type
     try:
@@ -105,5 +113,9 @@ def _boundary(content_type: str) -> str:
     except UnicodeError:  # RFC 2231 lets clients name a character set, and not each can decode each value
         boundary = ""
     if header.get_content_type() != "multipart/form-data" or not 1 <= len(boundary) <= 256:
-        raise ApiError(400, "The body of this request must be multipart/form-data with a boundary.")
+        raise _no_boundary()
     return boundary
+
+
+def _no_boundary() -> ApiError:
+    return ApiError(400, "The body of this request must be multipart/form-data with a boundary.")

@@ -62,6 +62,7 @@ async def test_a_truncated_body_is_refused_and_leaves_nothing(api: ApiFixture, f
         "multipart/form-data; boundary=",
         "multipart/form-data; boundary*=idna''%ff",
         "multipart/form-data; boundary*=unicode_escape''%5Cud800",
+        'multipart/form-data; boundary=cut; x="' + ";" * 1000,
     ],
 )
 async def test_a_body_that_is_no_form_is_refused(api: ApiFixture, content_type: str) -> None:
