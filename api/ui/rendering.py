@@ -16,7 +16,6 @@ from markupsafe import Markup, escape
 from batchwright.api.ui import batch_view
 from batchwright.rules.duration_text import duration_text
 
-_MAX_JSON_CHARACTERS = 20_000
 _CODE = re.compile(r"`([^`]+)`")
 _SCHEMA = re.compile(r"&#34;#/components/schemas/(\w+)&#34;")
 
@@ -60,7 +59,6 @@ def _environment() -> Environment:
         "size": partial(do_filesizeformat, binary=True),
         "duration": duration_text,
         "money": money_text,
-        "json": json_text,
         "schema": schema_text,
         "code": code_text,
         "words": lambda text: str(text).replace("_", " "),
@@ -93,17 +91,6 @@ def money_text(amount: str) -> str:
 def code_text(text: str) -> Markup:
     """Convert text to HTML. Parts in backquotes become `<code>` elements."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
-
-
-def json_text(value: object) -> Markup:
-    """Format a value as JSON with indentation. Long text is cut."""
-    try:
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-    except RecursionError:
-        return escape("The value is nested too deeply to be shown. Download the file to read it.")
-    if len(text) > _MAX_JSON_CHARACTERS:
-        text = f"{text[:_MAX_JSON_CHARACTERS]}\n... {len(text) - _MAX_JSON_CHARACTERS:,} more characters"
-    return escape(text)
 
 
 def schema_text(value: object, indent: int | None = None) -> Markup:

@@ -1,6 +1,7 @@
 """The pages of a tenant, used without JavaScript: what they show, and what their forms do."""
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -379,6 +380,23 @@ async def test_a_response_with_a_lone_surrogate_is_shown_and_the_next_page_follo
     page = await browser.page(f"/ui/batches/{batch.id}/lines")
     assert "line-19" in page
     assert "after=None" not in page
+
+
+async def test_a_short_line_whose_indented_form_would_be_very_long_is_cut_before_it_is_indented(
+    api: ApiFixture, browser: Browser
+) -> None:
+    nested = b"[" * 480 + b"0," * 20_000 + b"0" + b"]" * 480  # 20 MB with indentation
+    line = INPUT.splitlines()[0].replace(b'"q0"', nested)
+    batch = await api.create(input_file_id=(await api.upload(line)).id, endpoint="/v1/embeddings")
+    await end(api, batch, result(0).replace(b'"yes"', nested))
+    tracemalloc.start()
+    try:
+        page = await browser.page(f"/ui/batches/{batch.id}/lines")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert page.count("... Download the file to read the rest.") == 2
+    assert peak < 5_000_000
 
 
 async def test_a_file_of_another_form_is_not_found_before_it_is_read(browser: Browser) -> None:
