@@ -13,8 +13,8 @@ _MAX_BYTES_PER_TENANT = _MAX_BYTES // 2
 class HeldBytes:
     """Limits the bytes that this process keeps in memory for clients and backends.
 
-    A process has one object of this class, which counts the bodies of calls, the answers of backends, the
-    bodies of callbacks and downloads together.
+    A process has one object of this class. It counts the following together: bodies of calls and callbacks,
+    answers of backends, downloads, incomplete first lines of uploads, incomplete requests of message batches.
 
     Attributes:
         limit: maximum for all tenants together, in bytes.

@@ -164,7 +164,8 @@ class MessageBatchRoutes:
         upload = FileUpload(tenant, self._settings, max_bytes=limits.max_bytes + added)
         caller, requests = caller_of(request, self._settings), RequestStream(limits)
         async with stream_body(request, limits.max_bytes, request_stream.BODY) as body:
-            file = await store_form(upload, requests.form(body), self._deps)
+            with self._deps.held_bytes.counted(tenant) as count:
+                file = await store_form(upload, requests.form(body, count), self._deps)
         version = request.headers[ANTHROPIC_VERSION_HEADER]
         headers = {**caller.headers, ANTHROPIC_VERSION_HEADER: version}
         template = BatchTemplate(
@@ -227,8 +228,7 @@ class MessageBatchRoutes:
         """List message batches, newest first."""
         tenant, page_size = tenant_of(request, self._settings), page_limit(limit, default=20, maximum=1000)
         if after_id is not None and before_id is not None:
-            message = "after_id, before_id: send only one of them."
-            raise invalid_value("before_id", message)
+            raise invalid_value("before_id", "after_id, before_id: send only one of them.")
         after, before = (id and _batch_id(id) for id in (after_id, before_id))
         try:
             if before is None:

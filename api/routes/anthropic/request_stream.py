@@ -6,7 +6,7 @@ fails.
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -51,8 +51,6 @@ _MEMBERS = msgspec.json.Decoder(_Members)
 
 
 class RequestLimits(NamedTuple):
-    """Limits of a message batch, and of one request in it."""
-
     max_requests: int
     max_bytes: int
     max_line_bytes: int
@@ -65,10 +63,7 @@ def limits_of(settings: Settings) -> RequestLimits:
 
 
 class OversizedRequest(NamedTuple):
-    """A request that is too large. Its `params` were dropped.
-
-    `custom_id` is the value of the request's field `custom_id`, as JSON text with quotation marks.
-    """
+    """A request that is too large, without its `params`. `custom_id` is JSON text with quotation marks."""
 
     custom_id: bytes
 
@@ -84,9 +79,13 @@ class RequestStream:
         self._ids = DigestSet()
         self._bytes = 0
 
-    async def form(self, body: AsyncIterator[bytes]) -> AsyncGenerator[FormPiece]:
-        """Yield the requests as the parts of an upload form, so that they can be stored like an uploaded
-        file.
+    async def form(
+        self, body: AsyncIterator[bytes], count: Callable[[int], None] = lambda size: None
+    ) -> AsyncGenerator[FormPiece]:
+        """Yield the requests as the parts of an upload form, so that they are stored like an uploaded file.
+
+        Args:
+            count: called with the bytes that are now in memory more than before, or less if negative.
 
         Raises:
             ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated
@@ -100,12 +99,14 @@ class RequestStream:
             self._bytes += len(piece)
             if self._bytes > self._limits.max_bytes:
                 raise payload_too_large(self._limits.max_bytes, BODY)
+            held = self._splitter.held_bytes
             for request in self._splitter.feed(piece):
                 lines += self._line(request)
                 if len(lines) >= _WRITE_BYTES:
                     self._digest.update(lines)
                     yield bytes(lines)
                     lines.clear()
+            count(self._splitter.held_bytes - held)
         self._splitter.finish()
         if not self.count:
             raise invalid_value("requests", "requests: List should have at least 1 item.")
@@ -139,10 +140,9 @@ class RequestStream:
             fields = _read_request(request, place)
         custom_id = _custom_id(fields, place)
         if not self._ids.add(custom_id):
-            message = (
-                f"{place}.custom_id: '{custom_id.decode()}' is repeated. It must be unique in the batch."
-            )
-            raise invalid_value(f"{place}.custom_id", message)
+            param = f"{place}.custom_id"
+            message = f"{param}: '{custom_id.decode()}' is repeated. It must be unique in the batch."
+            raise invalid_value(param, message)
         if isinstance(request, OversizedRequest):
             return _BODILESS_LINE % custom_id
         if "params" not in fields:
@@ -153,17 +153,16 @@ class RequestStream:
         try:  # ingestion reads the line with the same function
             read_new_fields(line)
         except DECODE_ERRORS:
-            raise ApiError(
-                400, f"{place}.params: it is nested too deeply.", param=f"{place}.params"
-            ) from None
+            param = f"{place}.params"
+            raise ApiError(400, f"{param}: it is nested too deeply.", param=param) from None
         return line
 
 
 class RequestSplitter:
-    """Splits a body of the form `{"requests": [{...}, ...]}` into the objects of the list.
+    """Splits a body of the form `{"requests": [{...}, ...]}` into the objects of the list, piece by piece.
 
-    The splitter receives the body in pieces, and keeps at most one object in memory. It does not parse the
-    objects, and looks for the `custom_id` only in an object that is too large.
+    It keeps at most one object in memory. It does not parse the objects, and looks for the `custom_id` only
+    in an object that is too large.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -177,10 +176,13 @@ class RequestSplitter:
         self._in_string = False
         self._state = self._begin
 
-    def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
-        """Add a piece of the body. Yield the objects that are now complete, as JSON.
+    @property
+    def held_bytes(self) -> int:
+        return len(self._buffer)
 
-        The caller must read all of them before the next call.
+    def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
+        """Add a piece of the body. Yield the objects that are now complete, as JSON. The caller must read all
+        of them before the next call.
 
         Raises:
             ApiError: the body does not have the expected form (400), or an object is too large and its
@@ -258,9 +260,7 @@ class RequestSplitter:
         return OversizedRequest(found[1])
 
     def _end_of_object(self) -> int | None:
-        """Return the position in the buffer after the current object; None if the object is not complete
-        yet.
-        """
+        """Return the position in the buffer after the current object; None if it is not complete yet."""
         buffer = self._buffer
         while True:
             if self._in_string:

@@ -178,6 +178,11 @@ class FileUpload:
         text = "\n".join([self._digest.hexdigest(), repr(self._filename), *fields])
         return sha256(text.encode(errors="backslashreplace")).hexdigest()
 
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes of the file that are in memory, besides the piece that is being processed."""
+        return self._first.held_bytes
+
     def _add_field(self, name: str, value: str) -> None:
         if name not in _FIELDS:
             raise unknown_parameter(name, IDEMPOTENCY_KEY_HINT)
@@ -271,13 +276,17 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
     later.
 
     Raises:
-        ApiError: the request is not valid, or the quota is exhausted.
+        ApiError: the request is not valid, the quota is exhausted, or this process holds too many bytes
+            (429).
     """
     await upload.check_quota(deps)
     async with deps.storage.writer(upload.key) as writer:
-        async with aclosing(form) as pieces:
-            async for piece in pieces:
-                await upload.feed(piece, writer)
+        with deps.held_bytes.counted(upload.tenant) as count:
+            async with aclosing(form) as pieces:
+                async for piece in pieces:
+                    held = upload.held_bytes
+                    await upload.feed(piece, writer)
+                    count(upload.held_bytes - held)
         await upload.finish(writer)
         row = upload.row(deps.clock())
     try:
@@ -348,6 +357,12 @@ class FirstLineCheck:
         self._splitter = LineSplitter(max_line_bytes)
         self._line: InputLine | None = None
         self._bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes of the first line that are in memory, until the line is checked."""
+        held = None if self._line is None else self._line.data
+        return self._splitter.held_bytes if held is None else len(held)
 
     def feed(self, piece: bytes) -> None:
         self._bytes += len(piece)

@@ -37,6 +37,11 @@ class LineSplitter:
         self._start = b""  # first bytes of the file, while they may be part of a byte order mark
         self._started = False
 
+    @property
+    def held_bytes(self) -> int:
+        """Number of bytes of the unfinished line that are in memory."""
+        return self._held if self._held <= self._max else 0
+
     def feed(self, piece: bytes) -> Iterator[InputLine]:
         """Yield the lines that end in `piece`, which contains the next bytes of the file.
 
