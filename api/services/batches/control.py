@@ -253,8 +253,10 @@ class BatchControl:
 
 
 def _check_max_cost(row: BatchRow, max_cost: str) -> None:
-    # Models without lines to send, such as unknown ones, cost nothing more.
-    unsent = (part.model for part in row.models if part.completed + part.failed < part.lines)
+    # Models without lines to send, such as unknown ones, cost nothing more. Duplicates are not sent.
+    unsent = (
+        part.model for part in row.models if part.completed + part.failed < part.lines - part.duplicates
+    )
     unpriced = next((model for model in unsent if model not in row.prices), None)
     cost = cost_of(row)
     if row.status is BatchStatus.IN_PROGRESS and unpriced is not None:

@@ -115,6 +115,7 @@ async def test_a_cap_below_what_is_spent_is_rejected_with_both_values(api: ApiFi
     assert "0.022 EUR" in message
     assert "more than 0.02." in message
     assert (await shown(api, batch_id)).x_batchwright.max_cost == "1"
+    assert (await change(api, batch_id, "0.022")).status_code == 200
 
 
 async def test_a_cap_that_is_reached_cannot_be_changed_any_more(api: ApiFixture) -> None:
@@ -142,7 +143,8 @@ async def test_a_cap_needs_prices_of_all_models_and_a_batch_in_progress(api: Api
 async def test_a_cap_needs_no_prices_of_models_that_have_no_lines_to_send(api: ApiFixture) -> None:
     unknown = ModelCounts(model="nope", lines=2, failed=2)
     resumed = ModelCounts(model="qwen", lines=3, completed=2, failed=1)
-    changed = await change(api, await running(api, unknown, resumed), "9")
+    repeated = ModelCounts(model="qwen-2", lines=5, completed=1, failed=1, duplicates=3)
+    changed = await change(api, await running(api, unknown, resumed, repeated), "9")
     assert read(changed, BatchObject).x_batchwright.max_cost == "9"
 
 
