@@ -3,11 +3,10 @@
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.model_registry.price_config import DecimalText, PriceConfig
-from batchwright.contracts.model_registry.registry_config import ModelConfig
 from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     BatchOrder,
@@ -141,49 +140,12 @@ class BatchOutcome(Message):
     dead_letters: list[DeadLetter] = []
 
 
-class RateChange(Message):
-    """A rate limit of one model, set at run time, in requests per second. `0` means no limit.
-
-    If `model` is empty, the limit applies to all models together.
-    """
-
-    model: str
-    requests_per_second: float
-    changed_at: datetime
-
-
-class ModelChange(Message):
-    """Change of a model's registry entry at run time: the model was added, changed or removed.
-
-    `config` is a complete registry entry. `patch` has only the changed settings. If both are None, the model
-    was removed. `version` increases with each change, and is 0 before the first change.
-    """
-
-    model: str
-    config: ModelConfig | None
-    changed_at: datetime
-    patch: dict[str, JsonValue] | None = None
-    version: int = 0
-
-    @property
-    def is_removal(self) -> bool:
-        return self.config is None and self.patch is None
-
-
 class Hold(NamedTuple):
     """An operator's stop of a tenant or a model. From `held_at`, its lines are not sent."""
 
     kind: HoldKind
     name: str
     held_at: datetime
-
-
-class ServedModel(Message):
-    """A model in the list of models that a backend sent at the time `seen_at`."""
-
-    name: str
-    backend_url: str
-    seen_at: datetime
 
 
 class WorkerHeartbeat(Message):

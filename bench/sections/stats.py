@@ -3,15 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-
-from pydantic import JsonValue
+from datetime import UTC, datetime
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.model_registry.stored_models import ModelChange, ServedModel
 from batchwright.contracts.terms import Usage
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.registry.backend_registry import BackendRegistry
-from batchwright.inference.registry.model_catalog import ListedModel
 from batchwright.rules.dispatch.retry_policy import Category
 from batchwright.rules.worker_stats import UpstreamTraffic, sum_traffic
 from batchwright.settings import load
@@ -33,23 +32,19 @@ class _Changes:
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         config = ModelConfig(backends=[BackendConfig(url=url) for url in backends])
-        self._rows = [_Change(model, config) for model in models]
+        self._rows = [
+            ModelChange(model=model, config=config, changed_at=datetime.now(UTC)) for model in models
+        ]
 
-    async def all(self) -> Sequence["_Change"]:
+    async def all(self) -> Sequence[ModelChange]:
         return self._rows
-
-
-class _Change:
-    def __init__(self, model: str, config: ModelConfig) -> None:
-        self.model, self.config = model, config
-        self.patch: dict[str, JsonValue] | None = None
 
 
 class _Lists:
     async def replace_models(self, backend_url: str, names: list[str], at: object) -> None:
         pass
 
-    async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]:
+    async def served(self, backend_urls: list[str]) -> Sequence[ServedModel]:
         return ()
 
 

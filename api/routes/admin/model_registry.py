@@ -40,9 +40,9 @@ from batchwright.contracts.model_registry.registry_config import (
     check_model_names,
     prices_of,
 )
+from batchwright.contracts.model_registry.stored_models import ModelChange, ServedModel
 from batchwright.database.errors import VersionConflict
-from batchwright.database.records import ModelChange
-from batchwright.inference.registry.model_catalog import Catalog, CatalogEntry, SeenModel
+from batchwright.inference.registry.model_catalog import Catalog, CatalogEntry
 from batchwright.rules.backends.registry_changes import (
     MODEL_SETTINGS,
     ModelSettings,
@@ -254,11 +254,13 @@ class ModelRegistryRoutes:
         logger.info("model change reverted", extra={"model": name})
         return await self._registry_response(changes, name)
 
-    async def _read(self) -> tuple[Sequence[ModelChange], Sequence[SeenModel]]:
+    async def _read(self) -> tuple[Sequence[ModelChange], Sequence[ServedModel]]:
         database = self._deps.database
         return await self._changes.all(), await self._catalog.seen(database)
 
-    def _entry_of(self, name: str, changes: Sequence[ModelChange], seen: Sequence[SeenModel]) -> CatalogEntry:
+    def _entry_of(
+        self, name: str, changes: Sequence[ModelChange], seen: Sequence[ServedModel]
+    ) -> CatalogEntry:
         for entry in self._catalog.registered(changes, seen):
             if entry.model == name:
                 return entry
@@ -266,7 +268,7 @@ class ModelRegistryRoutes:
             raise _model_removed(name)
         raise _model_not_found(name)
 
-    def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[SeenModel]) -> None:
+    def _reject_conflicts(self, name: str, config: ModelConfig, seen: Sequence[ServedModel]) -> None:
         """Check the new configuration of a model against the settings of this installation and the models
         that backends list.
 
@@ -297,7 +299,7 @@ class ModelRegistryRoutes:
         except VersionConflict as conflict:
             raise version_conflict(name, conflict) from None
 
-    def _check_names(self, changes: Sequence[ModelChange], seen: Sequence[SeenModel]) -> None:
+    def _check_names(self, changes: Sequence[ModelChange], seen: Sequence[ServedModel]) -> None:
         models = {entry.model: entry.config for entry in self._catalog.registered(changes, seen)}
         prices = prices_of(models)
         for gateway in self._catalog.gateways:

@@ -22,8 +22,8 @@ from batchwright.api.schemas.json_body import (
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.api_objects.quotas import RateList, RateObject
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
-from batchwright.database.records import RateChange
 from batchwright.rules.limits.rate_allocation import (
     ALL_MODELS,
     MAX_RATE,

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.rules.ids import safe_name
 from batchwright.rules.limits.rate_allocation import (
@@ -22,17 +23,10 @@ logger = logging.getLogger(__name__)
 _REFRESH_SECONDS = 5.0
 
 
-class StoredRate(Protocol):
-    @property
-    def model(self) -> str: ...
-    @property
-    def requests_per_second(self) -> float: ...
-
-
 class StoredRates(Protocol):
     """Interface of the database table with the rates that were changed at run time."""
 
-    async def all(self) -> Sequence[StoredRate]: ...
+    async def all(self) -> Sequence[RateChange]: ...
 
 
 class EffectiveRates(Protocol):

@@ -9,17 +9,17 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.model_registry.stored_models import ModelChange, ServedModel
 from batchwright.inference.client_pool import ClientPool, client_key
 from batchwright.inference.discovery import ListingFailed
 from batchwright.inference.registry.model_catalog import (
     ChangeResolver,
-    ListedModel,
-    RuntimeChange,
+    StoredModelChanges,
+    StoredModelLists,
     discovered_models,
     gateways_of,
     unlisted_models,
@@ -37,19 +37,6 @@ _REFRESH_SECONDS = 5.0
 _REFRESH_CHANGES_SECONDS = 2.0  # workers must apply changes made at run time within 5 s
 
 
-class ModelListings(Protocol):
-    """Interface of the storage for the model lists that backends have returned, such as a database table."""
-
-    async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None: ...
-    async def served(self, backend_urls: list[str]) -> Sequence[ListedModel]: ...
-
-
-class RuntimeChanges(Protocol):
-    """Interface of the storage for changes that operators made to models at run time."""
-
-    async def all(self) -> Sequence[RuntimeChange]: ...
-
-
 class BackendRegistry:
     """The models and backends that one process knows. `run` keeps them up to date.
 
@@ -60,8 +47,8 @@ class BackendRegistry:
     def __init__(
         self,
         settings: Settings,
-        models: ModelListings,
-        changes: RuntimeChanges,
+        models: StoredModelLists,
+        changes: StoredModelChanges,
         clients: ClientPool,
         *,
         unavailable: type[Exception],
@@ -84,8 +71,8 @@ class BackendRegistry:
         self._routers: dict[str, ModelRouter] = {}
         self._configs: dict[str, ModelConfig] = {}
         self._aliases: dict[str, str] = {}
-        self._listed: Sequence[ListedModel] = ()
-        self._changes_in_effect: Sequence[RuntimeChange] = ()
+        self._listed: Sequence[ServedModel] = ()
+        self._changes_in_effect: Sequence[ModelChange] = ()
         self._removed: set[str] = set()
         self._unlisted: set[str] = set()  # models in use that only backends with `any_model` accept
         self._registered: set[str] = set()  # models in a list of a backend, the file or a change
@@ -244,7 +231,7 @@ class BackendRegistry:
         await self._clients.retain_only(self._backends.keys())
 
     def _valid_changes(
-        self, changes: Sequence[RuntimeChange], known: dict[str, ModelConfig]
+        self, changes: Sequence[ModelChange], known: dict[str, ModelConfig]
     ) -> dict[str, ModelConfig | None]:
         valid: dict[str, ModelConfig | None] = {}
         problems: dict[str, Sequence[str]] = {}
@@ -286,7 +273,7 @@ class BackendRegistry:
         if self._read:
             await self.refresh_changes()
 
-    def _apply(self, changes: Sequence[RuntimeChange]) -> None:
+    def _apply(self, changes: Sequence[ModelChange]) -> None:
         self._changes_in_effect = changes
         self._removed = {row.model for row in changes if row.config is None and row.patch is None}
         known = {

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from pydantic import JsonValue, ValidationError
+from pydantic import ValidationError
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig, ModelSource
+from batchwright.contracts.model_registry.stored_models import ModelChange, ServedModel
 from batchwright.rules.backends.registry_changes import apply_patch
 from batchwright.rules.backends.request_headers import resolve_conflicts
 from batchwright.rules.backends.stored_credentials import without_misuse
@@ -20,57 +21,24 @@ from batchwright.settings import Settings, load_registry
 from batchwright.settings.registry_file import describe_first_error, iter_backends
 
 
-class ListedModel(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def backend_url(self) -> str: ...
+class StoredModelLists(Protocol):
+    """Interface of the storage for the model lists that backends have returned, such as a database table."""
 
-
-class SeenModel(ListedModel, Protocol):
-    @property
-    def seen_at(self) -> datetime: ...
-
-
-class RuntimeChange(Protocol):
-    """A change of one model that was made at run time, through the API or the command line.
-
-    If `config` and `patch` are both None, the change removes the model.
-
-    Attributes:
-        config: all settings of the model, which replace its earlier settings; None if the change is a patch
-            or removes the model.
-        patch: only the settings that change; None if the change replaces or removes the whole model.
-    """
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def config(self) -> ModelConfig | None: ...
-    @property
-    def patch(self) -> dict[str, JsonValue] | None: ...
-
-
-class StoredModelChange(RuntimeChange, Protocol):
-    @property
-    def changed_at(self) -> datetime: ...
-    @property
-    def version(self) -> int: ...
-
-
-class SeenModels(Protocol):
-    async def served(self, backend_urls: list[str]) -> Sequence[SeenModel]: ...
+    async def replace_models(self, backend_url: str, names: list[str], at: datetime) -> None: ...
+    async def served(self, backend_urls: list[str]) -> Sequence[ServedModel]: ...
 
 
 class StoredModelChanges(Protocol):
-    async def all(self) -> Sequence[StoredModelChange]: ...
+    """Interface of the storage for changes that operators made to models at run time."""
+
+    async def all(self) -> Sequence[ModelChange]: ...
 
 
 class CatalogTables(Protocol):
     """Interface of the database tables that the catalog reads."""
 
     @property
-    def models(self) -> SeenModels: ...
+    def models(self) -> StoredModelLists: ...
     @property
     def model_changes(self) -> StoredModelChanges: ...
 
@@ -95,7 +63,7 @@ class CatalogEntry:
     changed_at: datetime | None = None
     seen_at: datetime | None = None
     problems: Sequence[str] = ()
-    change: StoredModelChange | None = None
+    change: ModelChange | None = None
     base: ModelConfig | None = None
     base_source: ModelSource | None = None
 
@@ -116,7 +84,7 @@ class Catalog:
         """Return all models, sorted by name. Exceptions of the tables are raised unchanged."""
         return self.registered(await tables.model_changes.all(), await self.seen(tables))
 
-    async def seen(self, tables: CatalogTables) -> Sequence[SeenModel]:
+    async def seen(self, tables: CatalogTables) -> Sequence[ServedModel]:
         return await tables.models.served([gateway.url for gateway in self.gateways])
 
     @property
@@ -128,7 +96,7 @@ class Catalog:
         """
         return self._changes.trusted
 
-    def base_of(self, model: str, seen: Sequence[SeenModel]) -> ModelConfig | None:
+    def base_of(self, model: str, seen: Sequence[ServedModel]) -> ModelConfig | None:
         """Return the settings of a model without its change at run time.
 
         Return None if only the change defines the model.
@@ -139,9 +107,7 @@ class Catalog:
         known = self.configured.get(model) or discovered_models(self.gateways, seen).get(model)
         return known or unlisted_models(self.gateways, [model]).get(model)
 
-    def registered(
-        self, changes: Sequence[StoredModelChange], seen: Sequence[SeenModel]
-    ) -> list[CatalogEntry]:
+    def registered(self, changes: Sequence[ModelChange], seen: Sequence[ServedModel]) -> list[CatalogEntry]:
         """Return all models, sorted by name.
 
         If a model has several sources, a change at run time overrides the registry file. The file overrides
@@ -202,7 +168,7 @@ class ChangeResolver:
         self.trusted: list[BackendConfig] = [backend for _, backend in iter_backends(file)] if file else []
         self.trusted += gateways_of(settings, file.gateway if file else None)
 
-    def resolve(self, change: RuntimeChange, base: ModelConfig | None) -> ResolvedModel:
+    def resolve(self, change: ModelChange, base: ModelConfig | None) -> ResolvedModel:
         """Return the model after the change.
 
         A patch changes only some settings. If a patch no longer fits the model, it is not applied, and the
@@ -228,7 +194,7 @@ class ChangeResolver:
 
 
 def discovered_models(
-    gateways: Sequence[GatewayConfig], listed: Sequence[ListedModel]
+    gateways: Sequence[GatewayConfig], listed: Sequence[ServedModel]
 ) -> dict[str, ModelConfig]:
     """Return the settings of every model that a gateway lists, by name of the model.
 

@@ -12,13 +12,13 @@ key by key:
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Protocol
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.config_base import RegistryEntry
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.stored_models import ModelChange
 
 
 def effective_models(
@@ -32,24 +32,10 @@ def effective_models(
     return {name: model for name, model in sorted(merged.items()) if model is not None}
 
 
-class RegistryChange(Protocol):
-    """A stored change of one model: a complete `config`, or a `patch` with only the settings that differ.
-
-    If both are None, the change removes the model.
-    """
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def config(self) -> ModelConfig | None: ...
-    @property
-    def patch(self) -> dict[str, JsonValue] | None: ...
-
-
 def registry_fingerprint(
     configured: Mapping[str, ModelConfig],
     gateways: Sequence[BackendConfig],
-    changes: Sequence[RegistryChange],
+    changes: Sequence[ModelChange],
 ) -> str:
     """Return a short hash of the registry in effect. Processes with the same registry get the same hash.
 

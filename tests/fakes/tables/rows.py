@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from batchwright.contracts.model_registry.stored_models import ModelChange, RateChange, ServedModel
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchOrder, ModelCounts, ModelUsage
 from batchwright.contracts.terms import HoldKind, Quota
 from batchwright.database.errors import UnknownCursor
@@ -15,10 +16,7 @@ from batchwright.database.records import (
     FileRow,
     IdempotencyClaim,
     InteractiveRate,
-    ModelChange,
     PartRow,
-    RateChange,
-    ServedModel,
     SliceProgress,
     StoredApiKey,
     TenantRow,

@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE, inference_queue
 from batchwright.contracts.temporal_payloads.execution import (
     ModelRun,
@@ -24,7 +25,6 @@ from batchwright.contracts.temporal_payloads.execution import (
 )
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import RateChange
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.planning.plan_format import PlanEntry, SliceRecord, pack_entry, pack_slice

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.database.database import Database
-from batchwright.database.records import RateChange
 from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from tests.integration.temporal.clusters import cluster
 from tests.integration.worker.test_process import ended, worker

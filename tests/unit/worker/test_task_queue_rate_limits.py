@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import RateChange
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.settings import load
 from batchwright.telemetry.metrics import Metrics

@@ -10,10 +10,10 @@ from typing import Protocol
 from pydantic import JsonValue, ValidationError
 
 from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.model_registry.stored_models import ModelChange
 from batchwright.database.driver import Session
 from batchwright.database.errors import VersionConflict
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import ModelChange
 from batchwright.database.sql import queries
 from batchwright.rules.json_text import storable_json
 

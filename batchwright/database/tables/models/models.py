@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from batchwright.contracts.model_registry.stored_models import ServedModel
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import ServedModel
 from batchwright.database.sql import queries
 
 

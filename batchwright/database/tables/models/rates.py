@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.database.driver import Session
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import RateChange
 from batchwright.database.sql import queries
 
 

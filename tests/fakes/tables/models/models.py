@@ -9,8 +9,8 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.model_registry.stored_models import ModelChange, RateChange, ServedModel
 from batchwright.database.errors import VersionConflict
-from batchwright.database.records import ModelChange, RateChange, ServedModel
 from batchwright.database.tables.models.model_changes import ModelChangesTable
 from batchwright.database.tables.models.models import ModelsTable
 from batchwright.database.tables.models.rates import RatesTable

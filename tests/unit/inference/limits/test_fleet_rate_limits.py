@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.database.records import RateChange
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
 from batchwright.rules.limits.rate_allocation import ALL_MODELS, RatesConflict, pacing_for
 from batchwright.settings import load

@@ -7,9 +7,9 @@ import pytest
 from pydantic import JsonValue
 
 from batchwright.contracts.model_registry.registry_config import ModelConfig
+from batchwright.contracts.model_registry.stored_models import ModelChange
 from batchwright.database.database import Database
 from batchwright.database.errors import VersionConflict
-from batchwright.database.records import ModelChange
 from tests.integration.database.rows import START, after
 
 ONE = ModelConfig.model_validate(

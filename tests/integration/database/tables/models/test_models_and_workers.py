@@ -3,8 +3,9 @@
 import asyncio
 from datetime import timedelta
 
+from batchwright.contracts.model_registry.stored_models import ServedModel
 from batchwright.database.database import Database
-from batchwright.database.records import BackendLoad, InteractiveRate, ServedModel
+from batchwright.database.records import BackendLoad, InteractiveRate
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.integration.database.rows import START, SetHeartbeatAge, after
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.database.database import Database
-from batchwright.database.records import RateChange
 from tests.integration.database.rows import START, after
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
-from batchwright.database.records import ModelChange
+from batchwright.contracts.model_registry.stored_models import ModelChange
 from tests.fakes.api import ApiFixture, error_of
 from tests.fakes.tables.models.models import MemoryModelChanges
 from tests.unit.api.routes.admin.models.model_settings import LLAMA, patch, shown, urls
