@@ -91,9 +91,7 @@ class SliceAttempt:
             request.tenant, request.batch_id, request.safe_model, request.number
         )
         names = SegmentNames(self._folder, request.generation, info.attempt)
-        answers = (
-            CallAnswers(worker.calls, request.tenant) if worker.calls and request.answers_calls else None
-        )
+        answers = CallAnswers(worker.calls, request.tenant) if request.answers_calls else None
         self._writer = SegmentBuffer(worker.storage, worker.budget, worker.metrics, names, answers)
         self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
         self._lease = SliceLease(worker.heartbeat(), info.heartbeat_timeout)
@@ -277,7 +275,7 @@ class SliceAttempt:
             DatabaseUnavailable: the database does not respond.
         """
         worker, request, kept = self._worker, self._request, list[SliceLine]()
-        if worker.calls is None or not request.answers_calls:
+        if not request.answers_calls:
             return
         cancelled = await worker.calls.cancelled(request.tenant, request.batch_id)
         if not cancelled:

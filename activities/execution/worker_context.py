@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from batchwright.activities.execution.slice_state.lease import Heartbeat
-from batchwright.activities.services.backend_job_callbacks import CallbackSubscriptions, NoCallbacks
+from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.backend_job_cancellation import RouterLookup
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.progress_writer import ProgressReporter
-from batchwright.activities.services.send_authorization import Permissions, UnrestrictedPermissions
+from batchwright.activities.services.send_authorization import Permissions
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.activities.services.worker_slices.slice_deferrals import DeferralMetrics
 from batchwright.activities.services.worker_slices.slice_demand import SliceDemand
@@ -18,10 +18,9 @@ from batchwright.database.tables.calls import CallsTable
 from batchwright.inference.hooks import PreCallHooks
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter
-from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.inference.limits.tenant_and_model_limits import (
-    BatchWeights,
     Limit,
     Rates,
     TenantAndModelLimits,
@@ -41,10 +40,6 @@ _MAX_MODELS = 1000
 IsCancelled = Callable[[str, str], Awaitable[bool]]
 
 
-async def _always_cancelled(tenant: str, batch_id: str) -> bool:
-    return True
-
-
 @dataclass
 class WorkerContext:
     """Services and limits that all slices in a worker process share."""
@@ -57,20 +52,20 @@ class WorkerContext:
     waiting_reasons: WaitingReasons
     costs: BatchCosts
     heartbeat: Callable[[], Heartbeat]  # called inside an activity: returns that activity's heartbeat
-    rates: EffectiveRates = field(default_factory=NoRates)
-    tenant_settings: TenantSettings = field(default_factory=BatchWeights)
-    permissions: Permissions = field(default_factory=UnrestrictedPermissions)
-    callbacks: CallbackSubscriptions = field(default_factory=NoCallbacks)
-    calls: CallsTable | None = None  # None: no answers of single calls are recorded while a slice runs
-    is_cancelled: IsCancelled = _always_cancelled  # returns whether a batch is cancelled, not only paused
+    rates: EffectiveRates
+    tenant_settings: TenantSettings
+    permissions: Permissions
+    callbacks: CallbackWatch
+    calls: CallsTable
+    is_cancelled: IsCancelled  # returns whether a batch is cancelled, not only paused
     # Returns the names of the dependencies that the worker cannot reach; empty if it reaches all.
-    missing_dependencies: Callable[[], str] = lambda: ""
+    missing_dependencies: Callable[[], str]
+    # Held to send a quarantined line, and by other work of the process that may crash it.
+    quarantine_lock: asyncio.Lock
     # Returns how many live workers serve the given task queue; 0 if unknown.
     count_workers: Callable[[str], int] = lambda _: 0
     # Returns True if interactive calls take this worker's part of a backend's limit. The argument is its URL.
     is_used_up_by_interactive: Callable[[str], bool] = lambda _: False
-    # Held to send a quarantined line, and by other work of the process that may crash it.
-    quarantine_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     permits: ConcurrencyLimiter = field(init=False)
     budget: MemoryBudget = field(init=False)
     demand: SliceDemand = field(init=False)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.price_config import PriceConfig
-from batchwright.inference.limits.fleet_rate_limits import EffectiveRates, NoRates
+from batchwright.inference.limits.fleet_rate_limits import EffectiveRates
 from batchwright.rules.deadline import Deadline
 from batchwright.settings import Settings
 
@@ -52,7 +52,7 @@ class ServedModels:
     """
 
     current: CurrentModels
-    rates: EffectiveRates = field(default_factory=NoRates)
+    rates: EffectiveRates
 
     async def names(self, settings: Settings, deadline: Deadline) -> frozenset[str] | None:
         """Return the models that backends serve now; None to accept every model.

@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.callbacks import CallbacksTable, ReceivedCallback
@@ -21,62 +20,11 @@ _RETENTION_MARGIN = timedelta(minutes=5)  # kept after a token expires, for slic
 CallbackFuture = asyncio.Future[ReceivedCallback]
 
 
-class CallbackSubscriptions(Protocol):
-    """Interface to wait for callbacks: requests with which backends report the end of asynchronous jobs.
-
-    In all methods, `id` is the id in the job's `CallbackToken`.
-    """
-
-    def url(self, callback: CallbackToken) -> str:
-        """Return the URL that a backend calls at the end of a job; empty if callbacks are not configured."""
-        ...
-
-    def subscribe(self, id: str) -> CallbackFuture:
-        """Return a future for the callback with this id. A callback that has already arrived counts, too."""
-        ...
-
-    def unsubscribe(self, id: str, call: CallbackFuture) -> None:
-        """Stop waiting for a callback.
-
-        Args:
-            call: the future that `subscribe` returned.
-        """
-        ...
-
-    async def read_now(self, id: str) -> None:
-        """Read one callback now, and not at the next poll. If it has arrived, its future is done afterwards.
-
-        While the database is unavailable, this method waits.
-        """
-        ...
-
-    async def forget(self, ids: Sequence[str]) -> None:
-        """Delete the stored bodies of the callbacks with these ids.
-
-        Call this after the results of the jobs are stored.
-        """
-        ...
-
-
-class NoCallbacks(CallbackSubscriptions):
-    def url(self, callback: CallbackToken) -> str:
-        return ""
-
-    def subscribe(self, id: str) -> CallbackFuture:
-        return asyncio.get_running_loop().create_future()
-
-    def unsubscribe(self, id: str, call: CallbackFuture) -> None:
-        call.cancel()
-
-    async def read_now(self, id: str) -> None: ...
-
-    async def forget(self, ids: Sequence[str]) -> None: ...
-
-
-class CallbackWatch(CallbackSubscriptions):
+class CallbackWatch:
     """Waits in one worker process for callbacks: requests with which backends report the end of a job.
 
-    Once a second, it reads from the database the callbacks that the API has received.
+    Once a second, it reads from the database the callbacks that the API has received. In all methods, `id` is
+    the id in the job's `CallbackToken`.
     """
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
@@ -87,20 +35,27 @@ class CallbackWatch(CallbackSubscriptions):
         self._one_read_at_a_time = asyncio.Lock()  # of single callbacks; each can be larger than the limit
 
     def url(self, callback: CallbackToken) -> str:
+        """Return the URL that a backend calls at the end of a job; empty if callbacks are not configured."""
         if not self._secret or not self._base:
             return ""
         return self._base + CALLBACK_PATH + sign_token(callback, self._secret)
 
     def subscribe(self, id: str) -> CallbackFuture:
+        """Return a future for the callback with this id. A callback that has already arrived counts, too."""
         call = self._subscribed[id] = asyncio.get_running_loop().create_future()
         return call
 
     def unsubscribe(self, id: str, call: CallbackFuture) -> None:
+        """Stop waiting for a callback. `call` is the future that `subscribe` returned."""
         call.cancel()
         if self._subscribed.get(id) is call:
             del self._subscribed[id]
 
     async def read_now(self, id: str) -> None:
+        """Read one callback now, and not at the next poll. If it has arrived, its future is done afterwards.
+
+        While the database is unavailable, this method waits.
+        """
         async with self._one_read_at_a_time:
             while self._is_waiting(id):
                 try:
@@ -110,7 +65,7 @@ class CallbackWatch(CallbackSubscriptions):
                     await asyncio.sleep(_POLL_SECONDS)
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Delete the stored bodies of the callbacks with these ids.
+        """Delete the stored bodies of the callbacks with these ids, after the results of the jobs are stored.
 
         If the database is unavailable, the bodies stay until they expire.
         """

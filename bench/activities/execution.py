@@ -22,6 +22,7 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress_writer import ProgressReporter
@@ -33,6 +34,7 @@ from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceReq
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
+from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
 from batchwright.inference.registry.backend_registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
@@ -82,6 +84,10 @@ def _beat() -> Heartbeat:
     return beat
 
 
+async def _is_never_cancelled(tenant: str, batch_id: str) -> bool:
+    return False
+
+
 async def _ignore_reason(batch_id: str, reason: WaitingReason) -> None:
     """Ignore the reason why a batch waits, because the benchmark shows no waiting reasons."""
 
@@ -102,7 +108,13 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
         costs=costs,
         heartbeat=_beat,
         rates=FleetRates(settings, database.rates, lambda: frozenset(MODELS), unavailable=OSError),
+        tenant_settings=BatchWeights(),
         permissions=permissions,
+        callbacks=CallbackWatch(database.callbacks, settings),
+        calls=database.calls,
+        is_cancelled=_is_never_cancelled,
+        missing_dependencies=str,
+        quarantine_lock=asyncio.Lock(),
     )
     watching = asyncio.create_task(permissions.run())
     cpu, started = time.process_time(), time.perf_counter()

@@ -26,6 +26,7 @@ from batchwright.telemetry.metrics import Metrics
 from bench.activities.harness import MemoryGrowth, input_row, order, print_result
 from bench.inputs import MODELS
 from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.rates import FixedRates
 from tests.fakes.tables.batches.batch_list import MemoryBatchList
 from tests.fakes.tables.batches.custom_ids import MemoryCustomIds
 from tests.fakes.tables.rows import Rows
@@ -99,7 +100,7 @@ async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[
     settings = load(
         storage_dir=directory, plan_order=plan_order, max_lines=_MOST_LINES, max_batch_file_bytes=_MOST_BYTES
     )
-    models, metrics = ServedModels(_Served()), Metrics(CollectorRegistry())
+    models, metrics = ServedModels(_Served(), FixedRates()), Metrics(CollectorRegistry())
     ingestion = Ingestion(database, LocalStorage(directory), models, settings, metrics)
     started = time.perf_counter()
     result: IngestResult = await ActivityEnvironment().run(ingestion.ingest, order())

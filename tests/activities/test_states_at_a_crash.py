@@ -30,6 +30,7 @@ from tests.activities.execution.fixture import BATCH, ExecutionFixture, ok, requ
 from tests.activities.finalization.settled_batch import BATCH_ID, TENANT, SettledBatch, names
 from tests.activities.ingestion.fresh_batch import INPUT_KEY as FRESH_INPUT
 from tests.activities.ingestion.fresh_batch import FakeModels, FreshBatch, a_line
+from tests.fakes.rates import FixedRates
 from tests.fakes.routers import NoRouters
 from tests.segments import read_records
 
@@ -89,7 +90,7 @@ class _Dying(FreshBatch):
         return Found(self.metrics, row.status, [str(row.total)])
 
     async def _ingested(self) -> object:
-        served, settings = ServedModels(FakeModels(frozenset(self.served))), load()
+        served, settings = ServedModels(FakeModels(frozenset(self.served)), FixedRates()), load()
         ingestion = Ingestion(self.database, self.storage, served, settings, self.metrics)
         return await ingestion.ingest(self.order)
 

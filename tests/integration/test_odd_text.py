@@ -34,6 +34,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.telemetry.metrics import Metrics
 from tests.activities.execution.fixture import ExecutionFixture, status
 from tests.activities.ingestion.fresh_batch import FakeModels
+from tests.fakes.rates import FixedRates
 from tests.fakes.routers import NoRouters
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
@@ -88,7 +89,7 @@ class Run:
             storage_key="input",
         )
         await self._database.files.insert(file)
-        models = ServedModels(FakeModels(frozenset({"m"})))
+        models = ServedModels(FakeModels(frozenset({"m"})), FixedRates())
         ingestion = Ingestion(self._database, self._storage, models, self._settings, self._metrics)
         ingested = await ActivityEnvironment().run(ingestion.ingest, order)
         if not ingested.failed:

@@ -55,16 +55,6 @@ class EffectiveRates(Protocol):
         ...
 
 
-class NoRates(EffectiveRates):
-    allocation = RateAllocation({}, None)
-
-    def queue_of(self, model: str) -> str:
-        return ""
-
-    async def other_queue(self, model: str, queue: str) -> str:
-        return ""
-
-
 class FleetRates(EffectiveRates):
     """Reads the rate limits from settings and database, and divides them between the served models.
 

@@ -18,9 +18,11 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
 from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
+from batchwright.activities.services.send_authorization import Permissions
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.contracts.errors import Failure
@@ -50,6 +52,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.rates import FixedRates
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
 from tests.fakes.transport import PooledEngine
@@ -218,6 +221,26 @@ class ProgressLog(ProgressTable):
         return []
 
 
+class UnrestrictedPermissions(Permissions):
+    """Permissions without limits: every tenant may use every model, and there are no budgets."""
+
+    def may_use(self, tenant: str, model: str) -> bool:
+        return True
+
+    def is_withdrawn(self, key_id: str) -> bool:
+        return False
+
+    def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> None:
+        return None
+
+    def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
+        pass
+
+
+async def _always_cancelled(tenant: str, batch_id: str) -> bool:
+    return True
+
+
 class ExecutionFixture:
     """Runs slices on a worker with fake storage, database, heartbeats and backend.
 
@@ -258,16 +281,24 @@ class ExecutionFixture:
         mocked = ClientPool(self.settings, lambda settings, tls, connect: self.engine)
         self.clients = ClientPool(self.settings) if sockets else mocked
         self.backends = FakeRouters(self.settings, self.clients, config)
+        database = MemoryDatabase()
         self.context = WorkerContext(
             storage=self.storage,
             routers=self.backends,
             progress=ProgressReporter(self.progress),
             metrics=self.metrics,
             settings=self.settings,
-            waiting_reasons=WaitingReasons(self._tell, MemoryDatabase().waiting),
+            waiting_reasons=WaitingReasons(self._tell, database.waiting),
             costs=BatchCosts(self.progress),
             heartbeat=self.server.beat,
+            rates=FixedRates(),
             tenant_settings=shares or BatchWeights(),
+            permissions=UnrestrictedPermissions(),
+            callbacks=CallbackWatch(database.callbacks, self.settings),
+            calls=database.calls,
+            is_cancelled=_always_cancelled,
+            missing_dependencies=lambda: "",
+            quarantine_lock=asyncio.Lock(),
         )
 
     async def run(self, request: SliceRequest) -> SliceResult:

@@ -18,7 +18,6 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolic
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.database.records import BatchRow, FileRow
-from batchwright.inference.limits.fleet_rate_limits import NoRates
 from batchwright.rules.ids import is_model_name
 from batchwright.rules.planning.plan_format import (
     SLICE_BYTES,
@@ -85,7 +84,7 @@ class FreshBatch:
         deduplicate: bool = False,
         **settings: object,
     ) -> None:
-        self.rates = rates or NoRates()
+        self.rates = rates or FixedRates()
         self.input = ending.join(lines)
         self.storage = storage or MemoryStorage()
         self.database = MemoryDatabase()
