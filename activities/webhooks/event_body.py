@@ -1,6 +1,6 @@
 """Build the body of a webhook: an event about a batch, or a job with its result."""
 
-from batchwright.contracts.api_objects.openai import InputDetails, OutputDetails, RequestCounts, UsageObject
+from batchwright.contracts.api_objects.openai import RequestCounts, UsageObject
 from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event
 from batchwright.database.database import Database
 from batchwright.database.records import BatchRow
@@ -48,20 +48,14 @@ async def event_of(database: Database, delivery: WebhookDelivery, endpoint: Webh
 
 
 def _details_of(row: BatchRow) -> EventDetails:
-    order, usage = row.order, row.usage
+    order = row.order
     return EventDetails(
         status=row.status,
         completion_window=order.completion_window,
         created_at=int(order.created_at.timestamp()),
         expires_at=int(order.deadline.timestamp()),
         request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
-        usage=UsageObject(
-            input_tokens=usage.input_tokens,
-            input_tokens_details=InputDetails(cached_tokens=usage.cached_tokens),
-            output_tokens=usage.output_tokens,
-            output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
-            total_tokens=usage.total_tokens,
-        ),
+        usage=UsageObject.of(row.usage),
         cost=batch_cost(row.model_usage, row.prices, final=row.status.is_terminal and not row.files_pending),
         output_file_id=row.output_file_id,
         error_file_id=row.error_file_id,

@@ -18,8 +18,6 @@ from batchwright.contracts.api_objects.openai import (
     FileObject,
     FilePage,
     ForecastObject,
-    InputDetails,
-    OutputDetails,
     OutputLocation,
     PartObject,
     RequestCounts,
@@ -28,7 +26,7 @@ from batchwright.contracts.api_objects.openai import (
     WaitingObject,
 )
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
-from batchwright.contracts.terms import UploadStatus, Usage
+from batchwright.contracts.terms import UploadStatus
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
 from batchwright.rules.batch_states import visible_status
 from batchwright.rules.token_costs import batch_cost
@@ -99,7 +97,7 @@ def batch_object(
         cancelling_at=_seconds(row.cancel_requested_at),
         cancelled_at=_seconds(row.cancelled_at),
         request_counts=RequestCounts(total=row.total, completed=row.completed, failed=row.failed),
-        usage=_usage_object(row.usage),
+        usage=UsageObject.of(row.usage),
         metadata=order.metadata,
         x_batchwright=BatchExtension(
             models=row.models,
@@ -156,16 +154,6 @@ def found_page(data: list[BatchObject], stopped_at: str | None) -> BatchPage:
     """
     page = batch_page(data, more=stopped_at is not None)
     return page.model_copy(update={"last_id": stopped_at or page.last_id})
-
-
-def _usage_object(usage: Usage) -> UsageObject:
-    return UsageObject(
-        input_tokens=usage.input_tokens,
-        input_tokens_details=InputDetails(cached_tokens=usage.cached_tokens),
-        output_tokens=usage.output_tokens,
-        output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
-        total_tokens=usage.total_tokens,
-    )
 
 
 def _seconds(time: datetime | None) -> int | None:

@@ -3,7 +3,7 @@
 Times are Unix seconds.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,7 +15,7 @@ from batchwright.contracts.temporal_payloads.batch import (
     StartFit,
     WindowFit,
 )
-from batchwright.contracts.terms import BatchStatus, UploadStatus
+from batchwright.contracts.terms import BatchStatus, UploadStatus, Usage
 
 
 class ApiObject(BaseModel):
@@ -103,6 +103,16 @@ class UsageObject(ApiObject):
     output_tokens: int
     output_tokens_details: OutputDetails
     total_tokens: int
+
+    @classmethod
+    def of(cls, usage: Usage) -> Self:
+        return cls(
+            input_tokens=usage.input_tokens,
+            input_tokens_details=InputDetails(cached_tokens=usage.cached_tokens),
+            output_tokens=usage.output_tokens,
+            output_tokens_details=OutputDetails(reasoning_tokens=usage.reasoning_tokens),
+            total_tokens=usage.total_tokens,
+        )
 
 
 class WaitingObject(ApiObject):
