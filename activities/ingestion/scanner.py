@@ -50,13 +50,10 @@ def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits
     """
     if policy.rolling is not None:
         return InputLimits(_UNLIMITED, settings.max_line_bytes, _UNLIMITED, bodies_fail_alone=True)
-    return InputLimits(
-        max_lines=settings.max_message_requests if policy.message_requests else settings.max_lines,
-        max_line_bytes=settings.max_line_bytes,
-        max_embedding_inputs=settings.max_embedding_inputs,
-        one_model=settings.one_model_per_batch,
-        bodies_fail_alone=policy.lines_fail_alone,
-    )
+    limits = settings.input_limits._replace(bodies_fail_alone=policy.lines_fail_alone)
+    if policy.message_requests:
+        return limits._replace(max_lines=settings.max_message_requests)
+    return limits
 
 
 class UnservedLines:

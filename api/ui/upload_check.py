@@ -8,7 +8,6 @@ from starlette.types import Message, Receive
 
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator
-from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.input.validation_errors import ValidationErrors
 from batchwright.settings import Settings
 
@@ -54,12 +53,7 @@ class UploadCheck:
         """
         self.received, self.size, self.is_checked = 0, size, is_checked
         self._profile, self._endpoints = settings.profile, endpoints
-        self._limits = InputLimits(
-            max_lines=min(settings.max_lines, _MAX_LINES),
-            max_line_bytes=settings.max_line_bytes,
-            max_embedding_inputs=settings.max_embedding_inputs,
-            one_model=settings.one_model_per_batch,
-        )
+        self._limits = settings.input_limits._replace(max_lines=min(settings.max_lines, _MAX_LINES))
         self._start, self._validator = b"", None
 
     @property

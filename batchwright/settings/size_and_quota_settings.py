@@ -5,6 +5,7 @@ from pydantic_settings import BaseSettings
 
 from batchwright.contracts.model_registry.price_config import DecimalText
 from batchwright.contracts.terms import Profile
+from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.tenants.quotas import MAX_QUOTA, QuotaLimits
 from batchwright.rules.token_costs import amount_of
 from batchwright.settings.setting_levels import TUNING
@@ -143,6 +144,15 @@ class SizeAndQuotaSettings(BaseSettings):
         if seconds < shortest:
             raise ValueError(f"it is less than BATCHWRIGHT_MIN_WINDOW_SECONDS, which is {shortest}")
         return seconds
+
+    @property
+    def input_limits(self) -> InputLimits:
+        return InputLimits(
+            max_lines=self.max_lines,
+            max_line_bytes=self.max_line_bytes,
+            max_embedding_inputs=self.max_embedding_inputs,
+            one_model=self.one_model_per_batch,
+        )
 
     @property
     def quotas(self) -> QuotaLimits:

@@ -23,7 +23,6 @@ from batchwright.rules.forecast.end_of_new_batch import forecast_new_batch
 from batchwright.rules.forecast.work_ahead import UnsettledWork
 from batchwright.rules.ids import is_file_id
 from batchwright.rules.input.input_validator import InputValidator
-from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.storage.base import ObjectMissing
 from batchwright.storage.files import run_in_thread
@@ -79,14 +78,10 @@ class EstimateRunner:
         """
         settings = self._deps.settings
         served = await self._deps.models.served_now()
-        limits = InputLimits(
-            max_lines=settings.max_lines,
-            max_line_bytes=settings.max_line_bytes,
-            max_embedding_inputs=settings.max_embedding_inputs,
-            one_model=settings.one_model_per_batch,
-        )
         with closing(SpillSpace(settings.spool_dir, "An estimate")) as space:
-            validator = InputValidator(request.endpoint, settings.profile, limits, space.new_bytes)
+            validator = InputValidator(
+                request.endpoint, settings.profile, settings.input_limits, space.new_bytes
+            )
             estimator = InputEstimator(
                 request.endpoint, validator, self._canonical, settings.max_models_per_batch
             )

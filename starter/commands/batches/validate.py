@@ -14,7 +14,6 @@ from batchwright.contracts.model_registry.registry_config import prices_of
 from batchwright.contracts.terms import Endpoint, Profile
 from batchwright.rules.input.input_validator import InputValidator, ValidationReport
 from batchwright.rules.input.input_validator import validate as validate_pieces
-from batchwright.rules.input.line_rules import InputLimits
 from batchwright.rules.planning.cost_estimate import InputEstimator, estimate_object
 from batchwright.rules.stored_objects.object_locations import SCHEME, parse_object
 from batchwright.settings import Settings, load_registry
@@ -53,12 +52,7 @@ def validate(
     Exits with 0 if the file is valid, and with 1 if it is not.
     """
     settings = settings_or_stop()
-    limits = InputLimits(
-        max_lines=settings.max_lines,
-        max_line_bytes=settings.max_line_bytes,
-        max_embedding_inputs=settings.max_embedding_inputs,
-        one_model=settings.one_model_per_batch,
-    )
+    limits = settings.input_limits
     profile, estimated = profile or settings.profile, None
     is_object, why = file.startswith(SCHEME), ""
     try:
