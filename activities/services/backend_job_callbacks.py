@@ -110,12 +110,9 @@ class CallbackWatch:
     async def _poll_forever(self) -> None:
         outages = OutageLog(logger, "callbacks cannot be read")
         while True:
-            try:
+            has_more = False
+            with outages.suppress(DatabaseUnavailable):
                 has_more = await self.poll()
-                outages.succeeded()
-            except DatabaseUnavailable as error:
-                has_more = False
-                outages.failed(error)
             await asyncio.sleep(0 if has_more else _POLL_SECONDS)
 
     async def _delete_expired(self) -> None:

@@ -29,9 +29,6 @@ class CallAnswers:
 
         If this fails, only log it. `lines` are as in the output and error files.
         """
-        try:
+        with self._outages.suppress(DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(_RECORD_SECONDS):
                 await self._calls.answer(self._tenant, answers_of(lines))
-            self._outages.succeeded()
-        except (DatabaseUnavailable, TimeoutError) as error:
-            self._outages.failed(error)

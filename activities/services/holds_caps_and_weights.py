@@ -124,11 +124,8 @@ class StoredTenantSettings(TenantSettings):
         While the database is unavailable, the last values stay in effect. This is logged once per outage.
         """
         while True:
-            try:
+            with self._outages.suppress(DatabaseUnavailable):
                 await self.refresh()
-                self._outages.succeeded()
-            except DatabaseUnavailable as error:
-                self._outages.failed(error)
             await asyncio.sleep(_REFRESH_SECONDS)
 
 

@@ -133,11 +133,8 @@ class CachedPermissions(Permissions):
         An unavailable database is logged once per outage.
         """
         while True:
-            try:
+            with self._outages.suppress(DatabaseUnavailable):
                 await self.refresh()
-                self._outages.succeeded()
-            except DatabaseUnavailable as error:
-                self._outages.failed(error)
             await asyncio.sleep(_REFRESH_SECONDS)
 
 

@@ -1,6 +1,8 @@
 """Log an outage once, not at each failed attempt."""
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 
 
 class OutageLog:
@@ -12,6 +14,16 @@ class OutageLog:
     def __init__(self, logger: logging.Logger, message: str) -> None:
         self._logger, self._message = logger, message
         self._is_out = False
+
+    @contextmanager
+    def suppress(self, *errors: type[BaseException]) -> Generator[None]:
+        """Context manager for one attempt. If it raises one of `errors`, suppress and report the error."""
+        try:
+            yield
+        except errors as error:
+            self.failed(error)
+        else:
+            self.succeeded()
 
     def failed(self, error: BaseException) -> None:
         """Report a failed attempt. The error is logged only if this attempt is the first one of an outage."""

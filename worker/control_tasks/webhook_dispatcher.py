@@ -45,13 +45,9 @@ class WebhookDispatcher:
         """
         outages = OutageLog(logger, "webhook deliveries wait to be started")
         while True:
-            try:
+            more = False
+            with outages.suppress(DatabaseUnavailable, RPCError):
                 more = await self.dispatch()
-            except (DatabaseUnavailable, RPCError) as error:
-                outages.failed(error)
-                more = False
-            else:
-                outages.succeeded()
             if not more:
                 await asyncio.sleep(every_seconds)
 

@@ -214,11 +214,9 @@ class BatchEvents:
             await asyncio.sleep(max(POLL_SECONDS, min(spent * _PAUSE_PER_POLL_TIME, MAX_PAUSE_SECONDS)))
             began, spent = loop.time(), 0.0
             try:
-                await self.poll()
-                outages.succeeded()
-                spent = loop.time() - began
-            except DatabaseUnavailable as error:
-                outages.failed(error)
+                with outages.suppress(DatabaseUnavailable):
+                    await self.poll()
+                    spent = loop.time() - began
             except Exception:
                 self._close()
                 raise

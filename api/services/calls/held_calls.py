@@ -107,14 +107,11 @@ class HeldCalls:
         outages = OutageLog(logger, "held calls cannot be watched")
         while self._ended:
             began = clock()
-            try:
+            with outages.suppress(DatabaseUnavailable):
                 for key in await self._calls.ended(list(self._ended)):
                     for ended in self._ended.get(key, ()):
                         if not ended.done():
                             ended.set_result(None)
-                outages.succeeded()
-            except DatabaseUnavailable as error:
-                outages.failed(error)
             await asyncio.sleep(max(POLL_SECONDS, (clock() - began) * _PAUSE_PER_POLL_TIME))
 
     def _report_failure(self, poller: asyncio.Task[None]) -> None:

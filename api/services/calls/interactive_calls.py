@@ -93,11 +93,8 @@ class InteractiveCalls:
         outages = OutageLog(logger, "interactive load cannot be published")
         while True:
             await asyncio.sleep(REPORT_SECONDS)
-            try:
+            with outages.suppress(DatabaseUnavailable):
                 await self.publish()
-                outages.succeeded()
-            except DatabaseUnavailable as error:
-                outages.failed(error)
 
     async def publish(self) -> None:
         """Write to the database how many calls are in flight, and how much of limits and budgets they have

@@ -262,11 +262,8 @@ class BackendRegistry:
     async def _repeat(self, work: Callable[[], Awaitable[None]], every: float) -> None:
         outages = OutageLog(logger, "the list of served models cannot be read")
         while True:
-            try:
+            with outages.suppress(self._unavailable):
                 await work()
-                outages.succeeded()
-            except self._unavailable as error:
-                outages.failed(error)
             await asyncio.sleep(every)
 
     async def _refresh_changes(self) -> None:
@@ -275,7 +272,7 @@ class BackendRegistry:
 
     def _apply(self, changes: Sequence[ModelChange]) -> None:
         self._changes_in_effect = changes
-        self._removed = {row.model for row in changes if row.config is None and row.patch is None}
+        self._removed = {row.model for row in changes if row.is_removal}
         known = {
             **unlisted_models(self._gateways, self._unlisted),
             **(listed := discovered_models(self._gateways, self._listed)),
