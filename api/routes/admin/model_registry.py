@@ -300,16 +300,15 @@ class ModelRegistryRoutes:
             raise version_conflict(name, conflict) from None
 
     def _check_names(self, changes: Sequence[ModelChange], seen: Sequence[ServedModel]) -> None:
-        models = {entry.model: entry.config for entry in self._catalog.registered(changes, seen)}
+        entries = self._catalog.registered(changes, seen)
+        models = {entry.model: entry.config for entry in entries}
         prices = prices_of(models)
         for gateway in self._catalog.gateways:
             if gateway.prices is not None:
                 prices["the gateway"] = gateway.prices
         if problem := describe_mixed_currencies(prices):
             raise invalid_value("prices.currency", f"Invalid value for 'prices.currency': {problem}.")
-        listed = {
-            entry.model for entry in self._catalog.registered(changes, seen) if entry.source == "listing"
-        }
+        listed = {entry.model for entry in entries if entry.source == "listing"}
         registered = {name: config for name, config in models.items() if name not in listed}
         check_model_names(registered, frozenset(listed))
 
