@@ -25,14 +25,14 @@ class HeaderConflict(NamedTuple):
     """A configured header that a model cannot use: it occurs twice, or Batchwright sends it itself.
 
     Attributes:
-        backend: index of the header's backend in the model; None for the model's `jobs.callback_header`.
         field: name of the setting with the header, such as `headers`.
+        backend: index of the header's backend in the model; None for the model's `jobs.callback_header`.
     """
 
-    backend: int | None
     field: str
     header: str
     message: str
+    backend: int | None = None
 
 
 def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> HeaderConflict | None:
@@ -49,10 +49,10 @@ def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> Head
     for number, backend in enumerate(config.backends):
         subject = f"of the backend {backend.url} of {model!r}"
         if found := _first_conflict(backend, subject, dispatch_header, callback):
-            return HeaderConflict(number, *found)
+            return found._replace(backend=number)
     if reserved := callback and reserved_for(callback, _dispatch_mark_of(config.backends, dispatch_header)):
         message = f"the callback_header {callback!r} of {model!r} would replace {reserved}: choose another"
-        return HeaderConflict(None, "callback_header", callback, message)
+        return HeaderConflict("callback_header", callback, message)
     return None
 
 
@@ -111,16 +111,10 @@ def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str)
     return found.message if found else ""
 
 
-class _FoundConflict(NamedTuple):
-    field: str
-    header: str
-    message: str
-
-
 def _first_conflict(
     backend: BackendConfig, subject: str, dispatch_header: str, callback_header: str
-) -> _FoundConflict | None:
-    """Return the first conflict in a backend's headers; None if there is none.
+) -> HeaderConflict | None:
+    """Return the first conflict in a backend's headers, without the backend's index; None if there is none.
 
     Args:
         subject: names the backend in the message.
@@ -135,14 +129,14 @@ def _first_conflict(
             lower = name.lower()
             if lower in seen:
                 also = f"is also given as {seen[lower]!r}: remove one of them"
-                return _FoundConflict(field, name, f"the header {name!r} {subject} {also}")
+                return HeaderConflict(field, name, f"the header {name!r} {subject} {also}")
             seen[lower] = name
             replaces = f"the header {name!r} {subject} would replace"
             if lower == callback_header.lower():
                 reserved = "the URL to call, which is sent as jobs.callback_header: rename one of the two"
-                return _FoundConflict(field, name, f"{replaces} {reserved}")
+                return HeaderConflict(field, name, f"{replaces} {reserved}")
             if reserved := reserved_for(name, dispatch_mark):
-                return _FoundConflict(field, name, f"{replaces} {reserved}: remove it")
+                return HeaderConflict(field, name, f"{replaces} {reserved}: remove it")
     return None
 
 
