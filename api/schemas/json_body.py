@@ -50,13 +50,13 @@ async def read_json_object(request: Request) -> Mapping[str, object]:
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
     """
-    return _parse_object(await read_body(request), unique=_is_admin_request(request))
+    return _parse_object(request, await read_body(request))
 
 
 async def read_optional_object(request: Request) -> Mapping[str, object]:
     """Read the body of a request as `read_json_object` does. If there is no body, return an empty object."""
     body = await read_body(request)
-    return _parse_object(body, unique=_is_admin_request(request)) if body else {}
+    return _parse_object(request, body) if body else {}
 
 
 async def read_raw_object(
@@ -100,15 +100,11 @@ def _raw_fields(body: bytes) -> dict[str, msgspec.Raw]:
     return _RAW_OBJECT.decode(body)
 
 
-def _is_admin_request(request: Request) -> bool:
-    return request.url.path.startswith("/admin/")
-
-
-def _parse_object(body: bytes, *, unique: bool) -> Mapping[str, object]:
+def _parse_object(request: Request, body: bytes) -> Mapping[str, object]:
     try:
         check_nesting(body)
         value: object = orjson.loads(body)
-        if unique:
+        if request.url.path.startswith("/admin/"):
             check_unique_keys(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"We could not parse the JSON body of your request: {error}.") from None
