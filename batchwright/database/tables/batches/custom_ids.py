@@ -21,8 +21,6 @@ EXAMINED_AT_ONCE = 100
 MAX_STATEMENTS = 200  # statements for one page
 _MAX_SECONDS = 5.0  # for one page; a running statement is still completed
 
-Clock = Callable[[], float]
-
 
 class FoundBatches(NamedTuple):
     """A page of the batches that have a line with a certain custom id.
@@ -80,8 +78,8 @@ class CustomIdQueries:
 
 
 class PostgresCustomIds(CustomIdsTable):
-    def __init__(self, connections: ConnectionPool, clock: Clock = time.monotonic) -> None:
-        self._connections, self._clock = connections, clock
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
         self._sql = queries(CustomIdQueries, "custom_ids")
 
     async def store(self, tenant: str, batch_id: str, number: int, part: CustomIdPart) -> None:
@@ -116,13 +114,13 @@ class PostgresCustomIds(CustomIdsTable):
                     return await session.fetch_with_custom_plan(self._sql.search_tagged, *bounds)
             return await self._connections.fetch(self._sql.search, *bounds)
 
-        ids, last_id = await search_in_steps(examine, limit, self._clock)
+        ids, last_id = await search_in_steps(examine, limit)
         records = await self._connections.fetch(self._sql.rows, tenant, ids) if ids else []
         return FoundBatches([parse_batch(each) for each in records], last_id)
 
 
 async def search_in_steps(
-    examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int, clock: Clock
+    examine: Callable[[Row | None], Awaitable[list[Row]]], limit: int
 ) -> tuple[list[str], str | None]:
     """Search a list of batches in steps. Return the ids of at most `limit` found batches, and a cursor.
 
@@ -134,9 +132,8 @@ async def search_in_steps(
             the last record of the previous call; None for the first call. There is one record for each found
             batch, with `is_found` True, and one for the last batch of a full step. `place` is the number of
             the batch in the step, from 1.
-        clock: returns a time in seconds. It limits the duration of the whole search.
     """
-    found, last, end = list[str](), None, clock() + _MAX_SECONDS
+    found, last, end = list[str](), None, time.monotonic() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):
         records = await examine(last)
         found += [each["id"] for each in records if each["is_found"]]
@@ -145,6 +142,6 @@ async def search_in_steps(
         last = records[-1] if records else None
         if last is None or last["place"] < EXAMINED_AT_ONCE:
             return found, None
-        if clock() >= end:
+        if time.monotonic() >= end:
             break
     return found, None if last is None else last["id"]

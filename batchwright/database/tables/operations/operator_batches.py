@@ -1,6 +1,5 @@
 """Queries over the batches of all tenants, for operators."""
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,7 +14,6 @@ from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
 from batchwright.database.tables.batches.custom_ids import (
     EXAMINED_AT_ONCE,
-    Clock,
     FoundBatches,
     search_in_steps,
 )
@@ -121,8 +119,8 @@ class OperatorBatchQueries:
 
 
 class PostgresOperatorBatches(OperatorBatches):
-    def __init__(self, connections: ConnectionPool, clock: Clock = time.monotonic) -> None:
-        self._connections, self._clock = connections, clock
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
         self._sql = queries(OperatorBatchQueries, "operator_batches")
 
     async def owner(self, batch_id: str) -> str | None:
@@ -155,7 +153,7 @@ class PostgresOperatorBatches(OperatorBatches):
         async def examine(last: Row | None) -> list[Row]:
             return await self._connections.fetch(sql, after if last is None else last["id"], *conditions)
 
-        ids, last_id = await search_in_steps(examine, limit, self._clock)
+        ids, last_id = await search_in_steps(examine, limit)
         records = await self._connections.fetch(self._sql.found, ids, filters.forecast_since) if ids else []
         return FoundBatches([parse_batch(each) for each in records], last_id)
 
