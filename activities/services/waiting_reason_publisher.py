@@ -101,7 +101,7 @@ class WaitingReasons:
         )
         if may_signal:
             published.reason = reason
-        self._start(published, self._write(waiting, published, may_signal=may_signal))
+        self._start(published, self._write(waiting, may_signal=may_signal))
 
     def clear(self, tenant: str, batch_id: str, model: str) -> None:
         """Withdraw a model's waiting reason in the background, because the slice now sends lines.
@@ -123,7 +123,7 @@ class WaitingReasons:
             found = self._published[key] = _Published()
         return found
 
-    async def _write(self, waiting: WaitingRow, published: _Published, *, may_signal: bool) -> None:
+    async def _write(self, waiting: WaitingRow, *, may_signal: bool) -> None:
         try:
             is_new = await self._table.report(waiting)
         except DatabaseUnavailable:
