@@ -100,15 +100,17 @@ class JobRunner:
         self._outcomes.attempts.record_job(line, job)
         with contextlib.suppress(StorageUnavailable):  # buffered; the turn's last flush raises it
             await self._writer.flush_with_retry(lambda: self._stop.reason is None)
-        return await self._follow(call)
+        return await self._follow(call, job)
 
-    async def follow(self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch) -> Outcome:
-        """Wait until the job that already runs for the line ends. Return the outcome of the job.
+    async def follow(
+        self, line: SliceLine, request: OutboundRequest, dispatch: Dispatch, job: SubmittedJob
+    ) -> Outcome:
+        """Wait until `job`, which already runs for the line, ends. Return the outcome of the job.
 
         If the job ends without a result, return the failure as the outcome. The job's id is also removed from
         the line's stored record, so that the line's next attempt submits a new job.
         """
-        return await self._follow(_LineJob(line, request, dispatch, _config_of(dispatch.upstream)))
+        return await self._follow(_LineJob(line, request, dispatch, _config_of(dispatch.upstream)), job)
 
     def release(self) -> None:
         """Stop waiting for jobs, because the slice has to end on this worker.
@@ -168,9 +170,8 @@ class JobRunner:
         path = config.submit_endpoint or self._slice.endpoint
         return await self._router.submit(call.upstream, path, body, request.request_id, key, headers)
 
-    async def _follow(self, call: _LineJob) -> Outcome:
-        line, upstream, job = call.line, call.upstream, call.line.attempt.job
-        assert job is not None
+    async def _follow(self, call: _LineJob, job: SubmittedJob) -> Outcome:
+        line, upstream = call.line, call.upstream
         token = self._token(call, job.since)
         with self._registered(call), self._subscribed(upstream, token) as callback:
             outcome = self._finalize(call, await self._watch(call, job, callback))

@@ -13,7 +13,7 @@ from functools import partial
 from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
 from batchwright.activities.execution.line_settlement import InFlightRequest
 from batchwright.activities.execution.request_tasks import RequestTasks
-from batchwright.activities.execution.slice_state.line_queue import SliceLine
+from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.slice_state.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.send_authorization import LineAuthorizer
@@ -230,7 +230,8 @@ class LineSender:
             PlanDamaged: the line cannot be read.
         """
         request = self._outcomes.request(line)
-        dispatch = None if line.attempt.job is None else self._resume_job(line)
+        job = line.attempt.job
+        dispatch = None if job is None else self._resume_job(line, job)
         if dispatch is None:
             dispatch = self._router.select(
                 line.prefix_hash,
@@ -317,13 +318,11 @@ class LineSender:
         if self._state.waiting_line is None:
             self._state.wake.set()
 
-    def _resume_job(self, line: SliceLine) -> Dispatch | None:
+    def _resume_job(self, line: SliceLine, job: SubmittedJob) -> Dispatch | None:
         """Return a `Dispatch` (request in flight) to the backend at which the line already runs as a job.
 
         If that backend is no longer configured, forget the job and return None.
         """
-        job = line.attempt.job
-        assert job is not None
         found = self._router.resume(job.upstream, self._tenant)
         if found is None:
             self._outcomes.attempts.forget_job(line)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from batchwright.activities.execution.backend_jobs import JobRunner
 from batchwright.activities.execution.line_settlement import InFlightRequest, OutboundRequest
-from batchwright.activities.execution.slice_state.line_queue import SliceLine
+from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.contracts.model_registry.registry_config import LimitConfig
 from batchwright.inference.backend_client import RequestSender
@@ -165,7 +165,7 @@ class RequestTasks:
         line = sent.line
         try:
             if line.attempt.job is not None:
-                outcome = await self._follow_job(sent)
+                outcome = await self._follow_job(sent, line.attempt.job)
             else:
                 outcome = await self._send_until_accepted(sent)
             if not self._stop.is_lease_lost:
@@ -182,11 +182,9 @@ class RequestTasks:
         except Exception as error:
             self._state.fail(error)
 
-    async def _follow_job(self, sent: InFlightRequest) -> Outcome:
-        job = sent.line.attempt.job
-        assert job is not None
+    async def _follow_job(self, sent: InFlightRequest, job: SubmittedJob) -> Outcome:
         sent.job_since = job.since
-        outcome = await self.jobs.follow(sent.line, sent.request, sent.dispatch)
+        outcome = await self.jobs.follow(sent.line, sent.request, sent.dispatch, job)
         if not self._stop.is_lease_lost:
             seconds = max(time.time() - job.since, 0.0)
             self._count_unless_running(sent, outcome, seconds, self._chat_label)
