@@ -9,6 +9,7 @@ from http import HTTPStatus
 from rich.table import Table
 
 from batchwright.contracts.api_objects.openai import BatchObject, BatchPage, RequestCounts
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.temporal_payloads.batch import RerunKind
 from batchwright.rules.input.oversized_input import (
     GROUP_KEY,
@@ -152,10 +153,7 @@ def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
         else:
             stdout().print(batch_table(batches[0]))
     elif json:
-        page = BatchPage(
-            data=list(batches), first_id=batches[0].id, last_id=batches[-1].id, has_more=False, object="list"
-        )
-        print_json(page)
+        print_json(page_of(BatchPage, batches, more=False))
     else:
         stdout().print(_group_table(id, batches))
 

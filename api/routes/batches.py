@@ -25,7 +25,7 @@ from batchwright.api.schemas.json_body import (
     read_optional_object,
     reject_unknown,
 )
-from batchwright.api.schemas.openai_objects import batch_object, batch_page, found_page, json_response
+from batchwright.api.schemas.openai_objects import batch_object, json_response
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.cost_estimate_runner import EstimateRunner
 from batchwright.api.services.batches.creation import BatchCreator
@@ -46,6 +46,7 @@ from batchwright.contracts.api_objects.openai import (
     ThroughputObject,
     ThroughputSample,
 )
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.temporal_payloads.batch import BatchState
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import UnknownCursor
@@ -227,11 +228,12 @@ class BatchRoutes:
                 found = await self._search.batches(
                     tenant, sought, limit=page_size, after=after, filters=filters
                 )
-                return json_response(found_page(await self._control.page(found.rows), found.last_id))
+                data, last = await self._control.page(found.rows), found.last_id
+                return json_response(page_of(BatchPage, data, more=last is not None, last_id=last))
             rows, more = await self._batch_list.page(tenant, limit=page_size, after=after, filters=filters)
         except UnknownCursor as error:
             raise batch_not_found(error.id) from None
-        return json_response(batch_page(await self._control.page(rows), more=more))
+        return json_response(page_of(BatchPage, await self._control.page(rows), more=more))
 
     async def estimate(self, request: Request) -> Response:
         """Estimate the lines, the tokens and the cost of a batch, without creating it."""

@@ -15,6 +15,7 @@ from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.schemas.schedules import ScheduleBody, ScheduleChanges, parse_schedule
 from batchwright.api.services.schedules import Schedules
 from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.api_objects.schedules import DeletedSchedule, ScheduleObject, SchedulePage
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.schedules import ScheduleRow
@@ -95,8 +96,7 @@ class ScheduleRoutes:
         except UnknownCursor as error:
             raise schedule_not_found(error.id) from None
         data = await self._schedules.all_shown(rows)
-        first, last = (data[0].id, data[-1].id) if data else (None, None)
-        return json_response(SchedulePage(data=data, first_id=first, last_id=last, has_more=more))
+        return json_response(page_of(SchedulePage, data, more=more))
 
     async def get(self, request: Request, schedule_id: str) -> Response:
         """Retrieve a schedule, with the times of its next runs and with its latest runs."""

@@ -25,7 +25,6 @@ from batchwright.api.schemas.webhooks import (
     WebhookBody,
     WebhookChanges,
     delivery_object,
-    delivery_page,
     parse_description,
     parse_event,
     parse_events,
@@ -33,10 +32,10 @@ from batchwright.api.schemas.webhooks import (
     parse_switch,
     parse_webhook,
     webhook_object,
-    webhook_page,
 )
 from batchwright.api.services.webhooks import Webhooks
 from batchwright.contracts.api_objects.audit_log import AuditAction
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.api_objects.webhooks import (
     DeletedWebhook,
     DeliveryObject,
@@ -153,7 +152,8 @@ class WebhookRoutes:
             rows, more = await page
         except UnknownCursor as error:
             raise webhook_not_found(error.id) from None
-        return json_response(webhook_page(rows, self._clock(), more=more))
+        now = self._clock()
+        return json_response(page_of(WebhookPage, [webhook_object(row, now) for row in rows], more=more))
 
     async def get(self, request: Request, webhook_id: str) -> Response:
         """Retrieve an endpoint, without its secret."""
@@ -221,7 +221,7 @@ class WebhookRoutes:
             )
         except UnknownCursor as error:
             raise delivery_not_found(error.id) from None
-        return json_response(delivery_page(found, more=more))
+        return json_response(page_of(DeliveryPage, [delivery_object(row) for row in found], more=more))
 
     async def delivery(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
         """Retrieve a delivery with its attempts."""

@@ -1,11 +1,8 @@
 """Builds the objects that /admin/audit-log returns."""
 
-from collections.abc import Sequence
-
 from batchwright.contracts.api_objects.audit_log import (
     AuditActorObject,
     AuditEntryObject,
-    AuditLogPage,
     AuditTargetObject,
 )
 from batchwright.database.tables.operations.audit_log import RecordedAction
@@ -32,10 +29,3 @@ def audit_entry_object(action: RecordedAction) -> AuditEntryObject:
         outcome=result.outcome,
         code=result.code or None,
     )
-
-
-def audit_log_page(actions: Sequence[RecordedAction], *, more: bool) -> AuditLogPage:
-    """Return one page of the audit log. `more` is True if another page follows."""
-    data = [audit_entry_object(action) for action in actions]
-    first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return AuditLogPage(data=data, first_id=first, last_id=last, has_more=more)

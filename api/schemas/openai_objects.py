@@ -13,7 +13,6 @@ from batchwright.contracts.api_objects.openai import (
     BatchErrors,
     BatchExtension,
     BatchObject,
-    BatchPage,
     BatchWebhook,
     FileObject,
     FilePage,
@@ -25,6 +24,7 @@ from batchwright.contracts.api_objects.openai import (
     UsageObject,
     WaitingObject,
 )
+from batchwright.contracts.api_objects.pages import ListPage, page_of
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import UploadStatus
 from batchwright.database.records import BatchRow, FileRow, PartRow, UploadRow
@@ -133,27 +133,8 @@ def cost_of(row: BatchRow) -> BatchCost | None:
     return batch_cost(row.model_usage, row.prices, final=final)
 
 
-def file_page(rows: list[FileRow], *, more: bool) -> FilePage:
-    first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
-    return FilePage(data=[file_object(row) for row in rows], first_id=first, last_id=last, has_more=more)
-
-
-def batch_page(data: list[BatchObject], *, more: bool) -> BatchPage:
-    first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return BatchPage(data=data, first_id=first, last_id=last, has_more=more)
-
-
-def found_page(data: list[BatchObject], stopped_at: str | None) -> BatchPage:
-    """Return one page of the batches that a search has found.
-
-    A search stops after some seconds. So the last batch that it has examined may not be on the page.
-
-    Args:
-        stopped_at: id of the last batch that the search has examined; None if no pages follow. The page shows
-            it as `last_id`, because the next page begins after this batch.
-    """
-    page = batch_page(data, more=stopped_at is not None)
-    return page.model_copy(update={"last_id": stopped_at or page.last_id})
+def file_page(rows: list[FileRow], *, more: bool) -> ListPage[FileObject]:
+    return page_of(FilePage, [file_object(row) for row in rows], more=more)
 
 
 def _seconds(time: datetime | None) -> int | None:

@@ -8,7 +8,6 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.api_objects.operator import (
     BatchCountsObject,
     OperatorBatch,
-    OperatorBatchPage,
     TenantBatchCounts,
 )
 from batchwright.contracts.terms import BatchStatus
@@ -17,24 +16,6 @@ from batchwright.database.tables.operations.operator_batches import BatchCount
 
 def operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:
     return OperatorBatch(**dict(batch), tenant=tenant)
-
-
-def operator_batch_page(data: Sequence[OperatorBatch], *, more: bool) -> OperatorBatchPage:
-    first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return OperatorBatchPage(data=list(data), first_id=first, last_id=last, has_more=more)
-
-
-def found_operator_page(data: Sequence[OperatorBatch], stopped_at: str | None) -> OperatorBatchPage:
-    """Return one page of the batches that a search has found, for operators.
-
-    A search stops after some seconds. So the last batch that it has examined may not be on the page.
-
-    Args:
-        stopped_at: id of the last batch that the search has examined; None if no pages follow. The page shows
-            it as `last_id`, because the next page begins after this batch.
-    """
-    page = operator_batch_page(data, more=stopped_at is not None)
-    return page.model_copy(update={"last_id": stopped_at or page.last_id})
 
 
 def batch_counts(counts: Sequence[BatchCount], ended_since: datetime) -> BatchCountsObject:

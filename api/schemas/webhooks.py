@@ -19,9 +19,7 @@ from batchwright.contracts.api_objects.webhook_events import END_EVENTS, TEST_BA
 from batchwright.contracts.api_objects.webhooks import (
     AttemptObject,
     DeliveryObject,
-    DeliveryPage,
     WebhookObject,
-    WebhookPage,
 )
 from batchwright.database.tables.webhooks.webhook_deliveries import ListedDelivery
 from batchwright.database.tables.webhooks.webhook_endpoints import WebhookEndpoint
@@ -235,12 +233,6 @@ def webhook_object(row: WebhookEndpoint, now: datetime, secret: str | None = Non
     )
 
 
-def webhook_page(rows: list[WebhookEndpoint], now: datetime, *, more: bool) -> WebhookPage:
-    first, last = (rows[0].id, rows[-1].id) if rows else (None, None)
-    data = [webhook_object(row, now) for row in rows]
-    return WebhookPage(data=data, first_id=first, last_id=last, has_more=more)
-
-
 def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
     """Return when a pending delivery is attempted again after a failed attempt. Return None if there was no
     attempt.
@@ -281,12 +273,6 @@ def delivery_object(listed: ListedDelivery) -> DeliveryObject:
             for attempt in listed.attempts
         ],
     )
-
-
-def delivery_page(rows: list[ListedDelivery], *, more: bool) -> DeliveryPage:
-    first, last = (rows[0].delivery.id, rows[-1].delivery.id) if rows else (None, None)
-    data = [delivery_object(row) for row in rows]
-    return DeliveryPage(data=data, first_id=first, last_id=last, has_more=more)
 
 
 def _seconds(time: datetime | None) -> int | None:

@@ -19,11 +19,12 @@ from batchwright.api.openapi import (
     limit_schema,
     pattern_schema,
 )
-from batchwright.api.schemas.audit_log import audit_entry_object, audit_log_page
+from batchwright.api.schemas.audit_log import audit_entry_object
 from batchwright.api.schemas.batch_create import NO_NUL
 from batchwright.api.schemas.json_body import check_text, reject_unknown
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.audit_log import AuditAction, AuditLogPage, AuditOutcome
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.database.tables.operations.audit_log import AuditFilters, AuditLogExtent
 from batchwright.rules.batch_filters import time_filter
 from batchwright.rules.ids import audit_entry_position, is_audit_entry_id
@@ -113,7 +114,8 @@ class AuditLogRoutes:
         actions, more = await self._table.page(
             filters, limit=page_size, ascending=ascending, above=above, below=below
         )
-        return json_response(audit_log_page(actions, more=more))
+        data = [audit_entry_object(action) for action in actions]
+        return json_response(page_of(AuditLogPage, data, more=more))
 
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
         """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.

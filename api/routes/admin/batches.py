@@ -32,9 +32,7 @@ from batchwright.api.schemas.json_body import (
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.api.schemas.operator_batches import (
     batch_counts,
-    found_operator_page,
     operator_batch,
-    operator_batch_page,
 )
 from batchwright.api.schemas.shown_forecasts import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
@@ -48,6 +46,7 @@ from batchwright.contracts.api_objects.operator import (
     OperatorBatch,
     OperatorBatchPage,
 )
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import BatchRow
@@ -149,9 +148,10 @@ class OperatorBatchRoutes:
             found = await self._search.all_batches(
                 sought, filters, limit=page_size, ascending=ascending, after=after
             )
-            return json_response(found_operator_page(await self._page(found.rows), found.last_id))
+            data, last = await self._page(found.rows), found.last_id
+            return json_response(page_of(OperatorBatchPage, data, more=last is not None, last_id=last))
         rows, more = await self._batches.page(filters, limit=page_size, ascending=ascending, after=after)
-        return json_response(operator_batch_page(await self._page(rows), more=more))
+        return json_response(page_of(OperatorBatchPage, await self._page(rows), more=more))
 
     async def counts(self) -> Response:
         """Count batches by status and tenant: all live batches, and those that ended in the last 24 hours."""

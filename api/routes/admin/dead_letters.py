@@ -32,6 +32,7 @@ from batchwright.contracts.api_objects.operator import (
     DeadLetterRetryPage,
     DeletedDeadLetter,
 )
+from batchwright.contracts.api_objects.pages import page_of
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.batches.dead_letters import StoredDeadLetter
 from batchwright.rules.pagination import page_limit
@@ -107,8 +108,7 @@ class DeadLetterRoutes:
         except UnknownCursor as error:
             raise _dead_letter_not_found(error.id) from None
         data = [_dead_letter_object(row) for row in rows]
-        first, last = (data[0].id, data[-1].id) if data else (None, None)
-        return json_response(DeadLetterPage(data=data, first_id=first, last_id=last, has_more=more))
+        return json_response(page_of(DeadLetterPage, data, more=more))
 
     async def retry(self, request: Request, letter_id: str) -> Response:
         """Create a batch that retries one dead letter. A repeated call returns the same batch."""

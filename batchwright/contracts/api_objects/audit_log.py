@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
+from batchwright.contracts.api_objects.pages import ListPage
+
 
 class AuditAction(StrEnum):
     """Actions that the audit log records. The names never change."""
@@ -119,9 +121,5 @@ class AuditEntryObject(BaseModel):
     )
 
 
-class AuditLogPage(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[AuditEntryObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class AuditLogPage(ListPage[AuditEntryObject]):
+    pass

@@ -7,6 +7,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from batchwright.contracts.api_objects.pages import ListPage
 from batchwright.contracts.temporal_payloads.batch import (
     DEFAULT_PRIORITY,
     ErrorCount,
@@ -321,20 +322,12 @@ class ModelObject(ApiObject):
     owned_by: str = "batchwright"
 
 
-class FilePage(ApiObject):
-    object: Literal["list"] = "list"
-    data: list[FileObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class FilePage(ListPage[FileObject], ApiObject):
+    pass
 
 
-class BatchPage(ApiObject):
-    object: Literal["list"] = "list"
-    data: list[BatchObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class BatchPage(ListPage[BatchObject], ApiObject):
+    pass
 
 
 class ModelPage(ApiObject):

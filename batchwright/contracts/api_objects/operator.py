@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, JsonValue
 
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.api_objects.pages import ListPage
 from batchwright.contracts.model_registry.backend_job_config import JobConfig, ModelKind
 from batchwright.contracts.model_registry.registry_config import LoadBalancing, ModelSource, SettingSource
 from batchwright.contracts.terms import (
@@ -37,12 +38,8 @@ class OperatorBatch(BatchObject):
     tenant: str
 
 
-class OperatorBatchPage(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[OperatorBatch]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class OperatorBatchPage(ListPage[OperatorBatch]):
+    pass
 
 
 class PendingObject(BaseModel):
@@ -133,12 +130,8 @@ class DeadLetterObject(BaseModel):
     retried_as: str | None
 
 
-class DeadLetterPage(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[DeadLetterObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class DeadLetterPage(ListPage[DeadLetterObject]):
+    pass
 
 
 class DeletedDeadLetter(BaseModel):

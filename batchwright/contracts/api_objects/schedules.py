@@ -3,6 +3,7 @@
 from typing import Literal
 
 from batchwright.contracts.api_objects.openai import ApiObject
+from batchwright.contracts.api_objects.pages import ListPage
 from batchwright.contracts.temporal_payloads.batch_schedules import OverlapPolicy
 from batchwright.contracts.terms import BatchStatus
 
@@ -72,12 +73,8 @@ class ScheduleObject(ApiObject):
     runs: list[ScheduleRunObject]
 
 
-class SchedulePage(ApiObject):
-    object: Literal["list"] = "list"
-    data: list[ScheduleObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class SchedulePage(ListPage[ScheduleObject], ApiObject):
+    pass
 
 
 class DeletedSchedule(ApiObject):

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from batchwright.contracts.api_objects.openai import ApiObject
+from batchwright.contracts.api_objects.pages import ListPage
 from batchwright.contracts.api_objects.webhook_events import EventType
 
 DeliveryStatus = Literal["pending", "delivered", "failed"]
@@ -36,12 +37,8 @@ class WebhookObject(ApiObject):
     secret: str | None = None
 
 
-class WebhookPage(ApiObject):
-    object: Literal["list"] = "list"
-    data: list[WebhookObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class WebhookPage(ListPage[WebhookObject], ApiObject):
+    pass
 
 
 class DeletedWebhook(ApiObject):
@@ -86,9 +83,5 @@ class DeliveryObject(ApiObject):
     attempts: list[AttemptObject]
 
 
-class DeliveryPage(ApiObject):
-    object: Literal["list"] = "list"
-    data: list[DeliveryObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+class DeliveryPage(ListPage[DeliveryObject], ApiObject):
+    pass

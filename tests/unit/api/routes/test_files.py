@@ -10,6 +10,7 @@ import pytest
 
 from batchwright.api.schemas.openai_objects import file_page
 from batchwright.contracts.api_objects.openai import DeletedFile, FileObject, FilePage
+from batchwright.contracts.api_objects.pages import ListPage
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import FileRow
 from batchwright.storage.base import StorageFull, StorageUnavailable
@@ -180,7 +181,7 @@ async def test_a_list_of_thousands_is_built_off_the_event_loop(
     """On the event loop it would block the requests of all other clients."""
     in_worker_thread = list[bool]()
 
-    def noted(rows: list[FileRow], *, more: bool) -> FilePage:
+    def noted(rows: list[FileRow], *, more: bool) -> ListPage[FileObject]:
         in_worker_thread.append(threading.current_thread() is threading.main_thread())
         return file_page(rows, more=more)
 

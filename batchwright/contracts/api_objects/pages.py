@@ -1,0 +1,38 @@
+"""Pages of lists. All endpoints of OpenAI's API and of Batchwright that list objects return such pages."""
+
+from collections.abc import Sequence
+from typing import Generic, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+Item = TypeVar("Item")
+
+
+class ListPage(BaseModel, Generic[Item]):
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class _Identified(Protocol):
+    id: str
+
+
+_Object = TypeVar("_Object", bound=_Identified)
+
+
+def page_of(
+    kind: "type[ListPage[_Object]]", data: Sequence[_Object], *, more: bool, last_id: str | None = None
+) -> "ListPage[_Object]":
+    """Return one page of a list.
+
+    Args:
+        kind: class of the page, such as `FilePage`.
+        more: True if another page follows.
+        last_id: id after which the next page begins; None if it is the last one on this page. A search stops
+            after some seconds, so the last object that it has examined may not be on the page.
+    """
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return kind(data=list(data), first_id=first, last_id=last_id or last, has_more=more)
