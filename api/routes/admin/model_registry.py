@@ -248,7 +248,7 @@ class ModelRegistryRoutes:
         The settings in the registry file, or in the model lists of the backends, apply again.
         """
         name, expected = _checked_name(model), expected_versions(request)
-        _, seen = await self._read()
+        seen = await self._catalog.seen(self._deps.database)
         with self._translated_errors(name):
             changes = await self._changes.revert(name, lambda rows: self._check_names(rows, seen), expected)
         logger.info("model change reverted", extra={"model": name})
