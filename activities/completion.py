@@ -31,7 +31,7 @@ _SIZE_BUCKETS = ((100, "100"), (1_000, "1000"), (10_000, "10000"), (50_000, "500
 
 
 async def delete_scratch(
-    storage: Storage, files: FilesTable, order: BatchOrder, *, keep_results: bool = False
+    storage: Storage, files: FilesTable, order: BatchOrder, *, keep_results: bool
 ) -> None:
     """Delete the objects that an ended batch no longer needs: intermediate objects and unused output files.
 

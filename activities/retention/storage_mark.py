@@ -9,9 +9,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectMissing, Storage
 
 
-async def check_storage_mark(
-    database: Database, storage: Storage, now: datetime, *, dry_run: bool = False
-) -> None:
+async def check_storage_mark(database: Database, storage: Storage, now: datetime, *, dry_run: bool) -> None:
     """Check that the storage belongs to this database, before anything is deleted from it.
 
     The storage has a mark, an object with the id of its database. If it never had a mark, one is written.

@@ -124,7 +124,7 @@ class DailyBudgets:
         self._limited = LimitedGroups()
         self._cleared_on = _NEVER
 
-    def exceeded(self, tenant: str, key_id: str, currency: str = "") -> UsedUpBudget | None:
+    def exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
         """Return a daily budget that applies to a batch and is used up; None if there is none.
 
         Args:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -36,7 +35,7 @@ class KeyCache:
         self,
         keys: ApiKeysTable,
         clock: Callable[[], datetime],
-        monotonic: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float],
     ) -> None:
         self._keys = keys
         self._clock = clock

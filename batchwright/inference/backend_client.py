@@ -184,7 +184,7 @@ class InferenceClient:
         return self._transport.stream(request, max_bytes=self._max_bytes, seconds=self._timeout)
 
     async def submit_job(
-        self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header] = ()
+        self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header]
     ) -> Outcome:
         """Send the request that starts a job, and return its outcome. The response body is not checked.
 

@@ -51,7 +51,7 @@ class MicrobatchSenders:
             WeakKeyDictionary()
         )
 
-    def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig = _NOT_REGISTERED) -> bool:
+    def is_enabled(self, model: str, endpoint: Endpoint, registered: LimitConfig) -> bool:
         """Return True if lines of the model share requests at this endpoint, False if each is sent alone.
 
         Args:

@@ -151,7 +151,7 @@ class FileEntry(NamedTuple):
     changed: float
 
 
-def walk_files(root: Path, prefix: str, after: str = "") -> Iterator[FileEntry]:
+def walk_files(root: Path, prefix: str, after: str) -> Iterator[FileEntry]:
     """Yield the files in the storage directory `root` whose key starts with `prefix` and is greater than
     `after`.
 

@@ -47,7 +47,7 @@ class ChatRoutes:
         deps: ApiDependencies,
         bodies: CallBodies,
         flex: FlexCalls,
-        interactive: InteractiveForwarder | None = None,
+        interactive: InteractiveForwarder | None,
     ) -> None:
         """Create the routes. If `interactive` is None, only calls with the service tier `flex` are
         accepted.

@@ -65,7 +65,7 @@ class ResponseRoutes:
         bodies: CallBodies,
         calls: Calls,
         flex: FlexCalls,
-        interactive: InteractiveForwarder | None = None,
+        interactive: InteractiveForwarder | None,
     ) -> None:
         """Create the routes. If `interactive` is None, only calls that may wait are accepted: calls in the
         background or with the service tier `flex`.

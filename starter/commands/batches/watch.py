@@ -47,7 +47,7 @@ def watch(
 
 
 def follow_all(
-    client: Client, batches: Sequence[BatchObject], *, interval: float, silent: bool = False
+    client: Client, batches: Sequence[BatchObject], *, interval: float, silent: bool
 ) -> list[BatchObject]:
     """Show the progress of batches, one after another, until all have ended. Return the ended batches.
 
