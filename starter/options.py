@@ -16,6 +16,23 @@ from batchwright.starter.client_errors import ClientError
 from batchwright.starter.output import stop
 
 
+def command_group(summary: str, *, runs_alone: bool = False) -> typer.Typer:
+    """Return a group without commands, as Typer runs it. Add the commands to it.
+
+    Args:
+        summary: description of the group in its help.
+        runs_alone: True if the group without a command does something, too; False if it then shows its help.
+    """
+    return typer.Typer(
+        help=summary,
+        no_args_is_help=not runs_alone,
+        invoke_without_command=runs_alone,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
 def _checked_id(text: str) -> str:
     """Check that a text looks like an id, and return it. Otherwise, end the command with an error."""
     if not text.strip():

@@ -27,6 +27,7 @@ from batchwright.starter.options import (
     Url,
     WindowOption,
     api_client,
+    command_group,
     id_callback,
     key_value_pairs,
 )
@@ -44,13 +45,7 @@ from batchwright.starter.schedule_client import ScheduleClient
 
 _LIMIT, _MAX_LIMIT = 20, 100
 _SHOWN_TIMES = 5
-schedules = typer.Typer(
-    help="Create batches at regular times, as in cron.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+schedules = command_group("Create batches at regular times, as in cron.")
 Id = Annotated[
     str,
     typer.Argument(

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
-from batchwright.starter.options import Json, Tenant, Url, api_client, id_callback
+from batchwright.starter.options import Json, Tenant, Url, api_client, command_group, id_callback
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -30,13 +30,7 @@ _TEST_SECONDS = 30.0
 _POLL_SECONDS = 0.25
 _LIMIT = 20
 _MAX_LIMIT = 100
-webhooks = typer.Typer(
-    help="Create and change webhooks, test them, list deliveries.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+webhooks = command_group("Create and change webhooks, test them, list deliveries.")
 Id = Annotated[
     str,
     typer.Argument(

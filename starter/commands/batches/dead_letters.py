@@ -6,7 +6,7 @@ import typer
 
 from batchwright.contracts.api_objects.operator import DeadLetterRetryPage
 from batchwright.starter.operator_client import operator_client
-from batchwright.starter.options import Json, Tenant, Url, id_callback
+from batchwright.starter.options import Json, Tenant, Url, command_group, id_callback
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -17,13 +17,7 @@ from batchwright.starter.output import (
     stdout,
 )
 
-dlq = typer.Typer(
-    help="List, retry and delete dead letters.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+dlq = command_group("List, retry and delete dead letters.")
 _DeadLetterId = Annotated[
     str,
     typer.Argument(

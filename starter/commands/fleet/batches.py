@@ -16,7 +16,7 @@ from batchwright.starter.batch_output import batch_table, status_markup, waits_c
 from batchwright.starter.commands.fleet import holds
 from batchwright.starter.commands.fleet.audit_log import audit_log
 from batchwright.starter.operator_client import operator_client
-from batchwright.starter.options import BatchId, Json, Tenant, Url
+from batchwright.starter.options import BatchId, Json, Tenant, Url, command_group
 from batchwright.starter.output import (
     column_table,
     escaped,
@@ -27,13 +27,7 @@ from batchwright.starter.output import (
     stdout,
 )
 
-admin = typer.Typer(
-    help="Manage batches of all tenants and holds; show the audit log.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+admin = command_group("Manage batches of all tenants and holds; show the audit log.")
 batches = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 admin.add_typer(batches, name="batches", help="List and control the batches of all tenants.")
 admin.add_typer(audit_log, name="audit-log", help="List and export who changed or destroyed what.")

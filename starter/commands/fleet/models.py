@@ -19,18 +19,13 @@ from batchwright.starter.options import (
     JsonLine,
     Tenant,
     Url,
+    command_group,
     explain_unknown_model,
     stop_unknown_model,
 )
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
-models = typer.Typer(
-    help="Show or change models and their backends.",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+models = command_group("Show or change models and their backends.", runs_alone=True)
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.", show_default=False)]
 Names = list[str] | None
 Weights = Annotated[

@@ -7,16 +7,10 @@ import typer
 
 from batchwright.contracts.api_objects.quotas import RateList
 from batchwright.starter.operator_client import operator_client
-from batchwright.starter.options import Json, Tenant, Url, explain_unknown_model
+from batchwright.starter.options import Json, Tenant, Url, command_group, explain_unknown_model
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
-rates = typer.Typer(
-    help="Show or change the rate limits of the fleet.",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+rates = command_group("Show or change the rate limits of the fleet.", runs_alone=True)
 AllModels = Annotated[
     bool, typer.Option("--all-models", help="The rate over all models, instead of one model's.")
 ]

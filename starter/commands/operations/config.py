@@ -9,7 +9,7 @@ from rich.table import Table
 
 from batchwright.settings import Settings, SettingsError, from_environment
 from batchwright.settings_fingerprint import public_values, settings_fingerprint
-from batchwright.starter.options import JsonLine, settings_or_stop
+from batchwright.starter.options import JsonLine, command_group, settings_or_stop
 from batchwright.starter.output import escaped, print_json, stdout, stop
 
 
@@ -41,13 +41,7 @@ def configuration(chosen: Settings) -> Configuration:
     return Configuration(version=version("batchwright"), fingerprint=fingerprint, settings=shown)
 
 
-config = typer.Typer(
-    help="Show the settings.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+config = command_group("Show the settings.")
 
 
 @config.callback()

@@ -28,7 +28,7 @@ from batchwright.database.database import Database
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import query_or_stop, run_or_stop, with_database
-from batchwright.starter.options import JsonLine, settings_or_stop
+from batchwright.starter.options import JsonLine, command_group, settings_or_stop
 from batchwright.starter.output import ExitCode, column_table, local_time, print_json, stderr, stdout, stop
 from batchwright.starter.recorded_command import recorded_command
 from batchwright.storage.base import StorageError
@@ -38,13 +38,7 @@ from batchwright.telemetry.metrics import Metrics
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import from_rpc_error
 
-retention = typer.Typer(
-    help="Delete expired data, or show what would be deleted.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+retention = command_group("Delete expired data, or show what would be deleted.")
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would be deleted.")]
 
 

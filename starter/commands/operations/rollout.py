@@ -13,7 +13,7 @@ from temporalio.service import RPCError
 
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import run_or_stop
-from batchwright.starter.options import JsonLine, settings_or_stop
+from batchwright.starter.options import JsonLine, command_group, settings_or_stop
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -28,13 +28,7 @@ from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.errors import from_rpc_error
 from batchwright.temporal.rollout import Build, RolloutRefused, list_builds, make_current
 
-rollout = typer.Typer(
-    help="Show or change which build takes new batches.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+rollout = command_group("Show or change which build takes new batches.")
 Deployment = Annotated[
     str | None,
     typer.Option(

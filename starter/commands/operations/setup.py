@@ -1,22 +1,15 @@
 """`batchwright setup temporal`: prepares a Temporal namespace for its first batch."""
 
-import typer
 from pydantic import BaseModel
 
 from batchwright.settings import Settings
 from batchwright.starter.diagnostics.connections import run_or_stop
-from batchwright.starter.options import JsonLine, settings_or_stop
+from batchwright.starter.options import JsonLine, command_group, settings_or_stop
 from batchwright.starter.output import ExitCode, print_json
 from batchwright.temporal import TemporalUnavailable, connect
 from batchwright.temporal.namespace.setup import SetupStep, set_up
 
-setup = typer.Typer(
-    help="Set up what Batchwright depends on.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+setup = command_group("Set up what Batchwright depends on.")
 
 
 class SetupOutput(BaseModel):

@@ -8,20 +8,14 @@ from typing import Annotated, TypeVar
 import typer
 
 from batchwright.starter.diagnostics.connections import run_or_stop
-from batchwright.starter.options import settings_or_stop
+from batchwright.starter.options import command_group, settings_or_stop
 from batchwright.starter.output import ExitCode
 from batchwright.storage.base import Storage, StorageError
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
 
-storage = typer.Typer(
-    help="Check object storage, or sweep unfinished objects.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+storage = command_group("Check object storage, or sweep unfinished objects.")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 T = TypeVar("T")
 

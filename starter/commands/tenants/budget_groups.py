@@ -28,7 +28,7 @@ from batchwright.starter.commands.tenants.budget_output import (
     usage_texts,
 )
 from batchwright.starter.diagnostics.connections import query_or_stop
-from batchwright.starter.options import JsonLine
+from batchwright.starter.options import JsonLine, command_group
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -42,13 +42,7 @@ from batchwright.starter.output import (
 from batchwright.starter.recorded_command import CommandRefused, recorded_command
 
 _Result = TypeVar("_Result")
-budget_groups = typer.Typer(
-    help="Create and change groups that share daily budgets.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+budget_groups = command_group("Create and change groups that share daily budgets.")
 _Kind = Annotated[
     GroupKind, typer.Argument(metavar="KIND", help="organization, team or user.", show_default=False)
 ]

@@ -28,7 +28,7 @@ from batchwright.starter.commands.tenants.budget_output import (
     usage_texts,
 )
 from batchwright.starter.diagnostics.connections import query_or_stop
-from batchwright.starter.options import JsonLine
+from batchwright.starter.options import JsonLine, command_group
 from batchwright.starter.output import (
     column_table,
     escaped,
@@ -47,13 +47,7 @@ _AUDITED_FIELDS = {
 _Key = Annotated[
     str, typer.Argument(metavar="KEY", help="Id of the key, or its prefix bw_...", show_default=False)
 ]
-keys = typer.Typer(
-    help="Create, list, change and revoke API keys.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+keys = command_group("Create, list, change and revoke API keys.")
 
 
 class KeyOutput(ApiKeyRow):

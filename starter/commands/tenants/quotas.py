@@ -11,17 +11,11 @@ from batchwright.contracts.terms import OverQuota, WindowTooShort
 from batchwright.rules.tenants.quotas import MAX_QUOTA
 from batchwright.starter.commands.tenants.budget_output import checked_cost
 from batchwright.starter.operator_client import operator_client
-from batchwright.starter.options import Json, Tenant, Url
+from batchwright.starter.options import Json, Tenant, Url, command_group
 from batchwright.starter.output import column_table, escaped, print_json, stderr, stdout, stop
 
 _DEFAULT = "default"
-quotas = typer.Typer(
-    help="Show or change quotas, shares and models of tenants.",
-    invoke_without_command=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+quotas = command_group("Show or change quotas, shares and models of tenants.", runs_alone=True)
 _OF = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.", show_default=False)]
 
 

@@ -18,17 +18,11 @@ from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.rules.tenants.api_keys import is_usable
 from batchwright.starter.commands.tenants.budget_output import check_name
 from batchwright.starter.diagnostics.connections import query_or_stop
-from batchwright.starter.options import JsonLine
+from batchwright.starter.options import JsonLine, command_group
 from batchwright.starter.output import column_table, local_time, print_json, stderr, stdout
 from batchwright.starter.recorded_command import CommandRefused, recorded_command
 
-tenants = typer.Typer(
-    help="Create, show, disable and enable tenants.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+tenants = command_group("Create, show, disable and enable tenants.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tenant.", show_default=False)]
 
 
