@@ -1,7 +1,7 @@
 """HTTP client of the API for the command line."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from types import TracebackType
 from typing import BinaryIO, Self, TypeVar
@@ -115,17 +115,15 @@ class Client:
             headers: headers that the API forwards to backends.
             idempotency_key: a repeated call with the same key returns the batch of the first call.
         """
-        given: dict[str, object] = {"deduplicate": True} if deduplicate else {}
-        if priority is not None:
-            given["priority"] = priority
-        if max_cost is not None:
-            given["max_cost"] = max_cost
-        if webhook is not None:
-            given["webhook"] = {"url": webhook}
-        if output_location is not None:
-            given["output_location"] = output_location
-        if start_at is not None:
-            given["start_at"] = start_at
+        options = {
+            "deduplicate": True if deduplicate else None,
+            "priority": priority,
+            "max_cost": max_cost,
+            "webhook": None if webhook is None else {"url": webhook},
+            "output_location": output_location,
+            "start_at": start_at,
+        }
+        given = {name: value for name, value in options.items() if value is not None}
         extension = {"x_batchwright": given} if given else {}
         body = {
             "input_file_id": file_id,
@@ -232,11 +230,9 @@ class Client:
         body = {**(window_body(window) or {}), **_cap_body(max_cost), **given}
         return self.call("POST", _batch_path(batch_id, "/x/retry"), BatchObject, body or None)
 
-    @contextmanager
-    def content(self, file_id: str) -> Generator[Iterator[bytes]]:
+    def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
         """Context manager that downloads a file. It yields an iterator over the file's bytes."""
-        with self.download(f"/v1/files/{file_id}/content") as pieces:
-            yield pieces
+        return self.download(f"/v1/files/{file_id}/content")
 
     @contextmanager
     def download(self, path: str) -> Generator[Iterator[bytes]]:
