@@ -1,6 +1,6 @@
 """Prepares a Temporal namespace for batches. The steps can be repeated safely."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -103,7 +103,7 @@ class _Setup:
         return await self._set_retention(timedelta(days=wanted), found)
 
     async def search_attributes(self) -> AsyncGenerator[SetupStep]:
-        found = await _until_visible(self._list_attributes, frozenset[str]())
+        found = await self._visible_attributes(frozenset[str]())
         for sentence in type_conflicts(found):
             raise TemporalNotSetUp(f"{sentence}: remove it, or use another namespace.")
         missing = {name: kind for name, kind in REQUIRED_ATTRIBUTES.items() if name not in found}
@@ -154,7 +154,16 @@ class _Setup:
                 raise TemporalNotSetUp(self._not_allowed_message(_ATTRIBUTES)) from error
             if error.status is not RPCStatusCode.ALREADY_EXISTS:
                 raise
-        await _until_visible(self._list_attributes, frozenset(missing))
+        await self._visible_attributes(frozenset(missing))
+
+    async def _visible_attributes(self, at_least: frozenset[str]) -> SearchAttributeTypes:
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(_NotVisible),
+            stop=stop_after_delay(_VISIBLE_SECONDS),
+            wait=wait_fixed(0.2),
+            reraise=True,
+        )
+        return await tries(self._list_attributes, at_least)
 
     async def _list_attributes(self, at_least: frozenset[str]) -> SearchAttributeTypes:
         try:
@@ -197,15 +206,3 @@ def is_cloud(address: str) -> bool:
 
 def _retention_detail(retention: timedelta) -> str:
     return f"ended workflows are kept {retention.days} days"
-
-
-async def _until_visible(
-    listed: Callable[[frozenset[str]], Awaitable[SearchAttributeTypes]], at_least: frozenset[str]
-) -> SearchAttributeTypes:
-    tries = AsyncRetrying(
-        retry=retry_if_exception_type(_NotVisible),
-        stop=stop_after_delay(_VISIBLE_SECONDS),
-        wait=wait_fixed(0.2),
-        reraise=True,
-    )
-    return await tries(listed, at_least)
