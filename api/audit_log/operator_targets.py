@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from fastapi import Request
 
-from batchwright.api.audit_log.targets import BatchTarget, State, target_of_tenant
-from batchwright.api.dependencies import ApiDependencies
+from batchwright.api.audit_log.targets import BatchTarget, State, TargetKind, target_of_tenant
 from batchwright.api.schemas.json_body import read_json_object, read_optional_object
 from batchwright.contracts.api_objects.audit_log import AuditTargetType
 from batchwright.contracts.terms import GroupKind, HoldKind
@@ -27,19 +26,16 @@ class OperatorBatchTarget(BatchTarget):
         return target_of_tenant(self.type, id, owner or "")
 
 
-class DeadLetterTarget:
+class DeadLetterTarget(TargetKind):
     type = AuditTargetType.DEAD_LETTER
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._dead_letters = deps.database.dead_letters
 
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["letter_id"]
-        found = await self._dead_letters.get(id)
+        found = await self._database.dead_letters.get(id)
         return target_of_tenant(self.type, id, "" if found is None else found.tenant)
 
     async def read(self, target: AuditTarget) -> State | None:
-        found = await self._dead_letters.get(target.id)
+        found = await self._database.dead_letters.get(target.id)
         return found and {
             "batch_id": found.batch_id,
             "model": found.dead_letter.model,
@@ -47,7 +43,7 @@ class DeadLetterTarget:
         }
 
 
-class DeadLettersTarget:
+class DeadLettersTarget(TargetKind):
     """Dead letters (lines that used up their attempts) as a target in the audit log: all, or those of one
     tenant or one batch.
 
@@ -55,9 +51,6 @@ class DeadLettersTarget:
     """
 
     type = AuditTargetType.DEAD_LETTER
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        del deps
 
     async def find(self, request: Request) -> AuditTarget:
         fields = await read_optional_object(request)
@@ -67,28 +60,22 @@ class DeadLettersTarget:
         return None
 
 
-class QuotaTarget:
+class QuotaTarget(TargetKind):
     type = AuditTargetType.QUOTA
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._quotas = deps.database.quotas
 
     async def find(self, request: Request) -> AuditTarget:
         tenant = _text(await _parameters(request), "tenant")
         return target_of_tenant(self.type, tenant, tenant)
 
     async def read(self, target: AuditTarget) -> State | None:
-        own = (await self._quotas.get(target.tenant)).model_dump(mode="json", exclude_none=True)
+        own = (await self._database.quotas.get(target.tenant)).model_dump(mode="json", exclude_none=True)
         if "models" in own:
             own["models"].sort()
         return own or None
 
 
-class BudgetGroupTarget:
+class BudgetGroupTarget(TargetKind):
     type = AuditTargetType.BUDGET_GROUP
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._groups = deps.database.budget_groups
 
     async def find(self, request: Request) -> AuditTarget:
         kind, name = request.path_params["kind"], request.path_params["name"]
@@ -98,29 +85,26 @@ class BudgetGroupTarget:
         kind, _, name = target.id.partition("/")
         if kind not in {*GroupKind}:
             return None
-        for row in await self._groups.all(GroupKind(kind), target.tenant or None):
+        for row in await self._database.budget_groups.all(GroupKind(kind), target.tenant or None):
             if (row.tenant, row.name) == (target.tenant, name):
                 return row.model_dump(include={"tokens_per_day", "cost_per_day", "members"})
         return None
 
 
-class KeyTarget:
+class KeyTarget(TargetKind):
     """An API key of any tenant, as a target in the audit log. The path of the request contains the key's
     id.
     """
 
     type = AuditTargetType.KEY
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._keys = deps.database.api_keys
-
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["key_id"]
-        tenants = (row.tenant for row in await self._keys.all() if row.id == id)
+        tenants = (row.tenant for row in await self._database.api_keys.all() if row.id == id)
         return target_of_tenant(self.type, id, next(tenants, ""))
 
     async def read(self, target: AuditTarget) -> State | None:
-        rows = (row for row in await self._keys.all(target.tenant) if row.id == target.id)
+        rows = (row for row in await self._database.api_keys.all(target.tenant) if row.id == target.id)
         if (row := next(rows, None)) is None:
             return None
         return row.model_dump(mode="json", include={"scopes", "label", "expires_at", "revoked_at"})
@@ -144,27 +128,24 @@ class NewKeyTarget(KeyTarget):
         return str(request.state.new_key_id)
 
 
-class RateTarget:
+class RateTarget(TargetKind):
     """A rate limit, as a target in the audit log. The target's id is the name of the model. It is empty for
     the limit over all models.
     """
 
     type = AuditTargetType.RATE
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._rates = deps.database.rates
-
     async def find(self, request: Request) -> AuditTarget:
         return target_of_tenant(self.type, _text(await _parameters(request), "model") or ALL_MODELS, "")
 
     async def read(self, target: AuditTarget) -> State | None:
-        for row in await self._rates.all():
+        for row in await self._database.rates.all():
             if row.model == target.id:
                 return {"requests_per_second": row.requests_per_second}
         return None
 
 
-class HoldTarget:
+class HoldTarget(TargetKind):
     """A hold, as a target in the audit log. A hold is an operator's order to send no lines of a tenant or a
     model.
 
@@ -173,9 +154,6 @@ class HoldTarget:
 
     type = AuditTargetType.HOLD
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._holds = deps.database.holds
-
     async def find(self, request: Request) -> AuditTarget:
         fields = await _parameters(request)
         tenant, model = _text(fields, "tenant"), _text(fields, "model")
@@ -183,13 +161,13 @@ class HoldTarget:
         return target_of_tenant(self.type, f"{kind}/{tenant or model}", tenant)
 
     async def read(self, target: AuditTarget) -> State | None:
-        for hold in await self._holds.all():
+        for hold in await self._database.holds.all():
             if f"{hold.kind}/{hold.name}" == target.id:
                 return {"held_at": int(hold.held_at.timestamp())}
         return None
 
 
-class ModelTarget:
+class ModelTarget(TargetKind):
     """A model, as a target in the audit log. Its state contains only the changes that operators have made at
     run time.
 
@@ -198,14 +176,11 @@ class ModelTarget:
 
     type = AuditTargetType.MODEL
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._changes = deps.database.model_changes
-
     async def find(self, request: Request) -> AuditTarget:
         return target_of_tenant(self.type, request.path_params["model"], "")
 
     async def read(self, target: AuditTarget) -> State | None:
-        for row in await self._changes.all():
+        for row in await self._database.model_changes.all():
             if row.model != target.id:
                 continue
             if row.is_removal:

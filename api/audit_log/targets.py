@@ -4,7 +4,7 @@ The state contains no secrets, and no content of requests or results. As a secon
 redacts all text that looks like a secret.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 from urllib.parse import urlsplit
 
 from fastapi import Request
@@ -32,73 +32,68 @@ _MAX_ID_CHARACTERS = 256
 State = dict[str, JsonValue]
 
 
-class TargetKind(Protocol):
+class TargetKind(ABC):
     """A kind of object that the audit log can name as the target of an action, such as batches or quotas."""
 
     type: AuditTargetType
 
-    def __init__(self, deps: ApiDependencies) -> None: ...
+    def __init__(self, deps: ApiDependencies) -> None:
+        self._deps, self._database = deps, deps.database
 
+    @abstractmethod
     async def find(self, request: Request) -> AuditTarget:
         """Return the target that a request names, even if no such object exists.
 
         Raises:
             ApiError: the request's body is not a JSON object.
         """
-        ...
 
+    @abstractmethod
     async def read(self, target: AuditTarget) -> State | None:
         """Return the current state of a target, without secrets. Return None if the target does not exist."""
-        ...
 
 
-class FileTarget:
-    type = AuditTargetType.FILE
+class _OwnTarget(TargetKind):
+    """An object of the caller's tenant. The path parameter `_id_name` of a request has the object's id."""
 
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._files = deps.settings, deps.database.files
+    _id_name: str
 
     async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(self.type, request.path_params["file_id"], tenant_of(request, self._settings))
+        return self._own(request, request.path_params[self._id_name])
+
+    def _own(self, request: Request, id: str) -> AuditTarget:
+        return target_of_tenant(self.type, id, tenant_of(request, self._deps.settings))
+
+
+class FileTarget(_OwnTarget):
+    type, _id_name = AuditTargetType.FILE, "file_id"
 
     async def read(self, target: AuditTarget) -> State | None:
-        row = await self._files.get(target.tenant, target.id) if is_file_id(target.id) else None
+        row = await self._database.files.get(target.tenant, target.id) if is_file_id(target.id) else None
         return row and {"filename": row.filename, "purpose": row.purpose, "bytes": row.bytes}
 
 
-class UploadTarget:
-    type = AuditTargetType.UPLOAD
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._clock, self._uploads = deps.settings, deps.clock, deps.database.uploads
-
-    async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(
-            self.type, request.path_params["upload_id"], tenant_of(request, self._settings)
-        )
+class UploadTarget(_OwnTarget):
+    type, _id_name = AuditTargetType.UPLOAD, "upload_id"
 
     async def read(self, target: AuditTarget) -> State | None:
-        row = await self._uploads.get(target.tenant, target.id) if is_upload_id(target.id) else None
+        row = await self._database.uploads.get(target.tenant, target.id) if is_upload_id(target.id) else None
         return row and {
             "filename": row.filename,
             "purpose": row.purpose,
             "bytes": row.bytes,
-            "status": row.status_at(self._clock()),
+            "status": row.status_at(self._deps.clock()),
         }
 
 
-class BatchTarget:
+class BatchTarget(_OwnTarget):
     """A batch of the caller's tenant, as a target in the audit log."""
 
-    type = AuditTargetType.BATCH
+    type, _id_name = AuditTargetType.BATCH, "batch_id"
 
     def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self.rows = deps.settings, BatchRows(deps)
-
-    async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(
-            self.type, request.path_params["batch_id"], tenant_of(request, self._settings)
-        )
+        super().__init__(deps)
+        self.rows = BatchRows(deps)
 
     async def read(self, target: AuditTarget) -> State | None:
         row = await self.rows.find(target.tenant, target.id)
@@ -113,42 +108,30 @@ class MessageBatchTarget(BatchTarget):
 
     async def find(self, request: Request) -> AuditTarget:
         id = request.path_params["message_batch_id"]
-        return target_of_tenant(self.type, batch_id_of(id) or id, tenant_of(request, self._settings))
+        return self._own(request, batch_id_of(id) or id)
 
 
-class CallTarget:
+class CallTarget(_OwnTarget):
     """A single call of the caller's tenant, as a target in the audit log. Clients see the call as a response
     of `/v1/responses`.
     """
 
-    type = AuditTargetType.CALL
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._calls = deps.settings, deps.database.calls
-
-    async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(
-            self.type, request.path_params["response_id"], tenant_of(request, self._settings)
-        )
+    type, _id_name = AuditTargetType.CALL, "response_id"
 
     async def read(self, target: AuditTarget) -> State | None:
-        call = await self._calls.get(target.tenant, target.id) if is_call_id(target.id, "resp_") else None
+        if not is_call_id(target.id, "resp_"):
+            return None
+        call = await self._database.calls.get(target.tenant, target.id)
         return call and {"batch_id": call.batch_id, "model": call.model, "status": call.status.value}
 
 
-class WebhookTarget:
-    type = AuditTargetType.WEBHOOK
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._endpoints = deps.settings, deps.database.webhook_endpoints
-
-    async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(
-            self.type, request.path_params["webhook_id"], tenant_of(request, self._settings)
-        )
+class WebhookTarget(_OwnTarget):
+    type, _id_name = AuditTargetType.WEBHOOK, "webhook_id"
 
     async def read(self, target: AuditTarget) -> State | None:
-        row = await self._endpoints.get(target.tenant, target.id) if is_webhook_id(target.id) else None
+        if not is_webhook_id(target.id):
+            return None
+        row = await self._database.webhook_endpoints.get(target.tenant, target.id)
         if row is None:
             return None
         until, url = row.previous_until, urlsplit(row.url)
@@ -161,19 +144,13 @@ class WebhookTarget:
         }
 
 
-class ScheduleTarget:
-    type = AuditTargetType.SCHEDULE
-
-    def __init__(self, deps: ApiDependencies) -> None:
-        self._settings, self._schedules = deps.settings, deps.database.schedules
-
-    async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(
-            self.type, request.path_params["schedule_id"], tenant_of(request, self._settings)
-        )
+class ScheduleTarget(_OwnTarget):
+    type, _id_name = AuditTargetType.SCHEDULE, "schedule_id"
 
     async def read(self, target: AuditTarget) -> State | None:
-        row = await self._schedules.get(target.tenant, target.id) if is_schedule_id(target.id) else None
+        if not is_schedule_id(target.id):
+            return None
+        row = await self._database.schedules.get(target.tenant, target.id)
         return row and {
             "cron": row.cron,
             "time_zone": row.time_zone,
@@ -192,7 +169,7 @@ class NewScheduleTarget(ScheduleTarget):
 
     async def find(self, request: Request) -> AuditTarget:
         request.state.new_id = new_schedule_id()
-        return target_of_tenant(self.type, request.state.new_id, tenant_of(request, self._settings))
+        return self._own(request, request.state.new_id)
 
     @staticmethod
     def new_id(request: Request) -> str:
