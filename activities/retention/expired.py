@@ -8,7 +8,7 @@ turn still finds the row, and tries to delete the object again.
 """
 
 from collections.abc import Awaitable, Callable
-from functools import partial
+from datetime import datetime
 
 from batchwright.activities.retention.sweep_turn import PAGE, RetentionTurn, sweep_pages
 from batchwright.contracts.temporal_payloads.retention import SweepPosition
@@ -106,15 +106,15 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
             turn.count_deleted()
 
     if not position.id.startswith("upload"):
-        batches = partial(table.old_batches, before, limit=PAGE)
         reached = await sweep_pages(
-            turn, position, lambda after: batches(after=after), delete_batch, _position_of
+            turn, position, lambda after: table.old_batches(before, after, PAGE), delete_batch, _position_of
         )
         if reached is not None:
             return reached
         position = SweepPosition()
-    old = partial(table.old_uploads, before, limit=PAGE)
-    reached = await sweep_pages(turn, position, lambda after: old(after=after), delete_upload, _position_of)
+    reached = await sweep_pages(
+        turn, position, lambda after: table.old_uploads(before, after, PAGE), delete_upload, _position_of
+    )
     if reached is None and not turn.dry_run:
         await turn.database.batch_deletions.forget(before)
     return reached
@@ -123,53 +123,46 @@ async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPositio
 async def idempotency_keys(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.retention, turn.cutoffs.keys
     return await _remove_rows(
-        turn,
-        position,
-        partial(table.count_idempotency_keys, before),
-        partial(table.remove_idempotency_keys, before),
+        turn, position, before, table.count_idempotency_keys, table.remove_idempotency_keys
     )
 
 
 async def calls(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.calls, turn.cutoffs.calls
-    return await _remove_rows(
-        turn, position, partial(table.count_old, before), partial(table.remove_old, before)
-    )
+    return await _remove_rows(turn, position, before, table.count_old, table.remove_old)
 
 
 async def webhooks(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.webhook_deliveries, turn.cutoffs.webhooks
-    return await _remove_rows(
-        turn, position, partial(table.count_old, before), partial(table.remove_old, before)
-    )
+    return await _remove_rows(turn, position, before, table.count_old, table.remove_old)
 
 
 async def audit_log(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     table, before = turn.database.audit_log, turn.cutoffs.audit_log
-    return await _remove_rows(
-        turn, position, partial(table.count_old, before), partial(table.remove_old, before)
-    )
+    return await _remove_rows(turn, position, before, table.count_old, table.remove_old)
 
 
 async def _remove_rows(
     turn: RetentionTurn,
     position: SweepPosition,
-    count: Callable[[], Awaitable[int]],
-    remove: Callable[[int], Awaitable[int]],
+    before: datetime,
+    count: Callable[[datetime], Awaitable[int]],
+    remove: Callable[[datetime, int], Awaitable[int]],
 ) -> SweepPosition | None:
     """Remove database rows that refer to no objects, page by page, until none is left or the turn ends.
 
     Return `position` if rows are left for the next turn; None if none is left.
 
     Args:
+        before: rows that became old at this time or earlier are removed.
         count: returns how many rows would be removed, for a dry run.
-        remove: called with a maximum number of rows; removes at most so many, and returns how many it has
-            removed.
+        remove: called with `before` and a maximum number of rows; removes at most so many, and returns how
+            many it has removed.
     """
     if turn.dry_run:
-        turn.count_deleted(await count())
+        turn.count_deleted(await count(before))
         return None
-    while gone := await remove(_ROWS_AT_ONCE):
+    while gone := await remove(before, _ROWS_AT_ONCE):
         turn.count_deleted(gone)
         if turn.is_over:
             return position
