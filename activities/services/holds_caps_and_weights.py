@@ -5,7 +5,7 @@ A hold is an operator's order to send no lines of a tenant or a model.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from batchwright.contracts.terms import HoldKind
@@ -14,7 +14,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantShare
 from batchwright.inference.limits.tenant_and_model_limits import NO_RATES, FleetRate, Rates, TenantSettings
-from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule, WaitingBatch
+from batchwright.rules.dispatch.batch_ranking import WaitingBatch
 from batchwright.rules.limits.limit_shares_of_workers import left_to_batches, share_of, share_of_rate
 from batchwright.rules.worker_stats import FRESH_AGE, INTERACTIVE_AGE
 from batchwright.telemetry.outage_log import OutageLog
@@ -44,21 +44,13 @@ class StoredTenantSettings(TenantSettings):
             worker_id: id of this process in its heartbeats. Together with the ids of the other workers, it
                 decides which part of a cap this worker gets.
         """
+        super().__init__()
         self._table, self._fleet, self._holds = database.quotas, database.fleet, database.holds
         self._workers = database.workers
         self._worker_id = worker_id
-        self._schedule = BatchSchedule()
-        self.weights: Mapping[str, float] = {}
-        self.max_in_flight: Mapping[str, int] = {}
-        self.key_max_in_flight: Mapping[str, int] = {}
-        self.rates: Mapping[str, Rates] = {}
         message = "weights and caps cannot be read: the last known ones stay in effect"
         self._outages = OutageLog(logger, message)
         self._is_read = asyncio.Event()
-
-    def ranks(self, model: str) -> BatchRanks:
-        """Return the order in which a tenant's batches of equal priority send their lines of this model."""
-        return self._schedule.ranks(model)
 
     async def refresh(self) -> None:
         """Read the limits, the holds, the weights, and the remaining lines of batches again.
@@ -100,7 +92,7 @@ class StoredTenantSettings(TenantSettings):
             if not each.is_paused and each.held is None and each.deadline > now
         ]
         paused = {each.batch_id for each in backlogs if each.is_paused or each.held is not None}
-        self._schedule.update(batches, now.timestamp(), paused)
+        self.schedule.update(batches, now.timestamp(), paused)
 
     def _rates_of(self, row: TenantShare, interactive: InteractiveRate | None) -> Rates:
         def part(per_minute: int | None, used: float) -> FleetRate | None:

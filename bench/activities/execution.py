@@ -34,7 +34,7 @@ from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceReq
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.inference.client_pool import ClientPool
 from batchwright.inference.limits.fleet_rate_limits import FleetRates
-from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
+from batchwright.inference.limits.tenant_and_model_limits import TenantSettings
 from batchwright.inference.registry.backend_registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
@@ -108,7 +108,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
         costs=costs,
         heartbeat=_beat,
         rates=FleetRates(settings, database.rates, lambda: frozenset(MODELS), unavailable=OSError),
-        tenant_settings=BatchWeights(),
+        tenant_settings=TenantSettings(),
         permissions=permissions,
         callbacks=CallbackWatch(database.callbacks, settings),
         calls=database.calls,

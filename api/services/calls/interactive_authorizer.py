@@ -20,11 +20,11 @@ from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantQuotas
 from batchwright.inference.limits.tenant_and_model_limits import (
     NO_RATES,
-    BatchWeights,
     FleetRate,
     Limit,
     Rates,
     TenantAndModelLimits,
+    TenantSettings,
 )
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.limits.limit_shares_of_workers import interactive_share
@@ -65,7 +65,7 @@ class InteractiveAuthorizer:
         self._permissions = CoalescingCache(self._read_permissions, deps.recent_seconds)
         self.rates = InteractiveRates()
         self._others: dict[tuple[bool, str], InteractiveRate] = {}  # used by other processes
-        self._tenant_settings, self._model_rates = BatchWeights(), dict[str, Rates]()
+        self._tenant_settings, self._model_rates = TenantSettings(), dict[str, Rates]()
         self._limits = TenantAndModelLimits(self._tenant_settings)
         self._limits.model_rates = self._model_rates
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from batchwright.rules.dispatch.batch_ranking import BatchRanks, BatchSchedule
 from batchwright.rules.limits.per_minute_limit import PerMinuteLimit
@@ -62,8 +62,10 @@ class Rates(NamedTuple):
 NO_RATES = Rates()
 
 
-class TenantSettings(Protocol):
+class TenantSettings:
     """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
+
+    At first, there are no settings: each tenant has the weight of its batches, and there are no limits.
 
     A change replaces a whole mapping by another object. Callers must therefore read the attribute again for
     each permit. A tenant or API key that is not in a mapping has no such setting.
@@ -77,14 +79,17 @@ class TenantSettings(Protocol):
         rates: how much this process may send for each tenant per minute, over all models.
         held_tenants: tenants whose lines are not sent, because an operator has stopped them.
         held_models: models whose lines are not sent, because an operator has stopped them.
+        schedule: order in which a tenant's batches of equal priority send their lines.
     """
 
-    weights: Mapping[str, float]
-    max_in_flight: Mapping[str, int]
-    key_max_in_flight: Mapping[str, int]
-    rates: Mapping[str, Rates]
-    held_tenants: Set[str] = frozenset()
-    held_models: Set[str] = frozenset()
+    def __init__(self) -> None:
+        self.weights: Mapping[str, float] = {}
+        self.max_in_flight: Mapping[str, int] = {}
+        self.key_max_in_flight: Mapping[str, int] = {}
+        self.rates: Mapping[str, Rates] = {}
+        self.held_tenants: Set[str] = frozenset()
+        self.held_models: Set[str] = frozenset()
+        self.schedule = BatchSchedule()
 
     def is_held(self, tenant: str, model: str) -> bool:
         """Return True if an operator has stopped the sending for the tenant or for the model."""
@@ -95,21 +100,7 @@ class TenantSettings(Protocol):
 
         Ranks order the batches of the same tenant and priority.
         """
-        ...
-
-
-class BatchWeights(TenantSettings):
-    """No settings: each tenant has the weight of its batches, and there are no limits."""
-
-    def __init__(self) -> None:
-        self.weights: Mapping[str, float] = {}
-        self.max_in_flight: Mapping[str, int] = {}
-        self.key_max_in_flight: Mapping[str, int] = {}
-        self.rates: Mapping[str, Rates] = {}
-        self._schedule = BatchSchedule()
-
-    def ranks(self, model: str) -> BatchRanks:
-        return self._schedule.ranks(model)
+        return self.schedule.ranks(model)
 
 
 @dataclass(slots=True, eq=False)
@@ -187,7 +178,7 @@ class TenantAndModelLimits:
             record_wait: called with a limit, a model, a tenant, and the seconds for which lines waited
                 because of the limit. For a limit of the model, the tenant is empty.
         """
-        self.tenant_settings: TenantSettings = tenant_settings or BatchWeights()
+        self.tenant_settings = tenant_settings or TenantSettings()
         self.record_wait = record_wait
         self.model_rates: Mapping[str, Rates] = {}
         self.of_tenants: defaultdict[str, int] = defaultdict(int)

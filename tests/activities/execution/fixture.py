@@ -42,7 +42,7 @@ from batchwright.database.tables.batches.progress import (
 )
 from batchwright.inference.circuits.circuit_breaker import CircuitBreaker
 from batchwright.inference.client_pool import ClientPool
-from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
+from batchwright.inference.limits.tenant_and_model_limits import TenantSettings
 from batchwright.inference.registry.backend_registry import retry_policy_of
 from batchwright.inference.router import ModelRouter
 from batchwright.inference.upstream import Backend
@@ -292,7 +292,7 @@ class ExecutionFixture:
             costs=BatchCosts(self.progress),
             heartbeat=self.server.beat,
             rates=FixedRates(),
-            tenant_settings=shares or BatchWeights(),
+            tenant_settings=shares or TenantSettings(),
             permissions=UnrestrictedPermissions(),
             callbacks=CallbackWatch(database.callbacks, self.settings),
             calls=database.calls,

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from batchwright.inference.limits.concurrency_limiter import PermitRequest
-from batchwright.inference.limits.tenant_and_model_limits import BatchWeights
+from batchwright.inference.limits.tenant_and_model_limits import TenantSettings
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from tests.fakes.permit_traffic import PermitTraffic
 
@@ -27,7 +27,7 @@ def one_in_ten_takes_a_minute(seed: int) -> Callable[[], float]:
     return lambda: 60.0 if random.random() < 0.1 else 1.0
 
 
-class Changing(BatchWeights):
+class Changing(TenantSettings):
     """Weights and caps that a test changes."""
 
     def __init__(self) -> None:

@@ -8,14 +8,14 @@ from batchwright.activities.services.worker_slices.slice_demand import SliceDema
 from batchwright.inference.limits.adaptive_backend_limits import AdaptiveLimitPolicy, BackendLimits
 from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter, Permit, PermitRequest
 from batchwright.inference.limits.memory_budget import MemoryBudget
-from batchwright.inference.limits.tenant_and_model_limits import BatchWeights, TenantAndModelLimits
+from batchwright.inference.limits.tenant_and_model_limits import TenantAndModelLimits, TenantSettings
 from batchwright.rules.dispatch.batch_ranking import BatchRanks
 from batchwright.telemetry.metrics import Metrics
 
 MODEL, PERMITS = "alpha", 10
 
 
-class Shares(BatchWeights):
+class Shares(TenantSettings):
     """Caps of tenants on their requests in flight, and the order of batches. A test sets them."""
 
     def __init__(self, caps: dict[str, int], order: BatchRanks) -> None:

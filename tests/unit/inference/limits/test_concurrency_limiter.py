@@ -13,7 +13,6 @@ from batchwright.inference.limits.concurrency_limiter import (
     PermitRequest,
 )
 from batchwright.inference.limits.tenant_and_model_limits import (
-    BatchWeights,
     TenantAndModelLimits,
     TenantSettings,
 )
@@ -172,7 +171,7 @@ async def test_batches_of_a_tenant_take_turns_regardless_of_their_number_of_slic
 
 
 async def test_small_batches_go_before_large_ones_and_higher_priorities_get_more() -> None:
-    class Order(BatchWeights):
+    class Order(TenantSettings):
         def ranks(self, model: str) -> BatchRanks:
             ranks = BatchRanks()
             ranks.update(large=Rank(is_safe=True, value=900.0), small=Rank(is_safe=True, value=9.0))

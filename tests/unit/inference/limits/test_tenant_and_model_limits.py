@@ -8,16 +8,16 @@ import pytest
 
 from batchwright.inference.limits.tenant_and_model_limits import (
     NO_RATES,
-    BatchWeights,
     FleetRate,
     Limit,
     Rates,
     TenantAndModelLimits,
+    TenantSettings,
 )
 from tests.fakes.permit_traffic import PermitTraffic
 
 
-class Changing(BatchWeights):
+class Changing(TenantSettings):
     """Rates and caps of tenants that a test changes."""
 
     def __init__(self, **rates: Rates) -> None:
