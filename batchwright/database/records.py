@@ -1,9 +1,9 @@
 """Types of the rows that are read from the tables or written to the tables."""
 
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from batchwright.contracts.message import Message
 from batchwright.contracts.model_registry.price_config import DecimalText, PriceConfig
@@ -24,12 +24,19 @@ from batchwright.contracts.terms import (
     Usage,
     ValidationError,
 )
+from batchwright.database.driver import Row
 from batchwright.rules.results.dead_letters import DeadLetter
 from batchwright.rules.tenants.api_keys import Scope, SecretHash, is_usable
 from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
 from batchwright.rules.token_costs import amount_of
 
+_Model = TypeVar("_Model", bound=BaseModel)
 Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "evals", "batch_output"]
+
+
+def parse_row(kind: type[_Model], record: Row) -> _Model:
+    """Return the model `kind` whose fields are the columns of a record."""
+    return kind.model_validate(dict(record.items()))
 
 
 class FileRow(Message):

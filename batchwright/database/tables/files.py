@@ -9,7 +9,7 @@ from batchwright.database.driver import Row, Session
 from batchwright.database.errors import FileInUse
 from batchwright.database.list_positions import FIRST_POSITION, LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import FileRow
+from batchwright.database.records import FileRow, parse_row
 from batchwright.database.sql import queries
 
 _PARSE_INLINE_LIMIT = 500  # number of rows that take about 5 ms
@@ -155,4 +155,4 @@ def _file_row(record: Row | None) -> FileRow | None:
 
 
 def _parse_file(record: Row) -> FileRow:
-    return FileRow.model_validate(dict(record.items()))
+    return parse_row(FileRow, record)

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow
+from batchwright.database.records import FileRow, IdempotencyClaim, UploadRow, parse_row
 from batchwright.database.sql import queries
 from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
@@ -70,7 +69,7 @@ class PostgresIdempotency(IdempotencyTable):
 
     async def find(self, tenant: str, operation: str, key: str, since: datetime) -> IdempotencyClaim | None:
         record = await self._connections.fetchrow(self._sql.find, tenant, operation, key, since)
-        return None if record is None else _claim(record)
+        return None if record is None else parse_row(IdempotencyClaim, record)
 
     async def claim(
         self,
@@ -104,8 +103,4 @@ class PostgresIdempotency(IdempotencyTable):
             # Keys are deleted by age only, so the one that was too young to be replaced still exists.
             held = await session.fetchrow(self._sql.find, claim.tenant, claim.operation, claim.key, since)
             assert held is not None
-            return _claim(held)
-
-
-def _claim(record: Row) -> IdempotencyClaim:
-    return IdempotencyClaim.model_validate(dict(record.items()))
+            return parse_row(IdempotencyClaim, held)

@@ -9,9 +9,9 @@ from pydantic import field_validator
 from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, ScheduleSpec
 from batchwright.contracts.terms import BatchStatus
-from batchwright.database.driver import Row
 from batchwright.database.list_positions import LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import parse_row
 from batchwright.database.sql import queries
 
 KEPT_RUNS = 100  # runs kept for each schedule
@@ -141,7 +141,7 @@ class PostgresSchedules(SchedulesTable):
 
     async def get(self, tenant: str, id: str) -> ScheduleRow | None:
         found = await self._connections.fetchrow(self._sql.get, tenant, id)
-        return None if found is None else _parse(found)
+        return None if found is None else parse_row(ScheduleRow, found)
 
     async def page(self, tenant: str, *, limit: int, after: str | None) -> tuple[list[ScheduleRow], bool]:
         async with self._connections.session() as session:
@@ -149,14 +149,14 @@ class PostgresSchedules(SchedulesTable):
             if after is not None:
                 position = await position_of(session, self._sql.position, tenant, after)
             found = await session.fetch(self._sql.page, tenant, *position, limit + 1)
-        return [_parse(each) for each in found[:limit]], len(found) > limit
+        return [parse_row(ScheduleRow, each) for each in found[:limit]], len(found) > limit
 
     async def update(self, row: ScheduleRow) -> ScheduleRow | None:
         async with self._connections.transaction() as session:
             await session.execute(self._sql.keep_input, row.tenant, row.id)
             pending = row.pending and row.pending.model_dump_json()
             found = await session.fetchrow(self._sql.update, *_values(row), pending)
-        return None if found is None else _parse(found)
+        return None if found is None else parse_row(ScheduleRow, found)
 
     async def delete(self, tenant: str, id: str) -> bool:
         async with self._connections.transaction() as session:
@@ -179,7 +179,7 @@ class PostgresSchedules(SchedulesTable):
 
     async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
         found = await self._connections.fetch(self._sql.runs, tenant, schedule_id, limit)
-        return [ScheduleRunRow.model_validate(dict(each.items())) for each in found]
+        return [parse_row(ScheduleRunRow, each) for each in found]
 
 
 def _values(row: ScheduleRow) -> tuple[object, ...]:
@@ -188,7 +188,3 @@ def _values(row: ScheduleRow) -> tuple[object, ...]:
         *(row.tenant, row.id, row.description, row.cron, row.time_zone, row.overlap.value),
         *(template.input_file_id, template.model_dump_json(), row.version),
     )
-
-
-def _parse(record: Row) -> ScheduleRow:
-    return ScheduleRow.model_validate(dict(record.items()))

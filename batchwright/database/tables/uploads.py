@@ -6,11 +6,11 @@ from typing import Protocol
 
 from batchwright.contracts.temporal_payloads.retention import SWEEP_START, SweepPosition
 from batchwright.contracts.terms import Quota
-from batchwright.database.driver import Row, Session
+from batchwright.database.driver import Session
 from batchwright.database.errors import UnknownUpload, UploadClosed, UploadFull
 from batchwright.database.list_positions import FIRST_POSITION
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import FileRow, PartRow, UploadRow
+from batchwright.database.records import FileRow, PartRow, UploadRow, parse_row
 from batchwright.database.sql import queries
 from batchwright.database.tables.files import PostgresFiles
 from batchwright.database.tables.tenants.admissions import Admission, PostgresAdmissions
@@ -136,7 +136,7 @@ class PostgresUploads(UploadsTable):
         if not upload_id.isprintable():  # PostgreSQL stores no NUL, so no row can match
             return None
         record = await self._connections.fetchrow(self._sql.get, tenant, upload_id)
-        return None if record is None else _upload_row(record)
+        return None if record is None else parse_row(UploadRow, record)
 
     async def add_part(
         self, part: PartRow, *, at: datetime, max_bytes: int, max_parts: int, storage_limit: int = 0
@@ -149,7 +149,7 @@ class PostgresUploads(UploadsTable):
             record = await session.fetchrow(self._sql.lock, tenant, upload_id)
             if record is None:
                 raise UnknownUpload(upload_id)
-            row, part_bytes = _upload_row(record), record["part_bytes"] + part.bytes
+            row, part_bytes = parse_row(UploadRow, record), record["part_bytes"] + part.bytes
             status = row.status_at(at)
             if status != "pending":
                 raise UploadClosed(upload_id, status)
@@ -173,7 +173,7 @@ class PostgresUploads(UploadsTable):
     async def parts(self, tenant: str, upload_id: str, ids: list[str]) -> dict[str, PartRow]:
         storable_ids = [part_id for part_id in ids if part_id.isprintable()]
         records = await self._connections.fetch(self._sql.parts, tenant, upload_id, storable_ids)
-        rows = [PartRow.model_validate(dict(record.items())) for record in records]
+        rows = [parse_row(PartRow, record) for record in records]
         return {row.id: row for row in rows}
 
     async def complete(self, upload: UploadRow, file: FileRow, completion: str) -> UploadRow:
@@ -194,14 +194,14 @@ class PostgresUploads(UploadsTable):
             record = await session.fetchrow(self._sql.get, tenant, upload_id)
             if record is not None and record["status"] == "cancelled":
                 await session.execute(self._sql.clear_parts, tenant, upload_id)
-        return None if record is None else _upload_row(record)
+        return None if record is None else parse_row(UploadRow, record)
 
     async def unswept(
         self, before: datetime, limit: int, after: SweepPosition = SWEEP_START
     ) -> list[UploadRow]:
         place = (after.at or FIRST_POSITION[0], after.tenant, after.id)
         records = await self._connections.fetch(self._sql.unswept, before, *place, limit)
-        return [_upload_row(record) for record in records]
+        return [parse_row(UploadRow, record) for record in records]
 
     async def record_sweep(self, upload: UploadRow, at: datetime) -> None:
         async with self._connections.transaction() as session:
@@ -212,8 +212,4 @@ class PostgresUploads(UploadsTable):
         record = await session.fetchrow(self._sql.lock, tenant, upload_id)
         if record is None:
             raise UnknownUpload(upload_id)
-        return _upload_row(record)
-
-
-def _upload_row(record: Row) -> UploadRow:
-    return UploadRow.model_validate(dict(record.items()))
+        return parse_row(UploadRow, record)

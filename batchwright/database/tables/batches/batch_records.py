@@ -22,7 +22,7 @@ from batchwright.contracts.temporal_payloads.batch import (
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage, ValidationError
 from batchwright.database.driver import Row
-from batchwright.database.records import BatchRow
+from batchwright.database.records import BatchRow, parse_row
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from batchwright.rules.json_text import storable_json
 from batchwright.rules.results.error_tally import ErrorTally
@@ -178,7 +178,7 @@ def parse_batch(record: Row) -> BatchRow:
 
     The counts of a live batch include the counts that workers reported.
     """
-    columns = _Columns.model_validate(dict(record.items()))
+    columns = parse_row(_Columns, record)
     row = BatchRow.model_validate(columns, from_attributes=True)
     if row.status.is_terminal:
         return row

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from batchwright.contracts.message import Message
 from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import parse_row
 from batchwright.database.sql import queries
 
 
@@ -129,12 +130,12 @@ class PostgresWaitingReasons(WaitingReasonsTable):
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
         records = await self._connections.fetch(self._sql.get, source, at)
-        return [WaitingRow.model_validate(dict(record.items())) for record in records]
+        return [parse_row(WaitingRow, record) for record in records]
 
     async def of_batches(self, batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
         tenants, ids = [tenant for tenant, _ in batches], [id for _, id in batches]
         records = await self._connections.fetch(self._sql.of_batches, tenants, ids, at)
-        return [WaitingRow.model_validate(dict(record.items())) for record in records]
+        return [parse_row(WaitingRow, record) for record in records]
 
     async def delete_expired(self, before: datetime) -> None:
         await self._connections.execute(self._sql.delete_expired, before)

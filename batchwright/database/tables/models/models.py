@@ -6,6 +6,7 @@ from typing import Protocol
 
 from batchwright.contracts.model_registry.stored_models import ServedModel
 from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import parse_row
 from batchwright.database.sql import queries
 
 
@@ -40,4 +41,4 @@ class PostgresModels(ModelsTable):
 
     async def served(self, backend_urls: list[str]) -> list[ServedModel]:
         records = await self._connections.fetch(self._sql.served, backend_urls)
-        return [ServedModel.model_validate(dict(record.items())) for record in records]
+        return [parse_row(ServedModel, record) for record in records]

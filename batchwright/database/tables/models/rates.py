@@ -8,6 +8,7 @@ from typing import Protocol
 from batchwright.contracts.model_registry.stored_models import RateChange
 from batchwright.database.driver import Session
 from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import parse_row
 from batchwright.database.sql import queries
 
 
@@ -70,4 +71,4 @@ class PostgresRates(RatesTable):
 
     async def _all(self, session: Session) -> list[RateChange]:
         records = await session.fetch(self._sql.all)
-        return [RateChange.model_validate(dict(record.items())) for record in records]
+        return [parse_row(RateChange, record) for record in records]

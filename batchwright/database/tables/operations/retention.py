@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from batchwright.contracts.temporal_payloads.retention import RetentionKind, SweepPosition
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import BatchRow, FileRow
+from batchwright.database.records import BatchRow, FileRow, parse_row
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import parse_batch
 
@@ -198,7 +198,9 @@ class PostgresRetention(RetentionTable):
         self._sql = queries(RetentionQueries, "retention")
 
     async def expired_files(self, before: datetime, after: SweepPosition, limit: int) -> list[FileRow]:
-        return [_file_row(row) for row in await self._page(self._sql.expired_files, before, after, limit)]
+        return [
+            parse_row(FileRow, row) for row in await self._page(self._sql.expired_files, before, after, limit)
+        ]
 
     async def remove_file(self, row: FileRow) -> bool:
         return await self._found(self._sql.remove_file, row.tenant, row.id, row.storage_key)
@@ -252,7 +254,7 @@ class PostgresRetention(RetentionTable):
         self, tenant: str, after: str, before: datetime, now: datetime, limit: int
     ) -> list[FileRow]:
         rows = await self._connections.fetch(self._sql.settled_files, tenant, after, before, now, limit)
-        return [_file_row(row) for row in rows]
+        return [parse_row(FileRow, row) for row in rows]
 
     async def record_success(self, kind: RetentionKind, at: datetime) -> None:
         await self._connections.execute(self._sql.record_success, kind, at)
@@ -279,10 +281,6 @@ class PostgresRetention(RetentionTable):
     async def _count(self, sql: str, *args: object) -> int:
         row = await self._connections.fetchrow(sql, *args)
         return 0 if row is None else row["count"]
-
-
-def _file_row(record: Row) -> FileRow:
-    return FileRow.model_validate(dict(record.items()))
 
 
 def _ended(record: Row) -> EndedItem:

@@ -10,7 +10,7 @@ from batchwright.contracts.terms import GroupKind
 from batchwright.database.driver import Session
 from batchwright.database.errors import InOtherOrganization, UnknownApiKey, UnknownBudgetGroup, UnknownTenant
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import BudgetGroupRow
+from batchwright.database.records import BudgetGroupRow, parse_row
 from batchwright.database.sql import queries
 from batchwright.database.tables.tenants.daily_usage import parse_budget, parse_used
 from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
@@ -144,11 +144,11 @@ class PostgresBudgetGroups(BudgetGroupsTable):
 
     async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
         records = await self._connections.fetch(self._sql.all, kind, tenant)
-        return [BudgetGroupRow.model_validate(dict(record.items())) for record in records]
+        return [parse_row(BudgetGroupRow, record) for record in records]
 
     async def limited(self) -> list[BudgetGroupRow]:
         records = await self._connections.fetch(self._sql.limited)
-        return [BudgetGroupRow.model_validate(dict(record.items())) for record in records]
+        return [parse_row(BudgetGroupRow, record) for record in records]
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
         records = await self._connections.fetch(self._sql.budgets_of, tenant, key_id)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from batchwright.database.driver import Row
 from batchwright.database.pool import ConnectionPool
-from batchwright.database.records import TenantRow
+from batchwright.database.records import TenantRow, parse_row
 from batchwright.database.sql import queries
 
 
@@ -55,7 +55,7 @@ class PostgresTenants(TenantsTable):
 
     async def all(self) -> list[TenantRow]:
         records = await self._connections.fetch(self._sql.all)
-        return [TenantRow.model_validate(dict(record.items())) for record in records]
+        return [parse_row(TenantRow, record) for record in records]
 
     async def disable(self, name: str, at: datetime) -> TenantRow | None:
         return _tenant(await self._connections.fetchrow(self._sql.disable, name, at))
@@ -65,4 +65,4 @@ class PostgresTenants(TenantsTable):
 
 
 def _tenant(record: Row | None) -> TenantRow | None:
-    return None if record is None else TenantRow.model_validate(dict(record.items()))
+    return None if record is None else parse_row(TenantRow, record)

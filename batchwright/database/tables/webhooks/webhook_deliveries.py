@@ -16,6 +16,7 @@ from batchwright.contracts.message import Message
 from batchwright.database.driver import Row
 from batchwright.database.list_positions import LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import parse_row
 from batchwright.database.sql import queries
 
 SHOWN_ATTEMPTS = 50  # the latest attempts of a delivery
@@ -234,7 +235,7 @@ class PostgresWebhookDeliveries(WebhookDeliveriesTable):
 
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None:
         found = await self._connections.fetchrow(self._sql.get, tenant, id)
-        return None if found is None else _parse(found)
+        return None if found is None else parse_row(WebhookDelivery, found)
 
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
         found = await self._connections.fetchrow(self._sql.keep_body, tenant, id, body)
@@ -312,9 +313,7 @@ def disabled_reason(disable_after: timedelta) -> str:
     return f"Every delivery has failed for {hours} hours."
 
 
-def _parse(record: Row) -> WebhookDelivery:
-    return WebhookDelivery.model_validate(dict(record.items()))
-
-
 def _parse_listed(record: Row) -> ListedDelivery:
-    return ListedDelivery(_parse(record), _ATTEMPTS.validate_json(record["attempt_list"] or "[]"))
+    return ListedDelivery(
+        parse_row(WebhookDelivery, record), _ATTEMPTS.validate_json(record["attempt_list"] or "[]")
+    )

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from batchwright.contracts.api_objects.webhook_events import EventType
 from batchwright.contracts.message import Message
-from batchwright.database.driver import Row, Session
+from batchwright.database.driver import Session
 from batchwright.database.list_positions import LAST_POSITION, position_of
 from batchwright.database.pool import ConnectionPool
+from batchwright.database.records import parse_row
 from batchwright.database.sql import queries
 
 
@@ -162,11 +163,11 @@ class PostgresWebhookEndpoints(WebhookEndpointsTable):
         async with self._connections.session() as session:
             await self._insert(session, row)
             found = await session.fetchrow(self._sql.get, row.tenant, row.id)
-        return row if found is None else _parse(found)
+        return row if found is None else parse_row(WebhookEndpoint, found)
 
     async def get(self, tenant: str, id: str) -> WebhookEndpoint | None:
         found = await self._connections.fetchrow(self._sql.get, tenant, id)
-        return None if found is None else _parse(found)
+        return None if found is None else parse_row(WebhookEndpoint, found)
 
     async def page(
         self, tenant: str, *, limit: int, after: str | None, batch_id: str = ""
@@ -176,7 +177,7 @@ class PostgresWebhookEndpoints(WebhookEndpointsTable):
             if after is not None:
                 position = await position_of(session, self._sql.position, tenant, after)
             found = await session.fetch(self._sql.page, tenant, *position, limit + 1, batch_id)
-        return [_parse(each) for each in found[:limit]], len(found) > limit
+        return [parse_row(WebhookEndpoint, each) for each in found[:limit]], len(found) > limit
 
     async def change(
         self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
@@ -193,13 +194,13 @@ class PostgresWebhookEndpoints(WebhookEndpointsTable):
             at,
             reason,
         )
-        return None if found is None else _parse(found)
+        return None if found is None else parse_row(WebhookEndpoint, found)
 
     async def rotate(
         self, tenant: str, id: str, secret: bytes, previous_until: datetime
     ) -> WebhookEndpoint | None:
         found = await self._connections.fetchrow(self._sql.rotate, tenant, id, secret, previous_until)
-        return None if found is None else _parse(found)
+        return None if found is None else parse_row(WebhookEndpoint, found)
 
     async def delete(self, tenant: str, id: str) -> bool:
         return await self._connections.fetchrow(self._sql.delete, tenant, id) is not None
@@ -221,7 +222,3 @@ class PostgresWebhookEndpoints(WebhookEndpointsTable):
 
 def _texts(events: Sequence[EventType]) -> list[str]:
     return [event.value for event in events]
-
-
-def _parse(record: Row) -> WebhookEndpoint:
-    return WebhookEndpoint.model_validate(dict(record.items()))
