@@ -4,6 +4,7 @@ The statistics are numbers with names. A polled queue has the name `polls QUEUE`
 part of a batch, has the name `runs BATCH_ID MODEL`.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -170,19 +171,15 @@ def sum_traffic(
     """
     by_backend = {name: _TrafficSum() for name in sorted({*backends})}
     by_model = {name: _TrafficSum() for name in sorted({*models})}
-    total_of_all, removed, errors = _TrafficSum(), _TrafficSum(), 0
+    total_of_all, removed = _TrafficSum(), _TrafficSum()
     upstreams = _by_upstream(reports)
     for (model, backend), traffic in upstreams.items():
-        errors += traffic.errors
         for total in (total_of_all, by_backend.get(backend, removed), by_model.get(model, removed)):
-            total.requests += traffic.requests
-            total.seconds += traffic.seconds
-            total.pending += traffic.pending
-            total.tokens_per_second += traffic.tokens_per_second
+            total.add(traffic)
     shares = [_share(name, total) for name, total in by_model.items()]
     return FleetTraffic(
         requests=total_of_all.requests,
-        errors=errors,
+        errors=total_of_all.errors,
         backends=[_share(name, total) for name, total in by_backend.items()],
         models=sorted(shares, key=lambda share: -share.requests),
         open_circuits=[
@@ -202,21 +199,20 @@ class _TrafficSum:
     tokens_per_second: float = 0.0
     open_circuits: int = 0
 
+    def add(self, other: "UpstreamTraffic | _TrafficSum") -> None:
+        self.requests += other.requests
+        self.errors += other.errors
+        self.seconds += other.seconds
+        self.pending += other.pending
+        self.tokens_per_second += other.tokens_per_second
+        self.open_circuits += other.open_circuits
+
 
 def _by_upstream(reports: Iterable[UpstreamTraffic]) -> dict[tuple[str, str], _TrafficSum]:
     """Return the reports of all workers, added up for each (model, backend)."""
-    found: dict[tuple[str, str], _TrafficSum] = {}
+    found: defaultdict[tuple[str, str], _TrafficSum] = defaultdict(_TrafficSum)
     for traffic in reports:
-        key = (traffic.model, traffic.backend)
-        total = found.get(key)
-        if total is None:
-            total = found[key] = _TrafficSum()
-        total.requests += traffic.requests
-        total.errors += traffic.errors
-        total.seconds += traffic.seconds
-        total.pending += traffic.pending
-        total.tokens_per_second += traffic.tokens_per_second
-        total.open_circuits += traffic.open_circuits
+        found[traffic.model, traffic.backend].add(traffic)
     return found
 
 
