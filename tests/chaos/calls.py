@@ -110,7 +110,7 @@ class CallWitness(WebhookReceiver):
             await self._follow(user, await self._respond(user, model, marker, name))
             return
         call = await self._submit(stack, user, model, marker, name)
-        while call.answered_at is None:  # noqa: ASYNC110 - the receiver gets the answer
+        while call.answered_at is None:
             await asyncio.sleep(_AGAIN_SECONDS)
         result = (await self._job(stack, user, call)).result
         if call.answers and result != JobObject.model_validate_json(call.attempts[0].body).result:

@@ -83,7 +83,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 300) 
         TimeoutError: it is still False after `seconds`.
     """
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - the condition is another process's
+        while not await condition():
             await asyncio.sleep(0.25)
 
 

@@ -92,5 +92,5 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = _SECO
         TimeoutError: it is still False after `seconds`.
     """
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - the condition is another process's
+        while not await condition():
             await asyncio.sleep(_LOOK_SECONDS)

@@ -28,7 +28,7 @@ async def background(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the test's own timeout is the limit
+    while not condition():
         await asyncio.sleep(0.001)
 
 
@@ -93,7 +93,7 @@ async def test_the_check_passes_again_once_the_task_runs_steadily() -> None:
                 return False
             return True
 
-        while not await passes():  # noqa: ASYNC110 - the test's own timeout is the limit
+        while not await passes():
             await asyncio.sleep(0.001)
 
 

@@ -23,7 +23,7 @@ SLICES = 2
 
 async def until_closed(fixture: WorkflowFixture, window_ends: float) -> None:
     clock = fixture.environment.get_current_time
-    while (await clock()).timestamp() < window_ends:  # noqa: ASYNC110 - another process's
+    while (await clock()).timestamp() < window_ends:
         await asyncio.sleep(0.05)
 
 
@@ -106,7 +106,7 @@ async def test_the_deadline_ends_a_batch_with_unresponsive_slices_within_ten_sec
         await fixture.start(order)
         run = fixture.client.get_workflow_handle_for(ModelRunWorkflow.run, f"{order.batch_id}/m")
         await fixture.execution.wait_for_requests(SLICES)
-        while not (waits := await timers(run)):  # noqa: ASYNC110 - another process's
+        while not (waits := await timers(run)):
             await asyncio.sleep(0.05)
         released.set()
     assert order.policy.expiry_grace_seconds < waits[0] < 10

@@ -80,7 +80,7 @@ async def test_a_pause_that_is_resumed_before_its_time_never_reaches_a_model(
 async def test_a_pause_that_waits_reaches_a_model_in_its_time(fixture: WorkflowFixture) -> None:
     async with fixture.workers():
         batch = await paused_twice(fixture, window=timedelta(minutes=2))  # the interval is some 20 s
-        while await signals_of_run(fixture) != ["pause", "resume", "pause"]:  # noqa: ASYNC110 - another process's
+        while await signals_of_run(fixture) != ["pause", "resume", "pause"]:
             await asyncio.sleep(0.05)
         await batch.signal(BatchWorkflow.cancel)
         await batch.result()

@@ -412,5 +412,5 @@ def content_of(request: httpx.Request) -> str:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until `condition()` is True. Only the timeout of the test limits the wait."""
-    while not condition():  # noqa: ASYNC110 - what is waited for sets no event
+    while not condition():
         await asyncio.sleep(0.005)

@@ -221,7 +221,7 @@ async def test_a_failed_call_keeps_no_data_of_its_caller(tmp_path: Path) -> None
         with InputSpool(tmp_path) as spool:
             kept = await call(spool)
             async with asyncio.timeout(240):
-                while kept() is not None:  # noqa: ASYNC110 - the event loop and the thread hold it for a moment
+                while kept() is not None:
                     await asyncio.sleep(0)
     finally:
         gc.enable()

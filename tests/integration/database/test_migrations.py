@@ -167,7 +167,7 @@ async def test_migrations_that_are_killed_repeatedly_continue_where_they_were(
             env={**os.environ, "BATCHWRIGHT_DATABASE_URL": empty_url, "PYTHONPATH": str(tmp_path)},
             stdout=asyncio.subprocess.DEVNULL,
         )
-        while await applied(empty_url) == before and process.returncode is None:  # noqa: ASYNC110
+        while await applied(empty_url) == before and process.returncode is None:
             await asyncio.sleep(0.005)
         with suppress(ProcessLookupError):
             process.kill()

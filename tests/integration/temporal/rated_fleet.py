@@ -100,7 +100,7 @@ class RatedFleet:
         await asyncio.gather(*(keeper.sync() for keeper in self._keepers))
         for limits, rates in self._limits:
             for queue, pacing in rates.queues().items():
-                while not _is_limited(await limits.get(queue), pacing):  # noqa: ASYNC110 - the server's state
+                while not _is_limited(await limits.get(queue), pacing):
                     await asyncio.sleep(0.02)
 
     async def run(self, client: Client, model: str, *, slices: int, lines: int) -> ModelRunResult:

@@ -114,7 +114,7 @@ class Observed(ExecutionFixture):
 
 
 async def until_settled(execution: ExecutionFixture, lines: int) -> None:
-    while len(await execution.settled()) < lines:  # noqa: ASYNC110 - storage sets no event
+    while len(await execution.settled()) < lines:
         await asyncio.sleep(0.05)
 
 

@@ -129,7 +129,7 @@ async def test_models_return_to_their_own_queues_once_the_rate_over_all_is_remov
 async def test_a_queue_limit_set_by_hand_stays_until_a_rate_is_set(address: str, client: Client) -> None:
     await _set_by_hand(address, "inference.a", 7)
     fleet, limits = RatedFleet(address), TemporalRateLimits(client)
-    while await limits.get("inference.a") is None:  # noqa: ASYNC110 - the server's state
+    while await limits.get("inference.a") is None:
         await asyncio.sleep(0.02)
     async with fleet.workers():
         assert await limits.get("inference.a") == QueueRateLimit(7, is_ours=False)

@@ -77,7 +77,7 @@ async def ready_as(port: int, status: int) -> dict[str, str]:
 
     On a busy machine, a check may fail only because it is late.
     """
-    while (answer := await ready(port)).status_code != status:  # noqa: ASYNC110 - another process's
+    while (answer := await ready(port)).status_code != status:
         await asyncio.sleep(0.1)
     return answer.json()["checks"]
 
@@ -176,7 +176,7 @@ async def test_a_worker_whose_storage_is_unavailable_accepts_no_slices_and_repor
         objects.rename(moved)
         objects.write_text("no directory")
         assert "storage" in await said_by(process, "slices are not accepted")
-        while (checks := await ready_as(port, 503))["postgresql"] != "ok":  # noqa: ASYNC110 - another process's
+        while (checks := await ready_as(port, 503))["postgresql"] != "ok":
             await asyncio.sleep(0.1)
         assert str(objects) in checks["storage"]
         objects.unlink()
@@ -243,7 +243,7 @@ async def test_a_worker_whose_background_loops_failed_once_is_ready_again(
         seen = set[str]()
         while seen != LOOPS.keys():
             seen.add(json.loads(await said_by(process, "a background task runs again"))["task"])
-        while (await ready(port)).json()["checks"]["background_tasks"] != "ok":  # noqa: ASYNC110 - another process's
+        while (await ready(port)).json()["checks"]["background_tasks"] != "ok":
             await asyncio.sleep(0.1)
 
 

@@ -75,7 +75,7 @@ async def until(condition: Callable[[], bool]) -> None:
     Raise TimeoutError after two minutes.
     """
     async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - what it waits for is no asyncio object
+        while not condition():
             await asyncio.sleep(0)
 
 

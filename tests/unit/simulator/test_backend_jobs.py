@@ -59,7 +59,7 @@ async def test_a_job_whose_response_is_cut_becomes_unknown() -> None:
         taken = await submit(simulator, user="sim:cut")
         assert taken.json()["job_id"]
         async with asyncio.timeout(120):
-            while (await status_of(simulator, taken)).status_code != 404:  # noqa: ASYNC110 - it sets no event
+            while (await status_of(simulator, taken)).status_code != 404:
                 await asyncio.sleep(0)
         assert simulator.ledger.in_flight == 0
 
@@ -83,7 +83,7 @@ async def test_the_callback_of_a_job_is_repeated_until_accepted() -> None:
     async with serving(receiver) as url, simulated() as simulator:
         await submit(simulator, **{"x-callback-url": f"{url}/hook"})
         async with asyncio.timeout(120):
-            while not simulator.ledger.jobs.callbacks_sent:  # noqa: ASYNC110 - it sets no event
+            while not simulator.ledger.jobs.callbacks_sent:
                 await asyncio.sleep(0.01)
     assert len(callbacks) == 2
     assert callbacks[0] == callbacks[1]

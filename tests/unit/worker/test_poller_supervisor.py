@@ -90,7 +90,7 @@ async def serving(*only: str, limit: int = 100) -> AsyncGenerator[PollerFixture]
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - the test's own timeout is the limit
+    while not condition():
         await asyncio.sleep(0.005)
 
 

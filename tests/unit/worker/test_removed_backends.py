@@ -141,7 +141,7 @@ async def server_and_worker(engine: str = "socket") -> AsyncGenerator[tuple[Serv
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(240):
-        while not holds():  # noqa: ASYNC110 - no event tells of closed sockets and of garbage
+        while not holds():
             await asyncio.sleep(0.01)
 
 

@@ -129,7 +129,7 @@ async def test_an_answer_received_after_the_slice_was_lost_is_dropped(
     class Lost(AtOnce):
         async def before(self) -> None:
             self.environment.cancel(cancellation_details=ActivityCancellationDetails(timed_out=True))
-            while not ends:  # noqa: ASYNC110 - the answer follows in the same round of the loop
+            while not ends:
                 await asyncio.sleep(0)
 
     monkeypatch.setattr(StopSignal, "set", note)

@@ -148,7 +148,7 @@ async def test_requests_in_flight_at_the_cap_count_if_they_finish_within_the_gra
 
 async def test_a_line_that_a_backend_refuses_after_the_cap_goes_to_no_other_backend() -> None:
     async def refuse(cost: SliceCost) -> httpx.Response:
-        while not cost.is_over_cap:  # noqa: ASYNC110 - the refusal follows in the same round of the loop
+        while not cost.is_over_cap:
             await asyncio.sleep(0)
         return status(503)
 

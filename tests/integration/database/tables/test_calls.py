@@ -112,7 +112,7 @@ async def test_no_call_is_lost_when_batches_are_collected_while_calls_come(any_d
     calls, batches = any_database.calls, [f"batch_{number}" for number in range(5)]
 
     async def store(id: str) -> str:
-        while (stored := await calls.insert(a_call(id))) is None:  # noqa: ASYNC110 - another task opens it
+        while (stored := await calls.insert(a_call(id))) is None:
             await asyncio.sleep(0)
         return stored.batch_id
 

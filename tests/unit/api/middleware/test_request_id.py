@@ -144,7 +144,7 @@ async def test_a_background_task_that_fails_makes_the_api_unready(api: ApiFixtur
         raise ValueError("year 20262026202620262026 is out of range")
 
     api.background.start("registry", broken)
-    while (answer := await api.http.get("/readyz")).status_code == 200:  # noqa: ASYNC110 - no event is set
+    while (answer := await api.http.get("/readyz")).status_code == 200:
         await asyncio.sleep(0)
     await api.background.stop()
     assert (answer.status_code, answer.json()["checks"]["background_tasks"]) == (503, "unavailable")

@@ -274,10 +274,10 @@ async def test_a_running_attempt_reports_the_dependency_its_worker_cannot_reach(
 
     async def does() -> object:
         fixture.failing = "storage: no answer within 5 s"
-        while not await fixture.reasons():  # noqa: ASYNC110 - a task of its own reports it
+        while not await fixture.reasons():
             await asyncio.sleep(0)
         fixture.failing = ""
-        while await fixture.reasons():  # noqa: ASYNC110
+        while await fixture.reasons():
             await asyncio.sleep(0)
         return None
 

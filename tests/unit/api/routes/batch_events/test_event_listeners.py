@@ -285,7 +285,7 @@ async def test_a_stream_outlasts_a_database_that_cannot_check_its_key(
             assert batch.id.encode() in await client.next()
             api.database.rows.failing = DatabaseUnavailable("away")
             lookups = api.database.rows.key_lookups
-            while api.database.rows.key_lookups < lookups + 2:  # noqa: ASYNC110 - no event tells of lookups
+            while api.database.rows.key_lookups < lookups + 2:
                 await asyncio.sleep(0)
             api.database.rows.failing = None
             await settle(api, batch, 4)

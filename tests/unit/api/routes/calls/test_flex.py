@@ -46,7 +46,7 @@ async def sent(
     """Send a request whose connection is held, and return once its call is stored."""
     before = len(api.database.rows.calls)
     request = asyncio.create_task(api.http.post(path, json=body, headers=headers))
-    while len(api.database.rows.calls) == before and not request.done():  # noqa: ASYNC110 - the app's task
+    while len(api.database.rows.calls) == before and not request.done():
         await asyncio.sleep(0)
     return request
 
@@ -59,7 +59,7 @@ async def test_a_chat_completion_is_what_the_backend_answered(api: ApiFixture) -
     request = asyncio.create_task(
         api.openai.chat.completions.create(model="llama", messages=[], service_tier="flex")
     )
-    while not api.database.rows.calls:  # noqa: ASYNC110 - the app's task
+    while not api.database.rows.calls:
         await asyncio.sleep(0)
     stored = await api.database.calls.get("default", last_id(api))
     assert stored is not None
@@ -236,7 +236,7 @@ async def test_an_outage_of_the_database_does_not_end_the_wait(
 ) -> None:
     request = await sent(api)
     api.database.rows.failing = DatabaseUnavailable("gone")
-    while "held calls cannot be watched" not in caplog.text:  # noqa: ASYNC110 - the poller's task
+    while "held calls cannot be watched" not in caplog.text:
         await asyncio.sleep(0.01)
     api.database.rows.failing = None
     await answer(api, last_id(api), ANSWER)

@@ -63,7 +63,7 @@ async def test_the_call_to_the_backend_ends_with_its_client(
     async def receive() -> MutableMapping[str, Any]:
         if received:
             return received.pop()
-        while is_answered and is_stream and len(sent) < 2:  # noqa: ASYNC110 - the app's task
+        while is_answered and is_stream and len(sent) < 2:
             await asyncio.sleep(0)
         await body.is_hanging.wait()
         return {"type": "http.disconnect"}

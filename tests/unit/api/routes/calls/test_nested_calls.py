@@ -51,7 +51,7 @@ def accepted(call: Call) -> bool:
 @pytest.mark.parametrize("path", DOORS)
 async def test_ingestion_accepts_the_line_of_the_most_nested_call(api: ApiFixture, path: str) -> None:
     request = asyncio.create_task(api.http.post(path, content=nested(path, MAX_CALL_NESTING)))
-    while not api.database.rows.calls and not request.done():  # noqa: ASYNC110 - the app's task
+    while not api.database.rows.calls and not request.done():
         await asyncio.sleep(0)
     [(tenant, id)] = api.database.rows.calls
     call = await api.database.calls.get(tenant, id)

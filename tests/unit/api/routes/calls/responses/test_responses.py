@@ -216,7 +216,7 @@ class TwoProcesses:
         count = len(self.starts)
         sending = self._api.http.post(PATH, json=ASK, headers={"Idempotency-Key": "once"})
         request = asyncio.create_task(sending)
-        while len(self.starts) == count and not request.done():  # noqa: ASYNC110 - the app's task
+        while len(self.starts) == count and not request.done():
             await asyncio.sleep(0)
         return request
 
