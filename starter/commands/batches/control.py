@@ -21,7 +21,7 @@ from batchwright.starter.batch_groups import (
     for_each,
     print_batches,
 )
-from batchwright.starter.batch_output import batch_list_table, batch_table
+from batchwright.starter.batch_output import batch_list_table
 from batchwright.starter.client import Client
 from batchwright.starter.commands.batches.watch import follow_all
 from batchwright.starter.options import (
@@ -280,7 +280,7 @@ def max_cost(
     When the cost reaches the cap, no more lines are sent.
     """
     with api_client(url, tenant) as client:
-        _print(client.change_max_cost(batch_id, amount), json)
+        print_batches(batch_id, [client.change_max_cost(batch_id, amount)], json)
 
 
 def delete(
@@ -346,10 +346,3 @@ def _follow_new(
     print_batches(id, batches, json)
     if wait:
         raise typer.Exit(int(batches_exit_code(batches)))
-
-
-def _print(batch: BatchObject, json: bool) -> None:
-    if json:
-        print_json(batch)
-    else:
-        stdout().print(batch_table(batch))
