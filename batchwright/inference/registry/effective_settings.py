@@ -110,14 +110,15 @@ def _effective_backend(entry: CatalogEntry, settings: Settings, backend: Backend
         (other for other in before if (other.url, other.model) == (backend.url, backend.model)), None
     )
     known = known or next((other for other in before if other.url == backend.url), None)
-    own = {} if known is None else _non_default_fields(known)
+    own = {} if known is None else known.model_dump(exclude_defaults=True)
+    wanted = backend.model_dump(exclude_defaults=True)
     origin: SettingSource = "listing" if source == "listing" else "file"
     found: dict[str, SettingWithSource] = {}
     for name, value in backend:
         if name == "url" or name not in BackendConfig.model_fields:
             continue
         shown = sorted(value) if name in HEADER_SETTINGS else value
-        if _non_default_fields(backend).get(name) != own.get(name):
+        if wanted.get(name) != own.get(name):
             found[name] = SettingWithSource(shown, "change" if entry.change else "file")
         elif name in own:
             found[name] = SettingWithSource(shown, "file")
@@ -169,7 +170,3 @@ def _is_set(fields: ModelSettings, path: tuple[str, ...]) -> bool:
             return False
         here = here[name]
     return True
-
-
-def _non_default_fields(backend: BackendConfig) -> dict[str, object]:
-    return backend.model_dump(exclude_defaults=True)
