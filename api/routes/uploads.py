@@ -125,8 +125,9 @@ class UploadRoutes:
         if stored is None:
             checks = QuotaChecks(self._deps, row.tenant)
             admission = checks.storage_admission(row.id, row.bytes, await checks.storage_quota())
+            admissions = [admission] if admission else []
             async with checks.quota_errors():
-                stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admission=admission)
+                stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admissions=admissions)
         return row if stored is None else UploadRow.model_validate_json(stored)
 
     async def add_part(self, request: Request, upload_id: str) -> Response:

@@ -5,7 +5,7 @@ expires after a day. A key is stored only if its request was successful.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from typing import Annotated, Literal
@@ -77,7 +77,7 @@ class IdempotencyKeys:
         made: str,
         row: FileRow | UploadRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> str | None:
         """Store the result of a request under `key`, insert `row` in the same transaction, and return None.
 
@@ -87,8 +87,8 @@ class IdempotencyKeys:
             fingerprint: digest of the request.
             made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
-            admission: what the request counts towards a quota; None if the quota has no limit. If the key is
-                already stored, nothing is counted.
+            admissions: what the request counts towards quotas. If the key is already stored, nothing is
+                counted.
 
         Raises:
             QuotaExhausted: the tenant would exceed the quota.
@@ -103,7 +103,7 @@ class IdempotencyKeys:
             made=made,
             created_at=now,
         )
-        existing = await self._claims.claim(claim, now - KEY_LIFETIME, row, admission=admission)
+        existing = await self._claims.claim(claim, now - KEY_LIFETIME, row, admissions=admissions)
         return None if existing is None else stored_result(existing, fingerprint)
 
 

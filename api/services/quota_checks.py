@@ -84,7 +84,7 @@ class QuotaChecks:
         limit = (await self.limits()).live_batches
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
 
-    async def rerun_admissions(self, batch_id: str, file: FileRow | None) -> list[Admission]:
+    async def batch_admissions(self, batch_id: str, file: FileRow | None) -> list[Admission]:
         """Return the admissions with which a later transaction counts a new batch and its new file towards
         the quotas.
 

@@ -44,7 +44,7 @@ from batchwright.api.services.batches.deletion import BatchDeletion
 from batchwright.api.services.compressed_response import accepted_compression, encoded, encoding_headers
 from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 from batchwright.api.services.files.streamed_body import stream_body
-from batchwright.api.services.files.upload import FileUpload, discard_object, store_form
+from batchwright.api.services.files.upload import FileUpload, discard_object, store_form, write_form
 from batchwright.api.services.idempotency import (
     IdempotencyKeys,
     idempotency_key_of,
@@ -160,12 +160,13 @@ class MessageBatchRoutes:
             if earlier is not None:
                 return await self._repeat(request, earlier)
         limits = limits_of(self._settings)
-        added = limits.max_requests * request_stream.MAX_ADDED_BYTES
-        upload = FileUpload(tenant, self._settings, max_bytes=limits.max_bytes + added)
+        max_bytes = limits.max_bytes + limits.max_requests * request_stream.MAX_ADDED_BYTES
+        upload = FileUpload(tenant, self._settings, max_bytes=max_bytes)
         caller, requests = caller_of(request, self._settings), RequestStream(limits)
+        write = store_form if key is None else write_form  # the key is stored together with the file's row
         async with stream_body(request, limits.max_bytes, request_stream.BODY) as body:
             with self._deps.held_bytes.counted(tenant) as count:
-                file = await store_form(upload, requests.form(body, count), self._deps)
+                file = await write(upload, requests.form(body, count), self._deps)
         version = request.headers[ANTHROPIC_VERSION_HEADER]
         headers = {**caller.headers, ANTHROPIC_VERSION_HEADER: version}
         template = BatchTemplate(
@@ -178,22 +179,22 @@ class MessageBatchRoutes:
             caller=caller.model_copy(update={"headers": headers}),
             message_requests=requests.count,
         )
-        creation = BatchCreate(template)
+        creation, digest = BatchCreate(template), requests.fingerprint(version)
         try:
             if key is None:
                 created = await self._creator.create(creation, tenant)
             else:
                 with _conflict_as_invalid_request():
-                    created = await self._creator.create_once(
-                        creation, tenant, key, requests.fingerprint(version)
-                    )
+                    created = await self._creator.create_once(creation, tenant, key, digest, file)
         except BaseException as error:  # also if the client disconnects
             # With a key, a repeated request may still start the batch of this one, unless it was refused.
-            if key is None or isinstance(error, ApiError):
+            if key is None:
                 await asyncio.shield(self._delete_input(tenant, file.id))
+            elif isinstance(error, ApiError):
+                await discard_object(file.storage_key, self._deps)
             raise
         if created.row.order.input_file_id != file.id:  # the batch of an earlier request with this key
-            await self._delete_input(tenant, file.id)
+            await discard_object(file.storage_key, self._deps)
         return self._created(request, created)
 
     async def _repeat(self, request: Request, earlier: IdempotencyClaim) -> Response:
@@ -259,8 +260,7 @@ class MessageBatchRoutes:
         """Cancel a message batch that has not ended. The results that exist by then are kept."""
         row = await self._row(request, message_batch_id)
         if has_ended(row):
-            message = f"Message batch '{message_batch_id}' has ended, so it cannot be canceled."
-            raise ApiError(400, message)
+            raise ApiError(400, f"Message batch '{message_batch_id}' has ended, so it cannot be canceled.")
         with _conflict_as_invalid_request():
             await self._control.cancel(row.order.tenant, row.order.batch_id)
         return await self._response(request, await self._row(request, message_batch_id))

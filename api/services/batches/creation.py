@@ -20,7 +20,7 @@ from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import DatabaseUnavailable, ResultsGone
-from batchwright.database.records import BatchRow
+from batchwright.database.records import BatchRow, FileRow
 from batchwright.rules.ids import is_file_id, new_batch_id
 from batchwright.rules.stored_objects.object_locations import parse_object, parse_output_location
 from batchwright.settings import Settings
@@ -104,7 +104,7 @@ class BatchCreator:
         return CreatedBatch(await self.start(order), webhook)
 
     async def create_once(
-        self, creation: BatchCreate, tenant: str, key: str, fingerprint: str
+        self, creation: BatchCreate, tenant: str, key: str, fingerprint: str, file: FileRow | None = None
     ) -> CreatedBatch:
         """Create a batch for an idempotency key and return it. A repeated call returns the same batch.
 
@@ -116,6 +116,8 @@ class BatchCreator:
             key: the idempotency key.
             fingerprint: digest of the request. If it differs from the digest stored with the key, the key was
                 used for another request.
+            file: input file whose object is written and whose row is inserted together with the key. If the
+                batch of an earlier call is returned, the row is not inserted. None if the file has a row.
 
         Raises:
             ApiError: as in `create`, or the key was used with another request, or the batch of this key was
@@ -126,9 +128,11 @@ class BatchCreator:
         if stored is None:
             order = await self._checked_order(creation, tenant)
             checks = QuotaChecks(self._deps, tenant)
-            admission = await checks.batch_admission(order.batch_id)
+            admissions = await checks.batch_admissions(order.batch_id, file)
             async with checks.quota_errors():
-                stored = await keys.claim(key, fingerprint, order.model_dump_json(), admission=admission)
+                stored = await keys.claim(
+                    key, fingerprint, order.model_dump_json(), file, admissions=admissions
+                )
             if stored is None:
                 webhook = await self._create_webhook(creation.webhook, order)
                 return CreatedBatch(_as_created(order, await self.start(order)), webhook)

@@ -369,7 +369,7 @@ class RerunBuilder:
         checks = QuotaChecks(self._deps, new_order.tenant)
         try:
             async with checks.quota_errors():
-                order = await claim(await checks.rerun_admissions(new_order.batch_id, file))
+                order = await claim(await checks.batch_admissions(new_order.batch_id, file))
         except OutcomeUnknown:  # claim and row may exist; if not, retention deletes the object
             raise
         except Exception:

@@ -12,12 +12,9 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from secrets import token_hex
 
-from msgspec.structs import replace
-
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import (
     IDEMPOTENCY_KEY_HINT,
-    ApiError,
     damaged_archive,
     expanded_file_too_large,
     invalid_type,
@@ -34,6 +31,7 @@ from batchwright.api.schemas.file_create import (
     file_expiry,
     file_size_limit,
 )
+from batchwright.api.services.files.first_line import FirstLineCheck
 from batchwright.api.services.files.multipart_form import FormField, FormFile, FormPiece, read_multipart
 from batchwright.api.services.idempotency import IdempotencyKeys
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
@@ -43,8 +41,6 @@ from batchwright.database.records import FileRow, Purpose
 from batchwright.rules.ids import new_file_id
 from batchwright.rules.input.compression import DamagedArchive, expanded_name
 from batchwright.rules.input.expanded_content import ExpandedContent
-from batchwright.rules.input.line_parser import has_json_syntax
-from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectWriter, StorageError
@@ -280,15 +276,7 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
             (429).
     """
     await upload.check_quota(deps)
-    async with deps.storage.writer(upload.key) as writer:
-        with deps.held_bytes.counted(upload.tenant) as count:
-            async with aclosing(form) as pieces:
-                async for piece in pieces:
-                    held = upload.held_bytes
-                    await upload.feed(piece, writer)
-                    count(upload.held_bytes - held)
-        await upload.finish(writer)
-        row = upload.row(deps.clock())
+    row = await write_form(upload, form, deps)
     try:
         existing = await _insert(row, upload, deps)
     except OutcomeUnknown:  # the row may exist; if it does not, retention deletes the orphaned object
@@ -299,6 +287,23 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
     if existing is not None:
         await discard_object(row.storage_key, deps)
     return existing or row
+
+
+async def write_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
+    """Write the file of a form to storage, and return its row, which the caller inserts.
+
+    No quota is checked, unless `upload.check_quota` was called before. After an error, all that was written
+    is deleted. Raises the same errors as `store_form`.
+    """
+    async with deps.storage.writer(upload.key) as writer:
+        with deps.held_bytes.counted(upload.tenant) as count:
+            async with aclosing(form) as pieces:
+                async for piece in pieces:
+                    held = upload.held_bytes
+                    await upload.feed(piece, writer)
+                    count(upload.held_bytes - held)
+        await upload.finish(writer)
+        return upload.row(deps.clock())
 
 
 async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> FileRow | None:
@@ -319,7 +324,8 @@ async def _insert(row: FileRow, upload: FileUpload, deps: ApiDependencies) -> Fi
     if stored is None:
         admission = checks.storage_admission(row.id, row.bytes, upload.quota)
         async with checks.quota_errors():
-            stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admission=admission)
+            admissions = [admission] if admission else []
+            stored = await keys.claim(key, fingerprint, row.model_dump_json(), row, admissions=admissions)
     return None if stored is None else FileRow.model_validate_json(stored)
 
 
@@ -348,52 +354,3 @@ async def discard_object(key: str, deps: ApiDependencies) -> None:
         await deps.storage.delete(key)
     except StorageError as error:
         logger.warning("orphaned object could not be deleted", extra={"key": key, "error": str(error)})
-
-
-class FirstLineCheck:
-    """Checks that the input of a batch is not empty, and that its first line is JSON."""
-
-    def __init__(self, max_line_bytes: int) -> None:
-        self._splitter = LineSplitter(max_line_bytes)
-        self._line: InputLine | None = None
-        self._bytes = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Number of bytes of the first line that are in memory, until the line is checked."""
-        held = None if self._line is None else self._line.data
-        return self._splitter.held_bytes if held is None else len(held)
-
-    def feed(self, piece: bytes) -> None:
-        self._bytes += len(piece)
-        if self._line is None:
-            self._line = next(self._splitter.feed(piece), None)
-
-    def check(self) -> None:
-        """Check the first line if it is already complete. A repeated call does nothing.
-
-        If the line is too long, do nothing: the line is rejected later, when the batch is validated.
-
-        Raises:
-            ApiError: the first line is complete and is not JSON.
-        """
-        if self._line is None or self._line.data is None:
-            return
-        if not has_json_syntax(self._line.data):
-            raise _not_jsonl()
-        self._line = replace(self._line, data=None)  # the check of a long line takes 10 ms
-
-    def finish(self) -> None:
-        """Check the complete file.
-
-        Raises:
-            ApiError: the file is empty or its first line is not JSON.
-        """
-        if not self._bytes:
-            raise _not_jsonl()
-        self._line = self._line or next(self._splitter.finish(), None)
-        self.check()
-
-
-def _not_jsonl() -> ApiError:
-    return ApiError(400, "Invalid file format for Batch API. Must be .jsonl")

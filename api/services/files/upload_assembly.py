@@ -20,8 +20,9 @@ from batchwright.api.errors import (
 )
 from batchwright.api.schemas.file_create import file_expiry
 from batchwright.api.schemas.upload_create import MAX_PARTS, UploadCompletion, upload_size_limit
+from batchwright.api.services.files.first_line import FirstLineCheck
 from batchwright.api.services.files.multipart_form import FormFile, FormPiece, read_multipart
-from batchwright.api.services.files.upload import FirstLineCheck, discard_object, store_pieces
+from batchwright.api.services.files.upload import discard_object, store_pieces
 from batchwright.api.services.quota_checks import QuotaChecks, StorageQuota
 from batchwright.contracts.terms import Profile
 from batchwright.database.errors import OutcomeUnknown

@@ -1,5 +1,6 @@
 """Table of idempotency keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -29,7 +30,7 @@ class IdempotencyTable(Protocol):
         since: datetime,
         row: FileRow | UploadRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> IdempotencyClaim | None:
         """Store an idempotency key, insert `row` in the same transaction, and return None.
 
@@ -39,12 +40,11 @@ class IdempotencyTable(Protocol):
             claim: the key, the fingerprint of the request, and the object that the request creates.
             since: a key that was created at this time or earlier has expired and is replaced.
             row: file or upload that the request creates; None if the request creates something else.
-            admission: the amount by which the request uses up a quota; None if the quota has no limit. If the
-                key is already stored, nothing is counted. So concurrent requests with the same key count only
-                once.
+            admissions: the amounts by which the request uses up quotas. If the key is already stored, nothing
+                is counted. So concurrent requests with the same key count only once.
 
         Raises:
-            QuotaExhausted: the tenant would exceed the limit of `admission`. The key is not stored.
+            QuotaExhausted: the tenant would exceed the limit of one of `admissions`. The key is not stored.
         """
         ...
 
@@ -77,9 +77,9 @@ class PostgresIdempotency(IdempotencyTable):
         since: datetime,
         row: FileRow | UploadRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> IdempotencyClaim | None:
-        async with self._admissions.transaction_for(admission) as session:
+        async with self._admissions.transaction_for(*admissions) as session:
             record = await session.fetchrow(
                 self._sql.claim,
                 claim.tenant,
@@ -91,13 +91,13 @@ class PostgresIdempotency(IdempotencyTable):
                 since,
             )
             if record is not None:
-                if admission is not None:
+                for admission in admissions:
                     await self._admissions.admit_by(session, admission)
                 if isinstance(row, FileRow):
                     await self._files.insert_by(session, row)
                 elif row is not None:
                     await self._uploads.insert_by(session, row)
-                if admission is not None and row is not None:  # from now on, the row counts
+                if admissions and row is not None:  # from now on, the row counts
                     await self._admissions.release_by(session, row.tenant, row.id)
                 return None
             # Keys are deleted by age only, so the one that was too young to be replaced still exists.

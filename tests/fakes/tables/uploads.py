@@ -1,5 +1,6 @@
 """Fake tables of uploads and idempotency keys, in memory. They pass the tests of the PostgreSQL tables."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from batchwright.contracts.temporal_payloads.retention import SWEEP_START, SweepPosition
@@ -115,15 +116,14 @@ class MemoryIdempotency(IdempotencyTable):
         since: datetime,
         row: FileRow | UploadRow | None = None,
         *,
-        admission: Admission | None = None,
+        admissions: Sequence[Admission] = (),
     ) -> IdempotencyClaim | None:
         held = await self.find(claim.tenant, claim.operation, claim.key, since)
         if held is not None:
             return held
-        if admission is not None:
-            await self._admissions.admit(admission)
-            if row is not None:
-                await self._admissions.release(row.tenant, row.id)
+        await self._admissions.admit_all(admissions)
+        if admissions and row is not None:
+            await self._admissions.release(row.tenant, row.id)
         self._rows.claims[claim.tenant, claim.operation, claim.key] = claim
         match row:
             case FileRow():

@@ -18,6 +18,7 @@ from tests.fakes.api import LINE, Served
 from tests.fakes.ended_batch import INPUT, Ended
 from tests.fakes.gateway import MemoryGateway
 from tests.fakes.storage import MemoryStorage
+from tests.unit.api.routes.anthropic.message_batch_requests import PARAMS, PATH, VERSION
 
 pytestmark = pytest.mark.integration
 BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
@@ -131,6 +132,27 @@ async def test_files_and_uploads_with_one_key_at_the_same_instant_need_room_for_
             *(api.http.post("/v1/uploads", json=UPLOAD, headers=key) for _ in range(6))
         )
     assert {answer.status_code for answer in [*files, *uploads]} == {200}
+
+
+@pytest.mark.parametrize("limit", [{"max_live_batches": 1}, {"max_stored_bytes": 300}])
+async def test_message_batches_with_one_key_at_the_same_instant_need_room_for_one(
+    database: Database, limit: dict[str, int]
+) -> None:
+    api = Api(database, **limit)
+    headers = {**VERSION, "Idempotency-Key": "k"}
+    requests = [{"custom_id": "a" * 64, "params": PARAMS}]
+    async with api.http:
+        answers = await asyncio.gather(
+            *(api.http.post(PATH, json={"requests": requests}, headers=headers) for _ in range(6))
+        )
+        other = await api.http.post(PATH, json={"requests": requests}, headers=VERSION)
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.content for answer in answers}) == 1
+    assert other.status_code == 429
+    [order] = api.temporal.orders.values()
+    file = await database.files.get("default", order.input_file_id)
+    assert file is not None
+    assert list(api.storage.objects) == [file.storage_key]
 
 
 async def test_creates_at_the_same_instant_are_no_more_batches_than_a_tenant_may_have(

@@ -203,7 +203,7 @@ async def test_concurrent_requests_with_one_key_take_one_place_of_a_quota(any_da
     def claiming(number: int) -> Awaitable[IdempotencyClaim | None]:
         admission = Admission("t", f"batch_{number}", Quota.LIVE_BATCHES, 1, limit=1)
         claim = a_claim(made=f"batch_{number}")
-        return any_database.idempotency.claim(claim, after(-10), admission=admission)
+        return any_database.idempotency.claim(claim, after(-10), admissions=[admission])
 
     held = await asyncio.gather(*(claiming(number) for number in range(8)))
     [winner] = [f"batch_{number}" for number, claim in enumerate(held) if claim is None]
@@ -216,14 +216,14 @@ async def test_a_key_is_not_stored_if_a_quota_has_no_place(any_database: Databas
     assert await admit_batch(any_database, "batch_0", 1)
     admission = Admission("t", "batch_1", Quota.LIVE_BATCHES, 1, limit=1)
     with pytest.raises(QuotaExhausted):
-        await any_database.idempotency.claim(a_claim(), after(-10), admission=admission)
+        await any_database.idempotency.claim(a_claim(), after(-10), admissions=[admission])
     assert await any_database.idempotency.find("t", "batches", "k", after(-10)) is None
 
 
 async def test_a_claimed_upload_counts_once_towards_the_storage_quota(any_database: Database) -> None:
     admission = Admission("t", "upload_1", Quota.STORED_BYTES, 60, limit=100)
     upload = an_upload(bytes=60, expires_at=NEVER)
-    assert await any_database.idempotency.claim(a_claim(), after(-10), upload, admission=admission) is None
+    assert await any_database.idempotency.claim(a_claim(), after(-10), upload, admissions=[admission]) is None
     assert not await admit_bytes(any_database, "file-1", 41, 100)
     assert await any_database.uploads.cancel("t", "upload_1", START) is not None
     assert await admit_bytes(any_database, "file-1", 100, 100)

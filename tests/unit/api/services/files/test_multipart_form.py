@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
-from batchwright.api.services.files import upload
+from batchwright.api.services.files import first_line
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api
 from tests.unit.api.routes.test_files import left
 
@@ -110,7 +110,7 @@ async def test_the_first_line_is_parsed_once_however_many_pieces_follow_it(
         parsed.append(line)
         return True
 
-    monkeypatch.setattr(upload, "has_json_syntax", has_json_syntax)
+    monkeypatch.setattr(first_line, "has_json_syntax", has_json_syntax)
     pieces = [PURPOSE + FILE.split(b"%b")[0] + LINE, *[LINE[:5]] * 20, b"\r\n" + END]
     assert await send(api, pieces) == (200, "")
     assert parsed == [LINE.strip()]
