@@ -24,9 +24,11 @@ TRANSIENT_ERRORS = (
     asyncpg.PostgresSystemError,
     asyncpg.TransactionRollbackError,  # deadlock, serialization
     asyncpg.ReadOnlySQLTransactionError,  # a standby that is not promoted yet
+    asyncpg.FeatureNotSupportedError,  # an unlogged table of a standby; a table that changed after `prepare`
     asyncpg.ObjectNotInPrerequisiteStateError,  # a lock or the database is not available
-    asyncpg.InvalidCachedStatementError,  # the tables changed under a prepared statement
 )
+# Errors of a server that does not lead. Its connections stay open after the address has moved to another one.
+STANDBY_ERRORS = (asyncpg.ReadOnlySQLTransactionError, asyncpg.FeatureNotSupportedError)
 # Errors because of wrong tables or roles. They end once the operator has corrected the tables or the roles.
 SCHEMA_ERRORS = (
     asyncpg.InsufficientPrivilegeError,
@@ -57,6 +59,10 @@ class PreparingSession(Session, Protocol):
         """
         ...
 
+    def terminate(self) -> None:
+        """Close the connection without waiting. The pool opens another one when it is needed."""
+        ...
+
 
 class DatabaseConnection(Session, Protocol):
     async def close(self) -> None: ...
@@ -65,7 +71,9 @@ class DatabaseConnection(Session, Protocol):
 class Pool(Protocol):
     def acquire(self, *, timeout: float) -> AbstractAsyncContextManager[PreparingSession]: ...
     async def close(self) -> None: ...
-    def terminate(self) -> None: ...
+    def terminate(self) -> None:
+        """Close the connection without waiting. The pool opens another one when it is needed."""
+        ...
 
 
 async def connect(database_url: str) -> DatabaseConnection:

@@ -77,14 +77,14 @@ class ConnectionPool:
     async def session(self) -> AsyncGenerator[StorableSession, None]:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                with translated(self._where, OutcomeUnknown):
+                with translated(self._where, OutcomeUnknown), _replaced_if_read_only(connection):
                     yield StorableSession(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session, None]:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                with translated(self._where, OutcomeUnknown):
+                with translated(self._where, OutcomeUnknown), _replaced_if_read_only(connection):
                     async with connection.transaction():
                         yield StorableSession(connection)
 
@@ -172,6 +172,20 @@ def translated(
         raise kind(
             f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {_reason(error)}."
         ) from error
+
+
+@contextmanager
+def _replaced_if_read_only(connection: PreparingSession) -> Generator[None, None, None]:
+    """Context manager that closes the connection if the server accepts no changes.
+
+    After a failover, the server of an open connection may be a standby, although the address already leads to
+    the new primary. Without this, the pool would use the connection again and again.
+    """
+    try:
+        yield
+    except driver.STANDBY_ERRORS:
+        connection.terminate()
+        raise
 
 
 def _reason(error: BaseException) -> str:
