@@ -214,7 +214,7 @@ async def resumed_results(
     the size of the results.
 
     Raises:
-        SourceBatchGone: the source batch or one of its files was deleted.
+        SourceBatchGone: the source batch, its results or one of its files were deleted.
         SegmentDamaged: a stored object with results of the source batch is damaged.
         StorageUnavailable, DatabaseUnavailable: the service does not respond.
     """
@@ -234,6 +234,7 @@ async def resumed_results(
             await _copy_files(row, database, storage, (output, error))
         else:
             await _copy_segments(row, storage, settings, (output, error))
+            await _check_kept(order, origin.batch_id, database)
         resumed = ResumedResults(order, files, segments, complete=complete)
         await segments.run_in_thread(resumed.read_first)
         yield resumed
@@ -280,3 +281,18 @@ async def _copy_segments(
             blocks = index.line_blocks(rows)
             while block := await result_spool.run_in_thread(next, blocks, None):
                 await spool.run_in_thread(spool.write, block)
+
+
+async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> None:
+    """Check that no deletion of the source batch began before its segments were copied.
+
+    Each claim of a resumption keeps the results until its deadline, and a deletion ends this before it
+    deletes the first segment. Lines of deleted segments would be sent again.
+
+    Raises:
+        SourceBatchGone: a deletion has begun, or the source batch no longer exists.
+    """
+    row = await database.batches.get(order.tenant, source_id)
+    kept_until = row and row.results_kept_until
+    if row is None or (kept_until is not None and kept_until < order.deadline):
+        raise SourceBatchGone(f"The results of '{source_id}', which this batch resumes, are no longer kept.")

@@ -181,6 +181,19 @@ async def test_results_kept_in_segments_of_a_failed_batch_are_reused() -> None:
     assert result.resumed == 2
 
 
+async def test_results_are_not_resumed_in_part_after_their_deletion_has_begun() -> None:
+    batch = ResumedBatch()
+    records = [
+        SegmentRecord(RecordKind.SETTLED, batch.offsets[n], batch.success(n), success=True, usage=Usage())
+        for n in (5, 2)
+    ]
+    await batch.end_without_files(records)
+    await batch.database.batch_deletions.begin(TENANT, ORIGIN_ID, keep_files=False)
+    result, row = await batch.ingest(), await batch.row()
+    assert result.failed
+    assert "no longer kept" in row.errors[0].message
+
+
 async def test_lines_of_a_model_no_longer_served_are_counted_with_the_reused_results() -> None:
     batch = ResumedBatch(served=("a",))
     await batch.end_with_files(
