@@ -71,7 +71,8 @@ FROM placed GROUP BY model
 ORDER BY sum(unsettled) = 0, min(place), min(since), model COLLATE "C"
 
 -- name: lines_left
--- A model that no backend served at ingestion has no lines left. slice_progress has only live batches.
+-- A model that no backend served at ingestion has no lines left. slice_progress may have rows of ended batches, which
+-- were written while the batches ended.
 WITH planned AS (
     SELECT m.model, sum(m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed) AS lines
     FROM batches b, jsonb_to_recordset(b.models) AS m(
@@ -79,7 +80,10 @@ WITH planned AS (
     WHERE b.status IN ('validating', 'in_progress', 'finalizing')
     GROUP BY m.model
 ), reported AS (
-    SELECT model, sum(completed + failed) AS settled FROM slice_progress GROUP BY model
+    SELECT p.model, sum(p.completed + p.failed) AS settled
+    FROM slice_progress p JOIN batches b ON b.tenant = p.tenant AND b.id = p.batch_id
+    WHERE b.status IN ('validating', 'in_progress', 'finalizing')
+    GROUP BY p.model
 )
 SELECT model, (planned.lines - coalesce(reported.settled, 0))::bigint AS lines_left
 FROM planned LEFT JOIN reported USING (model)

@@ -325,6 +325,23 @@ async def test_progress_reported_beside_an_end_is_never_read(
     assert await database.batch_list.page("t", limit=1, after=None) == ([ended], False)
 
 
+async def test_progress_that_is_written_while_its_batch_ends_hides_no_lines_of_other_batches(
+    database: Database, connection: DatabaseConnection
+) -> None:
+    await a_running_batch(database)
+    await a_running_batch(database, "batch_2")
+    await database.progress.record([slice_progress(0, completed=1)])
+    async with connection.transaction():
+        await connection.execute("DELETE FROM slice_progress")
+        recording = asyncio.create_task(database.progress.record([slice_progress(0, completed=3)]))
+        while not await connection.fetch("SELECT 1 FROM pg_locks WHERE NOT granted"):
+            assert not recording.done()
+        await connection.execute("UPDATE batches SET status = 'expired' WHERE id = 'batch_1'")
+    await recording
+    assert len(await connection.fetch("SELECT 1 FROM slice_progress")) == 1
+    assert await database.fleet.lines_left() == {"a": 3, "b": 6}
+
+
 async def test_closing_ends_every_connection(database_url: str, connection: DatabaseConnection) -> None:
     database = await open_database(load(database_url=database_url))
     await asyncio.gather(*(database.check() for _ in range(10)))
