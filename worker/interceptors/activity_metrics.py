@@ -23,7 +23,7 @@ from temporalio.worker import (
 
 from batchwright.activities.errors import failure, failure_of
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
@@ -175,8 +175,13 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
     def _record_end(self, attempt: _Attempt) -> None:
         """Send a last heartbeat with RELEASED, so that the next attempt does not count this one as
         crashed.
+
+        The heartbeat of a slice also has the number of the attempt. Without it, crashes of later attempts
+        before their first heartbeat could not be counted.
         """
         last = self._heartbeats.last if self._heartbeats else ()
+        if attempt.step == SLICE and not last:
+            last = (SliceResult(attempt=activity.info().attempt),)
         activity.heartbeat(*last, *failure_count_details(attempt.unexpected_failures), RELEASED)
 
     def _count_failure(self, attempt: _Attempt, error: BaseException, kind: Failure | None) -> None:

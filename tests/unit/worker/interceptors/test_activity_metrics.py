@@ -11,8 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
+from batchwright.activities.execution.slice_state.quarantine import attempt_history
 from batchwright.contracts.errors import Failure
-from batchwright.contracts.temporal_payloads.execution import RELEASED
+from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
@@ -121,9 +122,18 @@ async def test_the_end_of_a_turn_is_not_a_failure() -> None:
 async def test_an_attempt_that_ends_normally_records_its_end_for_the_next() -> None:
     case = Case("run_slice")
     await case.fail(TURN_OVER)
-    assert case.beats == [(RELEASED,)]
+    assert case.last_beat[-1] == RELEASED
     await case.run(object(), attempt=2, found=(RELEASED,))
     assert case.recovered("in_progress", "re_enqueued") is None
+
+
+async def test_a_slice_that_ends_before_its_first_heartbeat_hides_no_crash_after_it() -> None:
+    """Attempt 2 crashes before its first heartbeat, so attempt 3 only knows the end of attempt 1."""
+    case = Case("run_slice")
+    await case.fail(TURN_OVER)
+    found = [each.model_dump() if isinstance(each, SliceResult) else each for each in case.last_beat]
+    assert attempt_history(2, found).crashes == 0
+    assert attempt_history(3, found).crashes == 1
 
 
 async def test_an_attempt_that_a_shutdown_cancels_records_its_end() -> None:
