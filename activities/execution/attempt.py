@@ -290,14 +290,14 @@ class SliceAttempt:
             queue.push_front(line)
 
     def _quarantine_suspects(self, queue: LineQueue, outcomes: LineSettler) -> None:
-        """Quarantine the lines that the previous attempt was sending when its worker crashed.
+        """Quarantine the lines that earlier attempts were sending when their workers crashed.
 
         Quarantined lines are sent one at a time. If a line was being sent during `MAX_LINE_CRASHES` crashes,
         settle it with an error instead.
         """
-        if not self._quarantine.previous_marker:
+        if not self._quarantine.crashed_markers:
             return
-        for line in queue.quarantine(self._quarantine.previous_marker):
+        for line in queue.quarantine(self._quarantine.crashed_markers):
             if line.attempt.crashes >= MAX_LINE_CRASHES:
                 outcomes.fail_crashed(line)
                 queue.settle_quarantined(line)

@@ -6,7 +6,7 @@ A line is due if it may be sent now. Due lines are in an order that lets backend
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import IntEnum
 from typing import Generic, Protocol, TypeVar
 
@@ -310,14 +310,14 @@ class LineQueue:
             self._quarantined.remove(found)
         return found
 
-    def quarantine(self, marker: str) -> list[SliceLine]:
-        """Quarantine the lines that a crashed attempt was about to send or had in flight. Return these lines.
+    def quarantine(self, markers: Container[str]) -> list[SliceLine]:
+        """Quarantine the lines that crashed attempts were about to send or had in flight. Return these lines.
 
-        The number of crashes of each line is increased by one. `marker` is the text that names the crashed
-        attempt in the lines' records.
+        The number of crashes of each line is increased by one. `markers` are the texts that name the crashed
+        attempts in the lines' records.
         """
         lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
-        found = [line for line in lines if line.attempt.sending_attempt == marker]
+        found = [line for line in lines if line.attempt.sending_attempt in markers]
         for line in found:
             changes = {"sending_attempt": "", "crashes": line.attempt.crashes + 1}
             line.attempt = line.attempt.model_copy(update=changes)

@@ -26,13 +26,14 @@ class AttemptHistory(NamedTuple):
     Attributes:
         attempt: number of the current attempt.
         crashes: number of crashed attempts.
-        last_crash: number of the last of them; 0 if no attempt crashed.
+        first_crash: number of the first of them; 0 if no attempt crashed. Each attempt since then has crashed
+            or ended before it read the lines.
         preparation_crashes: how many of the crashed attempts crashed during a quarantined preparation.
     """
 
     attempt: int
     crashes: int = 0
-    last_crash: int = 0
+    first_crash: int = 0
     preparation_crashes: int = 0
 
 
@@ -53,16 +54,18 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
             last = SliceResult.model_validate(one)
     has_crashed = RELEASED not in details
     if not last.attempt:  # no attempt before this one has sent a heartbeat with its number
-        return AttemptHistory(attempt, attempt - 1, attempt - 1) if has_crashed else AttemptHistory(attempt)
+        crashes = attempt - 1 if has_crashed else 0
+        return AttemptHistory(attempt, crashes, first_crash=1 if crashes else 0)
     unreported = attempt - last.attempt - 1  # attempts since then that ended before their first heartbeat
     if unreported < 0:  # an operator has reset the activity: its attempts are counted from 1 again
         return AttemptHistory(attempt)
+    first_crash = last.attempt if has_crashed else last.attempt + 1 if unreported else 0
     if last.has_read and not has_crashed:
         last = SliceResult()
     return AttemptHistory(
         attempt,
         crashes=last.crashes + has_crashed + unreported,
-        last_crash=attempt - 1 if has_crashed or unreported else last.last_crash,
+        first_crash=last.first_crash or first_crash,
         preparation_crashes=last.preparation_crashes + (has_crashed and last.is_preparing),
     )
 
@@ -71,13 +74,14 @@ class CrashQuarantine:
     """Decides if an attempt of a slice must record which lines it sends, because earlier attempts crashed.
 
     A marker is a text that names an attempt. If lines are recorded, the marker of the attempt is stored with
-    each line that it is about to send. After a crash, the next attempt finds these lines by this marker.
+    each line that it is about to send. After a crash, the next attempts find these lines by this marker.
 
     Attributes:
         history: the attempts that crashed before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
         marker: marker of this attempt.
-        previous_marker: marker of the last attempt that crashed; empty if none did.
+        crashed_markers: markers of the attempts that crashed. All of them are needed, because an attempt may
+            crash before it has quarantined the lines of the attempt before it.
         is_preparing: True during a quarantined preparation.
         has_read: True when the attempt has read the lines.
     """
@@ -86,7 +90,8 @@ class CrashQuarantine:
         self.history, self.is_tracking = history, history.crashes >= CRASHES_BEFORE_TRACKING
         self.is_preparing = self.has_read = False
         self.marker = f"{generation}/{history.attempt}"
-        self.previous_marker = f"{generation}/{history.last_crash}" if history.crashes else ""
+        crashed = range(history.first_crash, history.attempt) if history.crashes else ()
+        self.crashed_markers = frozenset(f"{generation}/{attempt}" for attempt in crashed)
 
     def heartbeat_fields(self) -> dict[str, int]:
         """Return the fields of `SliceResult` from which the next attempt knows the crashes before it."""

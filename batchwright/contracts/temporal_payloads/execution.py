@@ -178,9 +178,9 @@ class SliceResult(Message):
     attempt: int = 0
     has_read: bool = False
     # Only in heartbeats: how many attempts crashed before it, since a turn last ended after it had read the
-    # lines. The number of the last of these attempts; 0 if none crashed.
+    # lines. The number of the first of these attempts; 0 if none crashed.
     crashes: int = 0
-    last_crash: int = 0
+    first_crash: int = 0
     # Only in heartbeats: how many of the crashed attempts were preparing the slice in quarantine, and True if
     # the reporting attempt is doing that now.
     preparation_crashes: int = 0

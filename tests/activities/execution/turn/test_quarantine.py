@@ -96,6 +96,19 @@ async def test_a_line_that_an_earlier_attempt_recorded_without_a_crash_is_found_
     assert worker.deaths == 2 + MAX_LINE_CRASHES
 
 
+async def test_a_line_is_found_even_if_other_attempts_crash_before_their_first_heartbeat() -> None:
+    worker = CrashingWorker()
+    offsets = await plan_slice(worker.storage, [line_of(n) for n in range(LINES)])
+    for _ in range(1 + MAX_LINE_CRASHES):
+        assert (await worker.failure(request())).type == Failure.OWNERSHIP_LOST
+        worker.next_worker()
+        worker.next_worker()  # after an attempt that has sent no heartbeat
+    assert (await worker.run(request())).finished
+    settled = await worker.settled()
+    assert [offset for offset, record in settled.items() if not record.success] == [offsets[int(POISON)]]
+    assert worker.deaths == 1 + MAX_LINE_CRASHES
+
+
 async def test_a_quarantined_line_is_sent_with_no_other_request_in_flight() -> None:
     """While a quarantined line is sent, the worker holds a lock: no line of this slice is in flight, and
     no quarantined line of another slice.
@@ -291,7 +304,7 @@ async def test_a_short_turn_that_has_read_its_lines_begins_the_count_of_crashes_
     worker.next_worker()
     assert (await worker.run(request())).finished
     last = worker.server.heartbeats[-1].model_dump()
-    assert attempt_history(3, [last]) == AttemptHistory(3, 2, 2)
+    assert attempt_history(3, [last]) == AttemptHistory(3, 2, 1)
     assert attempt_history(3, [last, RELEASED]) == AttemptHistory(3)
 
 
@@ -322,33 +335,34 @@ async def test_normal_ends_of_turns_do_not_count_as_deaths() -> None:
     ("attempt", "details", "past"),
     [
         (1, [], AttemptHistory(1)),
-        (3, [], AttemptHistory(3, 2, 2)),  # two workers died before their first beat
-        (4, [{"attempt": 3, "crashes": 1, "last_crash": 2}], AttemptHistory(4, 2, 3)),
-        (4, [{"attempt": 3, "crashes": 1, "last_crash": 2}, RELEASED], AttemptHistory(4, 1, 2)),
-        (4, [{"attempt": 3, "crashes": 1, "last_crash": 2, "has_read": True}, RELEASED], AttemptHistory(4)),
+        (3, [], AttemptHistory(3, 2, 1)),  # two workers died before their first beat
+        (4, [{"attempt": 3, "crashes": 1, "first_crash": 2}], AttemptHistory(4, 2, 2)),
+        (4, [{"attempt": 3, "crashes": 1, "first_crash": 2}, RELEASED], AttemptHistory(4, 1, 2)),
+        (4, [{"attempt": 3, "crashes": 1, "first_crash": 2, "has_read": True}, RELEASED], AttemptHistory(4)),
         (
             6,
-            [{"attempt": 3, "crashes": 1, "last_crash": 2, "has_read": True}, RELEASED],
-            AttemptHistory(6, 2, 5),
+            [{"attempt": 3, "crashes": 1, "first_crash": 2, "has_read": True}, RELEASED],
+            AttemptHistory(6, 2, 4),
         ),  # two died without a beat since
         (4, [RELEASED], AttemptHistory(4)),
+        (6, [{"attempt": 4, "crashes": 3, "first_crash": 1}], AttemptHistory(6, 5, 1)),
         (
             6,
-            [{"attempt": 5, "crashes": 4, "last_crash": 4, "preparation_crashes": 1, "is_preparing": True}],
-            AttemptHistory(6, 5, 5, 2),
+            [{"attempt": 5, "crashes": 4, "first_crash": 1, "preparation_crashes": 1, "is_preparing": True}],
+            AttemptHistory(6, 5, 1, 2),
         ),
         (
             6,
-            [{"attempt": 5, "crashes": 4, "last_crash": 4, "preparation_crashes": 1}],
-            AttemptHistory(6, 5, 5, 1),
+            [{"attempt": 5, "crashes": 4, "first_crash": 1, "preparation_crashes": 1}],
+            AttemptHistory(6, 5, 1, 1),
         ),
         (
             6,
-            [{"attempt": 5, "crashes": 4, "last_crash": 4, "preparation_crashes": 1}, RELEASED],
-            AttemptHistory(6, 4, 4, 1),
+            [{"attempt": 5, "crashes": 4, "first_crash": 1, "preparation_crashes": 1}, RELEASED],
+            AttemptHistory(6, 4, 1, 1),
         ),
-        (1, [{"attempt": 5, "crashes": 4, "last_crash": 4}], AttemptHistory(1)),  # an operator has reset it
-        (4, [{"completed": 1}], AttemptHistory(4, 3, 3)),  # of a version that did not tell
+        (1, [{"attempt": 5, "crashes": 4, "first_crash": 1}], AttemptHistory(1)),  # an operator has reset it
+        (4, [{"completed": 1}], AttemptHistory(4, 3, 1)),  # of a version that did not tell
     ],
 )
 def test_deaths_are_derived_from_attempts_and_heartbeats(
