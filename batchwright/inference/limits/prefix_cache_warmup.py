@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
 
-_WARM_SECONDS = 60.0  # after so long without a request in flight, a cache may have evicted the prompt
+_WARM_SECONDS = 60.0  # so long after the last success, a cache may have evicted the prompt
 _MAX_WARM = 10_000  # groups that are remembered as warm
 # A backend that takes few requests at once often keeps one prompt for each of them (llama.cpp, Ollama). Lines
 # of so many groups are in flight at once there, and in other caches so many prompts have room.
@@ -26,6 +26,9 @@ class PrefixGroups:
     full group should wait if another line can be sent instead. All code that sends lines of the model in this
     process uses the same object.
 
+    A group without lines in flight is cold again a minute after its last success. Failed lines do not count,
+    because the backend may not have computed the prompt for them.
+
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
         slots: number of requests that the backends process at once, if it is small (below 16). Such backends
@@ -36,7 +39,7 @@ class PrefixGroups:
         self.width, self.slots = math.inf, 0
         self._clock = clock
         self._in_flight: dict[int, int] = {}  # by group, without groups that have none
-        self._warm: OrderedDict[int, float] = OrderedDict()  # last response by group, oldest first
+        self._warm: OrderedDict[int, float] = OrderedDict()  # last success by group, oldest first
         self._free_slots: list[int] = []  # group whose prompt is in each free slot, the oldest first
 
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
