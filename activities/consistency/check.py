@@ -1,7 +1,8 @@
 """Compare the database's rows with workflow runs, files and counts, and repair what is safe to repair.
 
-The row of a batch is repaired only if its workflow run has ended or does not exist. An open run writes the
-row itself.
+The row of a batch is repaired if its workflow run has ended or does not exist. An open run writes the row
+itself, with one exception: the row names the models of the batch, and without it workers may not poll the
+queues of these models. So if an open run sends lines, its row gets the models again.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from functools import partial
 from batchwright.activities.consistency.report import ConsistencyReport, Difference, DifferenceKind
 from batchwright.activities.consistency.restored_outcome import restored_outcome
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
-from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult, ModelCounts
+from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
@@ -133,6 +135,11 @@ class ConsistencyCheck:
             if row is None:
                 if not await self._sources.database.batch_deletions.is_deleted(run.tenant, run.id):
                     await self._report_missing_row(run)
+            elif row.status is BatchStatus.VALIDATING and _sends_lines(run):
+                what = f"the row is '{row.status}', its run is '{run.status}'"
+                repair = "the row becomes 'in_progress'"
+                start = partial(self._restore_start, row.order)
+                await self._add(DifferenceKind.ROW_OUTDATED, row.order, what, repair, start)
             elif row.files_pending:
                 if run.ended and not self._is_fresh(run.ended_at):
                     await self._report_pending_files(row, run)
@@ -173,8 +180,27 @@ class ConsistencyCheck:
             row = await self._sources.database.batches.upsert(order)
             if run.ended and (with_result := await self._sources.runs.find(run.id)) is not None:
                 await self._report_ended_run(row, with_result)
+            elif _sends_lines(run):
+                await self._restore_start(order)
 
         await self._add(DifferenceKind.ROW_MISSING, order, what, "the row is restored from its run", restore)
+
+    async def _restore_start(self, order: BatchOrder) -> None:
+        """Change the row from `validating` to `in_progress`, with the counts that ingestion has returned."""
+        ingested = await self._sources.runs.ingested(order.batch_id)
+        if ingested is None or ingested.failed:
+            return
+        failed = sum(share.resumed_failed for share in ingested.models)
+        await self._sources.database.batches.start(
+            order.tenant,
+            order.batch_id,
+            total=ingested.total,
+            models=[_counts_of(share) for share in ingested.models],
+            at=self._sources.now,
+            unserved=ingested.unserved + failed,
+            completed=ingested.resumed - failed,
+            prices={share.model: share.prices for share in ingested.models if share.prices is not None},
+        )
 
     async def _compare_counts(self) -> None:
         for row in await self._sources.database.retention.miscounted():
@@ -224,3 +250,18 @@ class ConsistencyCheck:
 
     def _is_fresh(self, at: datetime | None) -> bool:
         return at is not None and at > self._sources.now - SETTLING_TIME
+
+
+def _sends_lines(run: BatchRun) -> bool:
+    return not run.ended and run.status == BatchStatus.IN_PROGRESS
+
+
+def _counts_of(share: ModelShare) -> ModelCounts:
+    resumed = share.resumed_completed + share.resumed_failed
+    return ModelCounts(
+        model=share.model,
+        lines=share.lines + share.duplicates + resumed,
+        completed=share.resumed_completed,
+        failed=share.resumed_failed,
+        duplicates=share.duplicates,
+    )

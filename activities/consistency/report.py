@@ -11,6 +11,7 @@ class DifferenceKind(StrEnum):
     RUN_MISSING = "run_missing"  # a live row without a run in Temporal
     RUN_ENDED = "run_ended"  # a live row whose run has ended
     ROW_MISSING = "row_missing"  # a run without a row
+    ROW_OUTDATED = "row_outdated"  # a row that does not know the models of an open run
     RUN_OPEN = "run_open"  # a row that ended a while ago, and an open run
     FILE_MISSING = "file_missing"  # a file's row without an object
     COUNTS = "counts"  # an ended row whose counts do not add up to its lines

@@ -12,9 +12,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.contracts import search_attributes
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult
+from batchwright.contracts.temporal_payloads.ingestion import IngestionActivities, IngestResult
 from batchwright.temporal.workflow_starts import start_batch
 
 _BATCHES = "WorkflowType = 'BatchWorkflow'"
+_INGEST = IngestionActivities.ingest.__name__
 
 
 class BatchRun(NamedTuple):
@@ -24,6 +26,7 @@ class BatchRun(NamedTuple):
         id: the batch's id, which is also the workflow's id.
         ended: status with which the run ended, such as `terminated`; empty while it is open.
         result: the run's result; None if the run has not completed or its result was not read.
+        status: status of the batch according to the run; empty if it is unknown.
     """
 
     id: str
@@ -32,6 +35,7 @@ class BatchRun(NamedTuple):
     ended: str = ""
     ended_at: datetime | None = None
     result: BatchResult | None = None
+    status: str = ""
 
 
 class BatchRunSource(Protocol):
@@ -48,6 +52,10 @@ class BatchRunSource(Protocol):
 
     async def order(self, batch_id: str) -> BatchOrder:
         """Return the order of the batch: the message with which its workflow run was started."""
+        ...
+
+    async def ingested(self, batch_id: str) -> IngestResult | None:
+        """Return the result of the batch's ingestion; None if the run has none."""
         ...
 
     async def start(self, order: BatchOrder) -> None:
@@ -87,6 +95,19 @@ class TemporalBatchRunSource(BatchRunSource):
             return order
         raise AssertionError("unreachable: every history begins with the start")
 
+    async def ingested(self, batch_id: str) -> IngestResult | None:
+        handle, scheduled = self._client.get_workflow_handle(batch_id), 0
+        async for event in handle.fetch_history_events():
+            if event.activity_task_scheduled_event_attributes.activity_type.name == _INGEST:
+                scheduled = event.event_id
+            completed = event.activity_task_completed_event_attributes
+            if scheduled and completed.scheduled_event_id == scheduled:
+                payloads = completed.result.payloads
+                [result] = await self._client.data_converter.decode(payloads, [IngestResult])
+                assert isinstance(result, IngestResult)
+                return result
+        return None
+
     async def start(self, order: BatchOrder) -> None:
         await start_batch(self._client, order)
 
@@ -99,4 +120,5 @@ def _run(found: WorkflowExecution) -> BatchRun:
         started_at=found.start_time,
         ended="" if is_open or found.status is None else found.status.name.lower(),
         ended_at=found.close_time,
+        status=found.typed_search_attributes.get(search_attributes.STATUS) or "",
     )

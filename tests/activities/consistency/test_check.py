@@ -9,6 +9,7 @@ from batchwright.activities.consistency.check import ComparedSources, Consistenc
 from batchwright.activities.consistency.report import ConsistencyReport, DifferenceKind
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, BatchResult, RollingBatch
+from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import BatchStatus, Endpoint, Usage
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
 from batchwright.rules.calls.call_lines import CALLS_PURPOSE
@@ -40,6 +41,7 @@ class MemoryBatchRunSource(BatchRunSource):
         self.runs: dict[str, BatchRun] = {}
         self.started: list[str] = []
         self.started_order = an_order()
+        self.planned: IngestResult | None = None
 
     async def all(self) -> AsyncIterator[BatchRun]:
         for run in list(self.runs.values()):
@@ -50,6 +52,9 @@ class MemoryBatchRunSource(BatchRunSource):
 
     async def order(self, batch_id: str) -> BatchOrder:
         return self.started_order
+
+    async def ingested(self, batch_id: str) -> IngestResult | None:
+        return self.planned
 
     async def start(self, order: BatchOrder) -> None:
         self.started.append(order.batch_id)
@@ -73,6 +78,12 @@ class ConsistencyFixture:
     def run(self, ended: str = "", result: BatchResult | None = None) -> None:
         at = EARLIER + timedelta(minutes=30) if ended else None
         self.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, ended, at, result)
+
+    def run_sends_lines(self) -> None:
+        self.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, status=BatchStatus.IN_PROGRESS)
+        share = ModelShare(model="m", safe_model="m", lines=4, slices=1, duplicates=1)
+        share = share.model_copy(update={"resumed_completed": 1, "resumed_failed": 2})
+        self.runs.planned = IngestResult(ingest_prefix="p", models=[share], total=10, unserved=2, resumed=3)
 
     async def write(self, kind: str) -> str:
         id = derived_file_id(ID, kind)
@@ -175,6 +186,31 @@ async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: Co
     assert kinds(report) == [DifferenceKind.ROW_MISSING, DifferenceKind.RUN_ENDED]
     assert report.left == 0
     assert (row.status, row.output_file_id) == (BatchStatus.EXPIRED, output)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_an_open_run_that_sends_lines_is_found_by_the_workers_again(
+    fixture: ConsistencyFixture, is_lost: bool
+) -> None:
+    """Workers poll the queues of the models in the rows. The database has lost the change of the row that
+    follows ingestion, or the whole row.
+    """
+    if not is_lost:
+        await fixture.live()
+    fixture.run_sends_lines()
+    report = await fixture.check()
+    row = await fixture.row()
+    kind = DifferenceKind.ROW_MISSING if is_lost else DifferenceKind.ROW_OUTDATED
+    assert (kinds(report), report.left) == ([kind], 0)
+    assert await fixture.database.fleet.awaited_models(NOW) == {"m": {"acme": 1}}
+    assert (row.status, row.total, row.completed, row.failed) == (BatchStatus.IN_PROGRESS, 10, 1, 4)
+    assert (await fixture.check()).differences == []
+
+
+async def test_a_row_is_not_outdated_while_its_input_is_read(fixture: ConsistencyFixture) -> None:
+    await fixture.live()
+    fixture.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, status=BatchStatus.VALIDATING)
+    assert (await fixture.check()).differences == []
 
 
 async def test_a_batch_that_its_tenant_deleted_is_no_difference_and_stays_deleted(

@@ -1,0 +1,49 @@
+"""What the consistency check reads from the history of a batch's workflow, with recorded histories."""
+
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowHistory
+
+from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
+from batchwright.temporal import DATA_CONVERTER
+from tests.replay.written import HISTORIES
+
+
+class RecordedRuns:
+    """Client of a Temporal server with the recorded histories. The id of a workflow is its file name."""
+
+    data_converter = DATA_CONVERTER
+
+    def get_workflow_handle(self, workflow_id: str) -> "RecordedRun":
+        text = (HISTORIES / f"{workflow_id}.json").read_text()
+        return RecordedRun(WorkflowHistory.from_json(workflow_id, text))
+
+
+class RecordedRun:
+    def __init__(self, history: WorkflowHistory) -> None:
+        self._history = history
+
+    async def fetch_history_events(self) -> AsyncIterator[HistoryEvent]:
+        for event in self._history.events:
+            yield event
+
+
+@pytest.fixture
+def runs() -> TemporalBatchRunSource:
+    return TemporalBatchRunSource(cast("Client", RecordedRuns()))
+
+
+async def test_the_result_of_an_ingestion_is_read_from_the_history(runs: TemporalBatchRunSource) -> None:
+    ingested = await runs.ingested("batch_cancelled_while_running")
+    assert ingested is not None
+    assert ingested.total == sum(share.lines for share in ingested.models) > 0
+    assert all(share.model for share in ingested.models)
+
+
+async def test_a_batch_that_was_cancelled_before_its_ingestion_ended_has_no_result(
+    runs: TemporalBatchRunSource,
+) -> None:
+    assert await runs.ingested("batch_cancelled_while_validating") is None
