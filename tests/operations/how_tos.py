@@ -7,6 +7,7 @@ lists blocks that cannot run in a test. It identifies a block by words in it, an
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.operations.guide import DOCS
 
@@ -85,6 +86,10 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
         is_requests = kind == "json" and text.startswith('{"custom_id"')
         if (kind in ("sh", "python") or is_requests) and not any(words in text for words in NOT_RUN):
             yield kind, text
+
+
+def python_blocks(page: Path) -> list[str]:
+    return [found["text"] for found in _FENCED.finditer(page.read_text()) if found["kind"] == "python"]
 
 
 def left_out(page: str) -> set[str]:

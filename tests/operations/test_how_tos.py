@@ -16,31 +16,30 @@ from tests.operations.how_tos import NOT_RUN, Followed, blocks, left_out, pages
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 _LOOPBACK = {"BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}  # where the page's receiver is
-_FILE = 'file = client.files.create(file=open("requests.jsonl", "rb"), purpose="batch")\n'
-_BATCH = """first = client.batches.create(
+_CANCELLED = """file = client.files.create(file=open("requests.jsonl", "rb"), purpose="batch")
+first = client.batches.create(
     input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
 )
 client.batches.cancel(first.id)
 while first.status != "cancelled":
     first = client.batches.retrieve(first.id)
 """
-_CREATED = 'input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"'
 # The last one changes the models that all are served from.
 FOLLOWED = [
     Followed("submit-a-batch.md"),
     Followed("find-batches.md"),
-    Followed("follow-a-batch.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
+    Followed("follow-a-batch.md"),
     Followed("control-costs.md"),
-    Followed("receive-webhooks.md", here={"https://example.com/hook": "http://127.0.0.1:9099/hook"}),
+    Followed("receive-webhooks.md"),
     Followed("use-the-anthropic-clients.md"),
     Followed("schedules.md"),
     Followed("data-in-place.md"),
     Followed("python-client.md"),
-    Followed("send-single-calls.md", here={"https://app.example/done": "http://127.0.0.1:9099/hook"}),
+    Followed("send-single-calls.md"),
     Followed("tables.md"),
     Followed("use-a-folder.md"),
     Followed("run-with-compose.md"),
-    Followed("deduplicate-requests.md", python=_FILE),
+    Followed("deduplicate-requests.md"),
     Followed("authenticate.md", here={"https://batches.example.com/v1": "http://127.0.0.1:8000/v1"}),
     Followed("audit-log.md"),
     Followed("check-requests-with-hooks.md"),
@@ -49,13 +48,13 @@ FOLLOWED = [
         here={"temporal.example.com:7233": "$TEMPORAL_ADDRESS", "=batches\n": "=of-a-how-to\n"},
     ),
     Followed("encrypt-payloads.md", here={"/run/secrets/": "./"}),
-    Followed("rerun-a-batch.md", python=_FILE + _BATCH, is_held=True),
+    Followed("rerun-a-batch.md", python=_CANCELLED, is_held=True),
     Followed("keep-and-delete.md"),
-    Followed("limit-rates.md", here={"llama-3.1-70b": "llama-3.1-8b"}),
+    Followed("limit-rates.md"),
     Followed("limit-tenants.md"),
     Followed("store-in-s3.md"),
     Followed("use-job-backends.md"),
-    Followed("several-backends.md", here={"create(...,": f"create({_CREATED},"}, python=_FILE),
+    Followed("several-backends.md"),
 ]
 
 
