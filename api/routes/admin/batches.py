@@ -49,6 +49,7 @@ from batchwright.contracts.api_objects.operator import (
 from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
+from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import custom_id_filter
@@ -144,13 +145,16 @@ class OperatorBatchRoutes:
             model=model,
             forecast=None if forecast is None else WindowFit(one_of(forecast, "forecast", *WindowFit)),
         )
-        if sought is not None:
-            found = await self._search.all_batches(
-                sought, filters, limit=page_size, ascending=ascending, after=after
-            )
-            data, last = await self._page(found.rows), found.last_id
-            return json_response(page_of(OperatorBatchPage, data, more=last is not None, last_id=last))
-        rows, more = await self._batches.page(filters, limit=page_size, ascending=ascending, after=after)
+        try:
+            if sought is not None:
+                found = await self._search.all_batches(
+                    sought, filters, limit=page_size, ascending=ascending, after=after
+                )
+                data, last = await self._page(found.rows), found.last_id
+                return json_response(page_of(OperatorBatchPage, data, more=last is not None, last_id=last))
+            rows, more = await self._batches.page(filters, limit=page_size, ascending=ascending, after=after)
+        except UnknownCursor as error:
+            raise batch_not_found(error.id) from None
         return json_response(page_of(OperatorBatchPage, await self._page(rows), more=more))
 
     async def counts(self) -> Response:

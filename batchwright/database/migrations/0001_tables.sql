@@ -306,14 +306,13 @@ CREATE TABLE batches (
         THEN 'cancelling' ELSE status END) STORED,
     PRIMARY KEY (tenant, id)
 );
--- Operators find a batch of any tenant by its id. Of equally good indexes, PostgreSQL uses the newest: a list
--- must not use this one.
+-- Operators find a batch of any tenant by its id.
 CREATE INDEX batches_by_id ON batches (id COLLATE "C");
 -- Most rows may be of rolling batches, which are in no list. A list reads its rows in the order of one index.
 CREATE INDEX batches_by_creation ON batches (tenant, created_at, id) WHERE NOT rolling; -- the list of a tenant,
 CREATE INDEX batches_by_status ON batches (tenant, visible_status, created_at, id) WHERE NOT rolling; -- of one status,
-CREATE INDEX batches_listed ON batches (id COLLATE "C") WHERE NOT rolling; -- the list of operators,
-CREATE INDEX batches_listed_by_status ON batches (visible_status, id COLLATE "C") WHERE NOT rolling; -- of one status
+CREATE INDEX batches_listed ON batches (created_at, id COLLATE "C") WHERE NOT rolling; -- the list of operators,
+CREATE INDEX batches_listed_by_status ON batches (visible_status, created_at, id COLLATE "C") WHERE NOT rolling; -- of one status
 -- The batches that read a file. Many may have read it: those that still do are in the two indexes after it.
 CREATE INDEX batches_by_input ON batches (tenant, input_file_id);
 -- Few rows are live: counting a tenant's live batches, and all queries of workers, read only these.

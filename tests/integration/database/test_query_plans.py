@@ -170,12 +170,16 @@ async def test_an_operator_finds_batches_of_all_tenants_by_their_id(
     await connection.execute("ANALYZE")
     sql = queries(OperatorBatchQueries, "operator_batches")
     since = FIRST_POSITION[0]
-    filters = (None, None, None, None, None, since, 21)
-    assert "using batches_by_id" in await plan(connection, sql.owner, "batch_00050001")
+    filters = (None, None, None, None, since, 21)
+    for query in (sql.owner, sql.position):
+        assert "using batches_by_id" in await plan(connection, query, "batch_00050001")
+    position = await connection.fetchrow(sql.position, "batch_00050001")
+    assert position is not None
+    middle = (position["created_at"], "batch_00050001")
     for seen in (
-        await plan(connection, sql.page_down, *filters),
-        await plan(connection, sql.page_down, "batch_00050001", *filters[1:]),
-        await plan(connection, sql.page_up, "batch_00050001", *filters[1:]),
+        await plan(connection, sql.page_down, *LAST_POSITION, *filters),
+        await plan(connection, sql.page_down, *middle, *filters),
+        await plan(connection, sql.page_up, *middle, *filters),
     ):
         assert re.search(r"Index Scan .*using batches_listed", seen)
         assert "Seq Scan on batches" not in seen
@@ -189,7 +193,8 @@ async def test_an_operators_filter_by_status_reads_only_batches_of_this_status(
     live = [status for status in BatchStatus if not status.is_terminal]
     for query in (sql.page_down, sql.page_up):
         for statuses in (live, [BatchStatus.FAILED], [BatchStatus.COMPLETED]):
-            seen = await plan(connection, query, None, None, statuses, None, None, since, 21)
+            position = LAST_POSITION if query == sql.page_down else FIRST_POSITION
+            seen = await plan(connection, query, *position, None, statuses, None, None, since, 21)
             assert rows_read(seen) <= 200  # a hundred are live, and none has failed
 
 
@@ -212,11 +217,11 @@ async def test_a_search_for_a_line_reads_the_list_and_one_row_of_each_examined_b
     since, bounds = FIRST_POSITION[0], (*LAST_POSITION, EXAMINED_AT_ONCE, FIRST_POSITION[0])
     search = queries(CustomIdQueries, "custom_ids").search
     of_operators = queries(OperatorBatchQueries, "operator_batches")
-    filters = (None, None, None, None, None, since, EXAMINED_AT_ONCE, b"line")
+    filters = (None, None, None, None, since, EXAMINED_AT_ONCE, b"line")
     for index, seen in (
         ("batches_by_creation", await plan(connection, search, "t", *bounds, b"line", list(BatchStatus))),
-        ("batches_listed", await plan(connection, of_operators.search_down, *filters)),
-        ("batches_listed", await plan(connection, of_operators.search_up, "batch_00050001", *filters[1:])),
+        ("batches_listed", await plan(connection, of_operators.search_down, *LAST_POSITION, *filters)),
+        ("batches_listed", await plan(connection, of_operators.search_up, *FIRST_POSITION, *filters)),
     ):
         assert re.search(rf"Index (Only )?Scan .*using {index}", seen)
         assert "using custom_ids_pkey" in seen

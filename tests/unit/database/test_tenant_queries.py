@@ -40,6 +40,7 @@ SYSTEM = {
     "budget_groups.all": "operators list groups; of one tenant where they name it",
     "budget_groups.limited": "workers read which tenants and keys share a budget",
     "operator_batches.owner": "operators name a batch by its id",
+    "operator_batches.position": "where a page of the operators' list goes on",
     "operator_batches.page_down": "operators list batches, over all tenants unless they name one",
     "operator_batches.page_up": "operators list batches, over all tenants unless they name one",
     "operator_batches.search_down": "operators search batches of all tenants unless they name one",

@@ -8,6 +8,8 @@ from typing import Protocol
 from batchwright.contracts.temporal_payloads.batch import WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.driver import Row
+from batchwright.database.errors import UnknownCursor
+from batchwright.database.list_positions import FIRST_POSITION, LAST_POSITION
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import BatchRow
 from batchwright.database.sql import queries
@@ -73,8 +75,8 @@ class OperatorBatches(Protocol):
     ) -> tuple[list[BatchRow], bool]:
         """Return at most `limit` batches that meet the filters. The second item is True if more follow.
 
-        The batches are sorted by id, which is the order of creation. Rolling batches, which collect single
-        calls, are left out, because there are very many of them.
+        The batches are sorted by creation time, then by id. Rolling batches, which collect single calls, are
+        left out, because there are very many of them. Raises UnknownCursor if there is no batch `after`.
 
         Args:
             ascending: True for oldest first, False for newest first.
@@ -93,7 +95,7 @@ class OperatorBatches(Protocol):
     ) -> FoundBatches:
         """Return at most `limit` batches that meet the filters and have a line with this custom id.
 
-        The batches are in the same order as in `page`.
+        The batches are in the same order as in `page`. Raises UnknownCursor if there is no batch `after`.
         """
         ...
 
@@ -109,6 +111,7 @@ class OperatorBatches(Protocol):
 @dataclass(frozen=True)
 class OperatorBatchQueries:
     owner: str
+    position: str
     set_priority: str
     page_down: str
     page_up: str
@@ -135,7 +138,8 @@ class PostgresOperatorBatches(OperatorBatches):
         self, filters: OperatorBatchFilters, *, limit: int, ascending: bool, after: str | None
     ) -> tuple[list[BatchRow], bool]:
         sql = self._sql.page_up if ascending else self._sql.page_down
-        records = await self._connections.fetch(sql, after, *_conditions(filters), limit + 1)
+        position = await self._position(after, ascending=ascending)
+        records = await self._connections.fetch(sql, *position, *_conditions(filters), limit + 1)
         return [parse_batch(record) for record in records[:limit]], len(records) > limit
 
     async def search(
@@ -148,10 +152,12 @@ class PostgresOperatorBatches(OperatorBatches):
         after: str | None,
     ) -> FoundBatches:
         sql = self._sql.search_up if ascending else self._sql.search_down
+        first = await self._position(after, ascending=ascending)
         conditions = (*_conditions(filters), EXAMINED_AT_ONCE, encode_custom_id(custom_id))
 
         async def examine(last: Row | None) -> list[Row]:
-            return await self._connections.fetch(sql, after if last is None else last["id"], *conditions)
+            position = first if last is None else (last["created_at"], last["id"])
+            return await self._connections.fetch(sql, *position, *conditions)
 
         ids, last_id = await search_in_steps(examine, limit)
         records = await self._connections.fetch(self._sql.found, ids, filters.forecast_since) if ids else []
@@ -170,6 +176,14 @@ class PostgresOperatorBatches(OperatorBatches):
             )
             for each in records
         ]
+
+    async def _position(self, after: str | None, *, ascending: bool) -> tuple[datetime, str]:
+        if after is None:
+            return FIRST_POSITION if ascending else LAST_POSITION
+        record = await self._connections.fetchrow(self._sql.position, after)
+        if record is None:
+            raise UnknownCursor(after)
+        return record["created_at"], after
 
 
 def _conditions(filters: OperatorBatchFilters) -> tuple[object, ...]:

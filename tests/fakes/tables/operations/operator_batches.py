@@ -5,6 +5,7 @@ from datetime import datetime
 
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, WindowFit
 from batchwright.contracts.terms import BatchStatus, Usage
+from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.batch_records import add_reported
 from batchwright.database.tables.batches.custom_ids import FoundBatches
@@ -52,15 +53,19 @@ class MemoryOperatorBatches(OperatorBatches):
         return found_among(listed, self._rows, custom_id, limit)
 
     def _listed(self, filters: OperatorBatchFilters, *, ascending: bool, after: str | None) -> list[BatchRow]:
-        rows = [
+        rows = sorted(self._rows.enter().batches.values(), key=_position, reverse=not ascending)
+        cursor = None
+        if after is not None:
+            cursor = next((_position(row) for row in rows if row.order.batch_id == after), None)
+            if cursor is None:
+                raise UnknownCursor(after)
+        seen = [
             self._seen(row, filters.forecast_since)
-            for (_, id), row in sorted(
-                self._rows.enter().batches.items(), key=lambda item: item[0][1], reverse=not ascending
-            )
+            for row in rows
             if row.order.policy.rolling is None
-            and (after is None or (id > after if ascending else id < after))
+            and (cursor is None or (_position(row) > cursor if ascending else _position(row) < cursor))
         ]
-        return [row for row in rows if _matches(row, filters)]
+        return [row for row in seen if _matches(row, filters)]
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
         groups: dict[tuple[str, BatchStatus], list[BatchRow]] = defaultdict(list)
@@ -83,6 +88,10 @@ class MemoryOperatorBatches(OperatorBatches):
         found = self._rows.forecasts.get((row.order.tenant, row.order.batch_id))
         is_fresh = found is not None and found.made_at > since
         return found if is_fresh and _status(row) is BatchStatus.IN_PROGRESS else None
+
+
+def _position(row: BatchRow) -> tuple[datetime, str]:
+    return row.order.created_at, row.order.batch_id
 
 
 def _matches(row: BatchRow, filters: OperatorBatchFilters) -> bool:

@@ -2,9 +2,12 @@
 
 from datetime import timedelta
 
+import pytest
+
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, ModelCounts, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
+from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.database.tables.operations.operator_batches import BatchCount, OperatorBatchFilters
@@ -139,6 +142,23 @@ async def test_pages_go_through_the_batches_of_all_tenants_in_both_orders(any_da
     assert ([(row.order.tenant, row.order.batch_id) for row in rows], more) == ([("red", "batch_0")], False)
     rows, more = await page(ALL, limit=2, ascending=True, after="batch_0")
     assert ([row.order.batch_id for row in rows], more) == (["batch_1", "batch_2"], False)
+
+
+async def test_batches_are_listed_in_the_order_of_creation_whatever_their_ids(any_database: Database) -> None:
+    for id, second in (("batch_b", 1), ("batch_c", 2), ("batch_a", 3)):  # as ids of schedules' batches
+        await any_database.batches.upsert(an_order(id, created_at=after(second)))
+    assert await ids(any_database, ALL) == ["batch_b", "batch_c", "batch_a"]
+    page = any_database.operator_batches.page
+    rows, more = await page(ALL, limit=2, ascending=False, after="batch_a")
+    assert ([row.order.batch_id for row in rows], more) == (["batch_c", "batch_b"], False)
+    rows, more = await page(ALL, limit=1, ascending=True, after="batch_b")
+    assert ([row.order.batch_id for row in rows], more) == (["batch_c"], True)
+
+
+async def test_a_page_after_a_batch_that_does_not_exist_is_refused(any_database: Database) -> None:
+    for ascending in (True, False):
+        with pytest.raises(UnknownCursor):
+            await any_database.operator_batches.page(ALL, limit=2, ascending=ascending, after="batch_9")
 
 
 async def test_filters_select_by_tenant_status_and_model(any_database: Database) -> None:

@@ -284,6 +284,7 @@ async def test_a_wrong_filter_is_a_400_that_names_it(api: ApiFixture, query: str
 
 async def test_a_cursor_that_is_no_batch_id_is_a_404(api: ApiFixture) -> None:
     assert (await api.http.get("/admin/batches?after=x")).status_code == 404
+    assert (await api.http.get(f"/admin/batches?after=batch_{0:032}")).status_code == 404
 
 
 async def test_every_action_is_logged_with_the_key_of_the_operator(caplog: pytest.LogCaptureFixture) -> None:
