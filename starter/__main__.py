@@ -37,7 +37,7 @@ COMMANDS = (
     LazyCommand(
         "admin",
         "fleet.batches:admin",
-        "Manage batches of all tenants and holds; show the audit log.",
+        "Manage batches of all tenants, holds and the audit log.",
     ),
     LazyCommand("rates", "fleet.rates:rates", "Show or change the rate limits of the fleet."),
     LazyCommand("quotas", "tenants.quotas:quotas", "Show or change quotas, shares and models of tenants."),

@@ -231,7 +231,7 @@ def error_text(problem: BatchError) -> str:
 
 def batch_list_table(batches: list[BatchObject]) -> Table:
     waits, *cells = waits_column(batches)
-    table = column_table("batch", "status", *waits, "created", "settled", right=1, whole="batch")
+    table = column_table("batch", "status", *waits, "created", "settled", right=1, whole=["batch"])
     for batch, cell in zip(batches, cells, strict=True):
         settled = f"{batch.request_counts.settled}/{batch.request_counts.total}"
         table.add_row(batch.id, status_markup(batch), *cell, short_timestamp(batch.created_at), settled)

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from enum import IntEnum
 from pathlib import Path
@@ -26,18 +26,18 @@ _UNLIMITED_WIDTH = 10_000
 _PADDING = re.compile(r"(?<! ) +$", re.MULTILINE)
 
 
-def column_table(*names: str, right: int = 0, whole: str = "") -> Table:
+def column_table(*names: str, right: int = 0, whole: Collection[str] = ()) -> Table:
     """Return an empty table with the columns `names`. Long values are wrapped and never cut.
 
     Args:
         right: number of columns at the end that contain numbers and are aligned to the right.
-        whole: name of a column that is never wrapped, so that users can copy its values.
+        whole: names of columns that are never wrapped, for example because users copy their values.
     """
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(names):
         is_number = place >= len(names) - right
         table.add_column(
-            name, justify="right" if is_number else "left", overflow="fold", no_wrap=name == whole
+            name, justify="right" if is_number else "left", overflow="fold", no_wrap=name in whole
         )
     return table
 

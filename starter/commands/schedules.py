@@ -144,7 +144,7 @@ def list_schedules(
             "There is no schedule; `batchwright schedules create FILE --cron '0 2 * * *'` creates one."
         )
         return
-    table = column_table("id", "state", "cron", "time zone", "next", "last batch", "result", whole="id")
+    table = column_table("id", "state", "cron", "time zone", "next", "last batch", "result", whole=["id"])
     for one in page.data:
         last = one.runs[0] if one.runs else None
         table.add_row(

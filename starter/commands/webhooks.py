@@ -101,7 +101,7 @@ def list_webhooks(
     if not page.data:
         stderr().print("There is no webhook; `batchwright webhooks create URL` creates one.")
         return
-    table = column_table("id", "state", "url", "events", whole="id")
+    table = column_table("id", "state", "url", "events", whole=["id"])
     for one in page.data:
         table.add_row(one.id, _state(one), escaped(one.url), ", ".join(one.events))
     stdout().print(table)
@@ -313,7 +313,7 @@ def _deliveries_table(rows: list[DeliveryObject]) -> Table:
         *("delivery", "event", "batch", "state", "attempts", "last attempt", "status", "ms"),
         *next_attempt,
         "reason",
-        whole="delivery",
+        whole=["delivery"],
     )
     for row in rows:
         last = row.attempts[-1] if row.attempts else None

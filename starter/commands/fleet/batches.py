@@ -97,16 +97,16 @@ def list_batches(
     if not page.data:
         return stderr().print("There are no such batches.")
     waits, *cells = waits_column(page.data)
-    table = column_table(
-        "batch", "tenant", "status", *waits, "created", "forecast", "settled", right=1, whole="batch"
-    )
+    forecasts = ["forecast"] if any(batch.forecast for batch in page.data) else []
+    columns = ("batch", "tenant", "status", *waits, "created", *forecasts, "settled")
+    table = column_table(*columns, right=1, whole=["batch", "status", "forecast"])
     for batch, cell in zip(page.data, cells, strict=True):
         counts = batch.request_counts
-        window = batch.forecast.window.value if batch.forecast else ""
+        window = [batch.forecast.window.value if batch.forecast else ""] if forecasts else []
         created = short_timestamp(batch.created_at)
         settled = f"{counts.settled}/{counts.total}"
         owner, shown_status = escaped(batch.tenant), status_markup(batch)
-        table.add_row(batch.id, owner, shown_status, *cell, created, window, settled)
+        table.add_row(batch.id, owner, shown_status, *cell, created, *window, settled)
     stdout().print(table)
     if page.has_more:
         stderr().print(f"There are more: --after {page.last_id}", style="dim", markup=False)

@@ -160,7 +160,7 @@ def list_keys(
     has_costs = any(row.budget.cost or used[row.id].cost for row in found)
     extra = [*(["cost today"] if has_costs else []), *(["in flight"] if has_caps else [])]
     columns = ["tenant", *kinds, "key", "scopes", "state", "last used", "tokens today", *extra, "label"]
-    table = column_table(*columns, whole="key")
+    table = column_table(*columns, whole=["key"])
     for row in found:
         scopes, (tokens, cost) = ",".join(row.scopes), usage_texts(used[row.id], row.budget)
         table.add_row(

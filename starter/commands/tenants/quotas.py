@@ -280,7 +280,7 @@ def _print(page: QuotaList, json: bool) -> None:
     if json:
         return print_json(page)
     if page.data:
-        table = column_table("tenant", "weight", "in flight", "models", "quotas", whole="tenant")
+        table = column_table("tenant", "weight", "in flight", "models", "quotas", whole=["tenant"])
         for row in page.data:
             weight = _DEFAULT if row.weight is None else f"{row.weight:g}"
             cap = "no cap" if row.max_in_flight is None else f"{row.max_in_flight}"

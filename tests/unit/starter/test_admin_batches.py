@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, model_run_id
+from batchwright.contracts.temporal_payloads.batch import ModelCounts, WindowFit
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
 from batchwright.contracts.terms import ActivityState, BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
@@ -62,6 +63,18 @@ def test_the_list_has_a_column_with_reasons_only_if_a_batch_waits(cli: Cli, tmp_
     header, line = cli.run("admin", "batches", "list", COLUMNS="200").stdout.splitlines()
     assert "waits" in header
     assert "llama: rate [limited]; 1 more" in line
+
+
+def test_the_list_has_a_column_with_forecasts_only_if_a_batch_has_one(cli: Cli, tmp_path: Path) -> None:
+    row = cli.submitted(tmp_path)
+    header, line = cli.run("admin", "batches", "list").stdout.splitlines()
+    assert "forecast" not in header
+    assert line.endswith("0/0")
+    cli.begin(row, ModelCounts(model="llama", lines=1))
+    cli.forecast(row, WindowFit.LATE)
+    header, line = cli.run("admin", "batches", "list").stdout.splitlines()
+    assert "forecast" in header
+    assert line.split()[-2:] == ["late", "0/1"]
 
 
 def test_filters_and_cursor_are_sent_to_the_api(cli: Cli) -> None:

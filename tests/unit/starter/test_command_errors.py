@@ -1,6 +1,8 @@
 """Help and errors of commands: wrong use, wrong settings, and servers that do not answer."""
 
+import os
 import socket
+import subprocess
 import sys
 from collections.abc import Generator
 from importlib.metadata import version
@@ -11,6 +13,7 @@ import typer
 
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.settings import Settings
+from batchwright.starter.__main__ import COMMANDS
 from batchwright.starter.diagnostics.connections import run_or_stop
 from batchwright.starter.diagnostics.findings import DiagnosticReport, problem
 from tests.unit.starter.cli import LINE, UNKNOWN, Cli, served
@@ -186,3 +189,10 @@ def test_help_lists_every_command_at_80_columns(cli: Cli) -> None:
     for command in commands.split():
         assert f"  {command} " in shown
     assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_the_help_shows_the_whole_summary_of_each_command_on_eighty_columns() -> None:
+    command = [sys.executable, "-m", "batchwright.starter", "--help"]  # a runner of tests has another width
+    environment = {**os.environ, "COLUMNS": "80"}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert [each.name for each in COMMANDS if not each.help or each.help not in shown] == []
