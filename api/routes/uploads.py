@@ -92,7 +92,7 @@ class UploadRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an upload for a file of at most 8 GB, which you send in parts.
+        """Create an upload for a file of at most 8 GiB, which you send in parts.
 
         All parts must arrive within an hour.
         """
@@ -131,7 +131,7 @@ class UploadRoutes:
         return row if stored is None else UploadRow.model_validate_json(stored)
 
     async def add_part(self, request: Request, upload_id: str) -> Response:
-        """Add a part of at most 64 MB. Parts may be sent in parallel and in any order."""
+        """Add a part of at most 64 MiB. Parts may be sent in parallel and in any order."""
         deps = self._deps
         async with stream_body(request, MAX_PART_BYTES, "data") as body:
             row = await self._row(request, upload_id)

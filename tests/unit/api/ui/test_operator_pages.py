@@ -40,7 +40,9 @@ async def test_the_batches_and_quotas_of_all_tenants_are_shown(api: ApiFixture, 
     assert "amber live batches: 3" in page
     assert "blue 1 validating" in page
     assert "live batches 0 3 3" in text_of(await browser.page("/ui/operator/tenants/amber/limits"))
-    assert "tokens per day 0 no limit no limit" in text_of(await browser.page("/ui/limits"))
+    limits = text_of(await browser.page("/ui/limits"))
+    assert "What the tenant default may use" in limits
+    assert "tokens per day 0 no limit no limit" in limits
 
 
 async def test_an_operator_pauses_and_cancels_the_batch_of_a_tenant(
@@ -130,6 +132,11 @@ async def test_the_audit_log_has_one_word_for_an_action(api: ApiFixture, browser
     assert '<input name="action"' in page
     assert "<th>Action</th>" in page
     assert "Act</th>" not in page
+
+
+async def test_the_audit_log_does_not_break_addresses(api: ApiFixture, browser: Browser) -> None:
+    await api.http.put("/admin/models/mine", json={"backends": [{"url": "http://backend:8000"}]})
+    assert '<td data-name="From" class="whole">127.0.0.1</td>' in await browser.page("/ui/operator/audit-log")
 
 
 async def test_models_show_open_circuits_and_tokens_per_second(api: ApiFixture, browser: Browser) -> None:
