@@ -74,9 +74,8 @@ class MemoryAuditLog(AuditLogTable):
         return len(old)
 
     def _old(self, before: datetime) -> list[str]:
-        return [
-            id for id, action in self._rows.enter().audit_log.items() if action.entry.created_at <= before
-        ]
+        began = {id: action.entry.created_at for id, action in self._rows.enter().audit_log.items()}
+        return [id for id in sorted(began, key=began.__getitem__) if began[id] <= before]
 
 
 def _matches(action: RecordedAction, filters: AuditFilters) -> bool:

@@ -46,8 +46,11 @@ def entry(
 
 
 async def listed(database: Database, filters: AuditFilters) -> list[RecordedAction]:
+    """Return the actions that meet the filters, oldest first. Check that the newest first are the same."""
     actions, more = await database.audit_log.page(filters, limit=10, ascending=True)
-    assert not more
+    newest_first, more_before = await database.audit_log.page(filters, limit=10, ascending=False)
+    assert newest_first == actions[::-1]
+    assert (more, more_before) == (False, False)
     return actions
 
 
@@ -99,16 +102,19 @@ async def test_pages_continue_after_an_entry_in_both_directions(any_database: Da
     rest, done = await log.page(AuditFilters(), limit=3, ascending=False, below=first[-1].id)
     assert [action.entry for action in (*first, *rest)] == actions[::-1]
     assert (more, done) == (True, False)
-    between, _ = await log.page(AuditFilters(), limit=3, ascending=True, above=ids[0], below=ids[3])
-    assert [action.id for action in between] == ids[1:3]
+    for ascending, found in ((True, ids[1:3]), (False, ids[2:0:-1])):
+        between, _ = await log.page(AuditFilters(), limit=3, ascending=ascending, above=ids[0], below=ids[3])
+        assert [action.id for action in between] == found
 
 
-async def test_retention_deletes_old_actions_with_their_outcomes(any_database: Database) -> None:
-    log, actions = any_database.audit_log, [entry(after(number)) for number in range(3)]
+async def test_retention_deletes_old_actions_with_their_outcomes_the_oldest_first(
+    any_database: Database,
+) -> None:
+    log, actions = any_database.audit_log, [entry(after(number)) for number in (1, 0, 2)]
     for action in actions:
         await log.finish(await log.begin(action), OK)
     assert await log.count_old(after(1)) == 2
-    for removed, left in ((1, actions[1:]), (1, actions[2:]), (0, actions[2:])):
+    for removed, left in ((1, [actions[0], actions[2]]), (1, actions[2:]), (0, actions[2:])):
         assert await log.remove_old(after(1), 1) == removed
         assert [action.entry for action in await listed(any_database, AuditFilters())] == left
 
