@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from batchwright.contracts.calls import RollingBatch
-from batchwright.contracts.temporal_payloads.batch import BatchPolicy, ModelCounts
+from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchPolicy, ModelCounts, WindowFit
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.tables.batches import custom_ids
 from batchwright.database.tables.operations import operator_batches
+from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
 from batchwright.rules.batch_filters import BatchFilters
 from batchwright.rules.growing_bytes import GrowingBytes
@@ -24,12 +25,14 @@ from tests.integration.database.rows import START, after, an_order, an_outcome, 
 ALL = OperatorBatchFilters(forecast_since=START)
 
 
-async def a_batch(database: Database, number: int, *ids: str, tenant: str = "t", **order: object) -> None:
-    """Create a batch that has lines with these custom ids, in progress since ten seconds after START."""
+async def a_batch(
+    database: Database, number: int, *ids: str, tenant: str = "t", model: str = "a", **order: object
+) -> None:
+    """Create a batch with a line for each of these custom ids. It began `number` seconds after START."""
     made = an_order(f"batch_{number}", tenant, created_at=after(number), **order)
     await database.batches.upsert(made)
     await database.custom_ids.store(tenant, made.batch_id, 0, part_of(*ids))
-    models = [ModelCounts(model="a", lines=len(ids))]
+    models = [ModelCounts(model=model, lines=len(ids))]
     await database.batches.start(tenant, made.batch_id, total=len(ids), models=models, at=after(number))
 
 
@@ -44,7 +47,11 @@ async def found(database: Database, custom_id: str, **filters: Any) -> list[str]
 async def found_by_operators(
     database: Database, custom_id: str, filters: OperatorBatchFilters = ALL
 ) -> list[str]:
-    page = await database.operator_batches.search(custom_id, filters, limit=9, ascending=True, after=None)
+    """Return the batches that operators find, oldest first. Check that the newest first are the same."""
+    search = database.operator_batches.search
+    page = await search(custom_id, filters, limit=9, ascending=True, after=None)
+    newest_first = await search(custom_id, filters, limit=9, ascending=False, after=None)
+    assert newest_first.rows == page.rows[::-1]
     return [f"{row.order.tenant}/{row.order.batch_id}" for row in page.rows]
 
 
@@ -96,8 +103,6 @@ async def test_a_batch_that_fails_validation_at_a_later_attempt_is_not_found(any
     await any_database.batch_ends.fail_validation("t", "batch_1", errors=[], total=1, at=after(5))
     tagged = await found(any_database, "a", endpoint=an_order().endpoint)
     assert await found(any_database, "a") == tagged == await found_by_operators(any_database, "a") == []
-    page = await any_database.operator_batches.search("a", ALL, limit=9, ascending=False, after=None)
-    assert page.rows == []
 
 
 async def test_a_rolling_batch_is_not_found(any_database: Database) -> None:
@@ -122,6 +127,37 @@ async def test_a_search_is_combined_with_all_other_filters(any_database: Databas
         assert await found(any_database, "a", **filters) == ids
     cancelling = OperatorBatchFilters(START, "t", [BatchStatus.CANCELLING], "a")
     assert await found_by_operators(any_database, "a", cancelling) == ["t/batch_2"]
+
+
+async def test_a_search_of_operators_is_combined_with_each_of_their_filters(any_database: Database) -> None:
+    """A forecast counts only for its own batch, and only while this batch is in progress."""
+    for number, tenant in ((1, "t"), (2, "u"), (4, "t"), (5, "t")):
+        await a_batch(any_database, number, "a", tenant=tenant)
+    await a_batch(any_database, 3, "a", model="b")
+    await a_batch(any_database, 1, "b", tenant="u")
+    made = BatchForecast(
+        made_at=after(60),
+        lines_per_second=1,
+        lines_ahead=0,
+        p50_seconds=1,
+        p90_seconds=2,
+        window=WindowFit.LATE,
+    )
+    late = (("u", 1), ("t", 3), ("t", 4), ("t", 5))
+    rows = [ForecastRow(tenant, f"batch_{number}", made) for tenant, number in late]
+    assert len(await any_database.forecasts.publish(rows, after(60))) == 4
+    for id, tenant in (("batch_2", "u"), ("batch_4", "t")):
+        await any_database.batches.request_cancel(tenant, id, after(70))
+    await any_database.batches.start_finalizing("t", "batch_5", after(70))
+    for filters, ids in (
+        (OperatorBatchFilters(START, tenant="u"), ["u/batch_2"]),
+        (OperatorBatchFilters(START, statuses=[BatchStatus.FINALIZING]), ["t/batch_5"]),
+        (OperatorBatchFilters(START, model="b"), ["t/batch_3"]),
+        (OperatorBatchFilters(START, forecast=WindowFit.LATE), ["t/batch_3"]),
+        (OperatorBatchFilters(START, forecast=WindowFit.AT_RISK), []),
+        (OperatorBatchFilters(after(60), forecast=WindowFit.LATE), []),
+    ):
+        assert await found_by_operators(any_database, "a", filters) == ids, filters
 
 
 async def test_pages_continue_after_their_last_batch(any_database: Database) -> None:
@@ -169,8 +205,9 @@ async def test_a_page_examines_a_limited_number_of_batches_and_continues_after_t
             break
         after_id = page.last_id
     assert pages == [["batch_7"], [], ["batch_0"]]
-    page = await database.operator_batches.search("a", ALL, limit=5, ascending=True, after="batch_0")
-    assert (page.rows, page.last_id) == ([], "batch_4")
+    for ascending, after_id, last_id in ((True, "batch_0", "batch_4"), (False, "batch_7", "batch_3")):
+        page = await database.operator_batches.search("a", ALL, limit=5, ascending=ascending, after=after_id)
+        assert (page.rows, page.last_id) == ([], last_id)
     # A page that is full after the first statement needs no other one.
     page = await database.custom_ids.search("t", "b", limit=1, after="batch_7")
     assert ([row.order.batch_id for row in page.rows], page.last_id) == (["batch_6"], "batch_6")

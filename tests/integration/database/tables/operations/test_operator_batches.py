@@ -179,6 +179,10 @@ async def test_the_rows_include_the_counts_that_workers_reported(any_database: D
     await any_database.progress.record([slice_progress(0, completed=3, failed=1)])
     (row,), _ = await any_database.operator_batches.page(ALL, limit=1, ascending=True, after=None)
     assert (row.total, row.completed, row.failed) == (10, 3, 1)
+    await any_database.batches.start_finalizing("t", "batch_1", after(20))
+    for ascending in (True, False):
+        (row,), _ = await any_database.operator_batches.page(ALL, limit=1, ascending=ascending, after=None)
+        assert (row.total, row.completed, row.failed) == (10, 3, 1)
 
 
 async def test_batches_are_selected_and_counted_by_a_forecast_that_is_new_enough(
