@@ -81,8 +81,9 @@ async def test_required_models_are_ordered_so_that_each_tenant_gets_its_share(
 ) -> None:
     database = any_database
     greedy = [ModelCounts(model=f"m{number}", lines=1) for number in range(4)]
+    others = [("t", "m4"), ("u", "z"), ("t", "m1")]
     for number, (tenant, models) in enumerate(
-        [("t", greedy), ("t", [ModelCounts(model="m4", lines=1)]), ("u", [ModelCounts(model="z", lines=1)])]
+        [("t", greedy), *((tenant, [ModelCounts(model=name, lines=1)]) for tenant, name in others)]
     ):
         name = f"batch_{number}"
         await database.batches.upsert(an_order(name, tenant=tenant, created_at=after(number)))
@@ -91,7 +92,32 @@ async def test_required_models_are_ordered_so_that_each_tenant_gets_its_share(
     await database.progress.record([slice_progress(0, batch_id="batch_0", model="m0", completed=1)])
     awaited = await database.fleet.awaited_models(after(20))
     assert [*awaited] == ["m1", "z", "m2", "m3", "m4", "m0"]
-    assert (awaited["m1"], awaited["m0"]) == ({"t": 1}, {})  # all lines of the last one have results
+    assert (awaited["m1"], awaited["m0"]) == ({"t": 2}, {})  # all lines of the last one have results
+
+
+async def test_a_model_of_several_tenants_is_polled_at_the_best_of_its_places(any_database: Database) -> None:
+    wanted = ((0, "t", "a"), (2, "v", "e"), (3, "v", "d"), (4, "t", "b"), (5, "u", "b"), (6, "w", "a"))
+    for second, tenant, model in wanted:
+        id = f"batch_{second}"
+        await any_database.batches.upsert(an_order(id, tenant, created_at=after(second)))
+        models = [ModelCounts(model=model, lines=1)]
+        await any_database.batches.start(tenant, id, total=1, models=models, at=after(second))
+    assert [*await any_database.fleet.awaited_models(after(20))] == ["a", "e", "b", "d"]
+
+
+async def test_a_batch_that_starts_later_is_as_old_as_its_start(any_database: Database) -> None:
+    """So its model is polled after those of batches that were created later and began earlier."""
+    await any_database.batches.upsert(an_order("batch_1", start_at=after(600)))
+    await any_database.batches.upsert(an_order("batch_2", created_at=after(300)))
+    for id, model in (("batch_1", "a"), ("batch_2", "b")):
+        models = [ModelCounts(model=model, lines=1)]
+        await any_database.batches.start("t", id, total=1, models=models, at=after(600))
+    since = {"batch_1": after(600), "batch_2": after(300)}
+    backlogs = await any_database.fleet.backlogs(after(700))
+    assert {each.batch_id: each.created_at for each in backlogs} == since
+    work = await any_database.forecasts.work(after(700))
+    assert {each.batch_id: each.created_at for each in work} == since
+    assert [*await any_database.fleet.awaited_models(after(700))] == ["b", "a"]
 
 
 async def test_batches_with_lines_left_are_counted_by_tenant(any_database: Database) -> None:
@@ -231,8 +257,13 @@ async def test_lines_are_due_only_while_a_batch_sends_them(any_database: Databas
     await any_database.batches.upsert(an_order("batch_late", deadline=after(20)))
     late = [ModelCounts(model="late", lines=1)]
     await any_database.batches.start("t", "batch_late", total=1, models=late, at=after(1))
-    assert await any_database.fleet.lines_due(after(19)) == [ModelDeadline("late", after(20), 1)]
-    assert await any_database.fleet.lines_due(after(20)) == []
+    fleet = any_database.fleet
+    assert await fleet.lines_due(after(19)) == [ModelDeadline("late", after(20), 1)]
+    assert await fleet.lines_due(after(20)) == []
+    assert [each.batch_id for each in await fleet.backlogs(after(20))] == ["batch_late"]
+    # Models of the batch that is cancelled are polled, but it is not counted.
+    assert await fleet.awaited_models(after(19)) == {"late": {"t": 1}, "a": {}, "b": {}}
+    assert await fleet.lines_left() == {"a": 6, "b": 12, "late": 1}
 
 
 async def test_lines_of_a_paused_batch_are_not_due_until_it_is_resumed(any_database: Database) -> None:
