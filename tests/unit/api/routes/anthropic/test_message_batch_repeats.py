@@ -4,35 +4,79 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+import httpx
+
 from batchwright.api.routes.anthropic.message_batches import MAX_REPEATS
-from tests.fakes.api import open_api
-from tests.unit.api.routes.anthropic.message_batch_requests import PARAMS, PATH, VERSION
+from tests.clocks import skip_time
+from tests.fakes.api import ApiFixture, open_api
+from tests.unit.api.routes.anthropic.message_batch_requests import PARAMS, PATH, VERSION, error_of
 
 BODY = json.dumps({"requests": [{"custom_id": "a", "params": PARAMS}]}).encode()
+KEYS = [str(number) for number in range(MAX_REPEATS)]
+
+
+class SlowBodies:
+    """Bodies of which the process gets nothing until `may_end` is set. `reading` are the keys of those it
+    reads, and `enough` is set when there are `number` of them.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._number, self.reading = number, list[str]()
+        self.enough, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def body(self, key: str) -> AsyncIterator[bytes]:
+        self.reading.append(key)
+        if len(self.reading) == self._number:
+            self.enough.set()
+        await self.may_end.wait()
+        yield BODY
+
+
+async def all_steps() -> None:
+    """Let the requests do all that they can do now."""
+    for _ in range(1000):
+        await asyncio.sleep(0)
+
+
+async def create(
+    api: ApiFixture, key: str, content: bytes | AsyncIterator[bytes] = BODY, tenant: str = "default"
+) -> httpx.Response:
+    headers = {**VERSION, "Idempotency-Key": key, "Content-Type": "application/json", "X-Tenant": tenant}
+    return await api.http.post(PATH, content=content, headers=headers)
 
 
 async def test_a_tenant_takes_half_of_the_places_for_repeated_creations_and_others_wait() -> None:
-    reading, may_end, enough = list[str](), asyncio.Event(), asyncio.Event()
-
-    async def body(key: str) -> AsyncIterator[bytes]:
-        reading.append(key)
-        if len(reading) == MAX_REPEATS // 2:
-            enough.set()
-        await may_end.wait()
-        yield BODY
-
+    bodies = SlowBodies(MAX_REPEATS // 2)
     async with open_api() as api:
+        first = [(await create(api, key)).json()["id"] for key in KEYS]
+        repeats = [asyncio.create_task(create(api, key, bodies.body(key))) for key in KEYS]
+        await bodies.enough.wait()
+        await all_steps()
+        assert bodies.reading == KEYS[: MAX_REPEATS // 2]
+        bodies.may_end.set()
+        assert [answer.json()["id"] for answer in await asyncio.gather(*repeats)] == first
 
-        async def create(key: str, content: bytes | AsyncIterator[bytes]) -> str:
-            headers = {**VERSION, "Idempotency-Key": key, "Content-Type": "application/json"}
-            return (await api.http.post(PATH, content=content, headers=headers)).json()["id"]
 
-        keys = [str(number) for number in range(MAX_REPEATS)]
-        first = [await create(key, BODY) for key in keys]
-        repeats = [asyncio.create_task(create(key, body(key))) for key in keys]
-        await enough.wait()
-        for _ in range(1000):
-            await asyncio.sleep(0)
-        assert reading == keys[: MAX_REPEATS // 2]
-        may_end.set()
-        assert await asyncio.gather(*repeats) == first
+async def test_a_repeated_creation_that_gets_no_place_in_a_minute_is_refused_and_can_be_sent_again() -> None:
+    """Two other tenants have all places, until their bodies have come for too long, too."""
+    bodies = SlowBodies(MAX_REPEATS)
+    async with open_api() as api:
+        created = await create(api, "key", tenant="green")
+        places = [(key, tenant) for key in KEYS[: MAX_REPEATS // 2] for tenant in ("red", "blue")]
+        for key, tenant in places:
+            await create(api, key, tenant=tenant)
+        others = [asyncio.create_task(create(api, key, bodies.body(key), tenant)) for key, tenant in places]
+        await bodies.enough.wait()
+        waiting = asyncio.create_task(create(api, "key", tenant="green"))
+        await all_steps()
+        assert not waiting.done()
+        skip_time(60)
+        refused = await waiting
+        assert (refused.status_code, error_of(refused).type) == (429, "rate_limit_error")
+        expected = (
+            f"Too many repeated bodies are being read: none of {MAX_REPEATS} places was free within 60 s."
+        )
+        assert error_of(refused).message.startswith(expected)
+        assert refused.headers["Retry-After"]
+        await asyncio.gather(*others)
+        assert (await create(api, "key", tenant="green")).json()["id"] == created.json()["id"]
