@@ -46,6 +46,17 @@ async def test_tenants_do_not_wait_for_each_other_because_their_objects_have_the
         assert not waited
 
 
+async def test_a_tenant_that_has_released_a_slot_is_still_limited_with_its_others() -> None:
+    limiter = ExpensiveTaskLimiter(4, seconds=0)
+    async with held(limiter, "red 1"):
+        async with held(limiter, "red 2"):
+            pass
+        async with held(limiter, "red 3"):
+            with pytest.raises(ApiError, match="none of 4 places"):
+                async with held(limiter, "red 4"):
+                    pass
+
+
 async def test_the_next_waiting_request_gets_the_slot_unless_its_tenant_has_its_maximum() -> None:
     limiter, came = ExpensiveTaskLimiter(2, seconds=60), list[str]()
 
