@@ -9,7 +9,6 @@ from batchwright.api.schemas.json_body import read_json_object, read_optional_ob
 from batchwright.contracts.api_objects.audit_log import AuditTargetType
 from batchwright.contracts.terms import GroupKind, HoldKind
 from batchwright.database.tables.operations.audit_log import AuditTarget
-from batchwright.rules.limits.rate_allocation import ALL_MODELS
 from batchwright.rules.tenants.api_keys import new_key_id
 from batchwright.temporal import TemporalUnavailable
 
@@ -136,7 +135,7 @@ class RateTarget(TargetKind):
     type = AuditTargetType.RATE
 
     async def find(self, request: Request) -> AuditTarget:
-        return target_of_tenant(self.type, _text(await _parameters(request), "model") or ALL_MODELS, "")
+        return target_of_tenant(self.type, _text(await _parameters(request), "model"), "")
 
     async def read(self, target: AuditTarget) -> State | None:
         for row in await self._database.rates.all():
