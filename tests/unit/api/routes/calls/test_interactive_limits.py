@@ -140,6 +140,25 @@ async def test_the_processes_of_the_api_share_a_rate_and_leave_a_tenth_to_batche
     assert await accepted(api, "green") == 5  # half of what both may use
 
 
+@pytest.mark.usefixtures("stopped_clock")
+async def test_the_processes_of_the_api_share_the_rate_of_a_model(api: Fixture) -> None:
+    """What calls of a tenant with the same name use does not count."""
+    api.database.rows.clock = lambda: NOW
+    used = [InteractiveRate(False, "llama", 360.0, 0.0), InteractiveRate(True, "llama", 1_080.0, 0.0)]
+    await api.database.workers.report_interactive_rates("api:2", used)
+    api.register(BackendConfig(url=A), limits={"requests_per_minute": 1_200})
+    answers = [(await api.http.post(CHAT, json=ASK)).status_code for _ in range(10)]
+    assert answers == [200] * 6 + [429] * 4
+
+
+@pytest.mark.usefixtures("stopped_clock")
+async def test_a_rate_that_a_model_no_longer_has_limits_no_call(api: Fixture) -> None:
+    api.register(BackendConfig(url=A), limits={"requests_per_minute": 60})
+    assert [(await api.http.post(CHAT, json=ASK)).status_code for _ in range(2)] == [200, 429]
+    api.register(BackendConfig(url=A))
+    assert {(await api.http.post(CHAT, json=ASK)).status_code for _ in range(3)} == {200}
+
+
 async def test_a_process_reports_what_its_calls_use_of_rates(api: Fixture) -> None:
     assert await accepted(api, "blue") > 0
     await api.calls.publish()
