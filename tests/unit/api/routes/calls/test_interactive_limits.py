@@ -6,12 +6,16 @@ import httpx
 import pytest
 from openai import InternalServerError, RateLimitError
 
+from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.model_registry.registry_config import BackendConfig
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import InteractiveRate
+from batchwright.database.tables.tenants.quota_records import DailyUsage
 from batchwright.inference.transport.httpx_transport import HttpxTransport
+from batchwright.rules.token_costs import amount_of
 from tests.fakes.api import error_of
 from tests.fakes.routing import Clock
+from tests.fakes.token_usage import publish_usage
 from tests.unit.api.routes.calls.interactive_api import (
     ANSWER,
     ASK,
@@ -80,6 +84,27 @@ async def test_a_tenants_rate_of_requests_bounds_its_interactive_calls(
     assert other.status_code == 200
     await api.database.quotas.change("default", {"backend_requests_per_minute": None}, NOW)
     assert {(await api.http.post(CHAT, json=ASK)).status_code for _ in range(10)} == {200}
+
+
+async def test_a_daily_budget_of_costs_applies_to_the_first_call_of_a_process(
+    api: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process knows the prices of a model only after it has read the models."""
+
+    async def read() -> frozenset[str]:
+        api.served.prices["llama"] = PriceConfig(currency="EUR", input="2")
+        return api.served.names
+
+    monkeypatch.setattr(api.served, "served", read)
+    await api.database.quotas.change("default", {"cost_per_day": "0.5"}, NOW)
+    await publish_usage(api.database.quotas, "worker", DailyUsage("default", "", 0, amount_of("0.5")))
+    labels = {"tenant": "default", "quota": "cost_per_day"}
+    before = api.counted("quota_refusals_total", **labels)
+    refused = await api.http.post(CHAT, json=ASK)
+    assert (refused.status_code, error_of(refused).code) == (429, "insufficient_quota")
+    assert "budget of 0.5 EUR a day is used up" in error_of(refused).message
+    assert api.counted("quota_refusals_total", **labels) == before + 1
+    assert api.requests == []
 
 
 async def test_a_models_rate_of_tokens_counts_what_answers_have_used(api: Fixture) -> None:
