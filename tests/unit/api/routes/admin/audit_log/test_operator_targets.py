@@ -1,5 +1,7 @@
 """Targets of operators' actions in the audit log: names, tenants, and states before and after the action."""
 
+from pydantic import JsonValue
+
 from batchwright.api.dependencies import now
 from batchwright.contracts.api_objects.audit_log import AuditEntryObject
 from batchwright.contracts.api_objects.openai import BatchObject
@@ -64,7 +66,7 @@ async def test_budget_groups_of_the_same_name_have_the_states_of_their_own_kinds
         ("team/acme", "red"),
     ]
     for number, (entry, again) in enumerate(zip(found[:4], found[4:], strict=True), start=1):
-        state = {"tokens_per_day": number, "cost_per_day": None, "members": []}
+        state: JsonValue = {"tokens_per_day": number, "cost_per_day": None, "members": []}
         assert (entry.before, entry.after, again.before, again.after) == (None, state, state, state)
     assert (target(unknown), *states(unknown)[:2]) == (("country/acme", None), None, None)
 
