@@ -9,12 +9,14 @@ from batchwright.api.dependencies import ApiDependencies, now
 from batchwright.api.services.batches import progress_events as batch_events
 from batchwright.api.services.batches.progress_events import KEEP_ALIVE, KEEP_ALIVE_SECONDS
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE, inference_queue
 from batchwright.contracts.temporal_payloads.batch import (
     BatchForecast,
     WindowFit,
 )
 from batchwright.database.tables.operations.forecasts import ForecastRow
 from batchwright.rules.ids import new_batch_id
+from batchwright.rules.worker_stats import polled_queue_stats
 from tests.clocks import skip_time
 from tests.fakes.api import ApiFixture, error_of
 from tests.unit.api.routes.batch_events.running_batch import batch_in, begun, end, fields, listen, settle
@@ -57,6 +59,20 @@ async def test_a_reason_to_wait_is_an_event(api: ApiFixture) -> None:
         paused = batch_in(await client.next())
     assert (first.x_batchwright.paused, paused.x_batchwright.paused) == (False, True)
     assert "paused" in [each.reason for each in paused.waiting]
+
+
+async def test_a_worker_that_begins_to_poll_is_an_event_within_seconds(api: ApiFixture) -> None:
+    batch = await begun(api)
+    async with listen(api, batch) as client:
+        before = batch_in(await client.next())
+        await api.events.poll()
+        queues = [CONTROL_QUEUE, IO_QUEUE, inference_queue("llama")]
+        await api.database.workers.record_heartbeat("one:1", polled_queue_stats(queues))
+        skip_time(5)
+        await api.events.poll()
+        after = batch_in(await client.next())
+    assert before.waiting
+    assert after.waiting == []
 
 
 async def test_an_unchanged_batch_sends_nothing_but_comments(api: ApiFixture) -> None:

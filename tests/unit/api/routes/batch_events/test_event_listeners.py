@@ -82,6 +82,23 @@ async def test_the_streams_of_a_batch_that_was_deleted_end(api: ApiFixture) -> N
         assert batch_in(await other_client.next()).request_counts.completed == 1
 
 
+async def test_a_deleted_batch_is_not_found_even_while_the_stream_of_another_client_has_not_ended(
+    api: ApiFixture,
+) -> None:
+    batch = await begun(api)
+    async with listen(api, batch) as slow:
+        await slow.next()
+        slow.stop_reading()
+        await settle(api, batch, 1)
+        await asyncio.sleep(0)  # lets the stream take the event
+        del api.database.rows.batches["default", batch.id]
+        await api.events.poll()
+        async with listen(api, batch) as client:
+            assert client.status == 404
+        slow.go_on_reading()
+        assert len(await slow.rest()) <= 1
+
+
 async def test_a_client_that_reads_slowly_gets_the_latest_event_only(api: ApiFixture) -> None:
     batch = await begun(api)
     async with listen(api, batch) as client:
@@ -163,27 +180,33 @@ async def test_the_stop_of_the_process_ends_streams_at_once() -> None:
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
 
 
-async def test_the_poller_continues_after_an_outage_of_the_database(
+async def test_the_poller_continues_after_an_outage_of_the_database_and_logs_each_outage_once(
     api: ApiFixture, caplog: pytest.LogCaptureFixture
 ) -> None:
+    logged = "watched batches cannot be read"
+
+    async def fail_until_logged(times: int) -> None:
+        rows.failing = DatabaseUnavailable("refused")
+        while caplog.text.count(logged) < times:
+            skip_time(batch_events.POLL_SECONDS)
+            await asyncio.sleep(0)
+        rows.failing = None
+
     batch = await begun(api)
     rows = api.database.rows
     poller = asyncio.create_task(api.events.run())
     async with listen(api, batch) as client:
         await client.next()
-        rows.failing = DatabaseUnavailable("refused")
-        while "watched batches cannot be read" not in caplog.text:
-            skip_time(batch_events.POLL_SECONDS)
-            await asyncio.sleep(0)
-        rows.failing = None
+        await fail_until_logged(1)
         event = asyncio.create_task(client.next())
         await api.database.batches.request_cancel("default", batch.id, START)
         while not event.done():
             skip_time(batch_events.POLL_SECONDS)
             await asyncio.sleep(0)
+        assert caplog.text.count(logged) == 1
+        await fail_until_logged(2)
     poller.cancel()
     assert batch_in(event.result()).status == "cancelling"
-    assert caplog.text.count("watched batches cannot be read") == 1
 
 
 async def test_streams_end_if_a_poll_raises_an_unexpected_error(api: ApiFixture) -> None:
