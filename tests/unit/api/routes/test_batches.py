@@ -10,6 +10,7 @@ from batchwright.contracts.api_objects.openai import (
     BatchPage,
 )
 from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
+from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import BatchOutcome
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import ApiFixture, error_of, open_api, read
@@ -204,6 +205,19 @@ async def test_a_batch_that_ended_while_it_was_cancelled_is_shown_as_ended(
     monkeypatch.setattr(api.temporal, "cancel", end_first)
     answer = await api.http.post(f"/v1/batches/{batch_id}/cancel")
     assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+
+
+async def test_an_ended_batch_is_shown_even_if_it_is_unknown_which_queues_workers_poll(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, live = await ended(api, BatchStatus.COMPLETED), await begun(api, "llama")
+
+    async def unavailable(_: object) -> None:
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(type(api.database.rates), "all", unavailable)
+    assert (await api.http.get(f"/v1/batches/{done}")).status_code == 200
+    assert (await api.http.get(f"/v1/batches/{live}")).status_code == 503
 
 
 async def test_a_live_batch_without_a_run_is_a_server_error(api: ApiFixture) -> None:

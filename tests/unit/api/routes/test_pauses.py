@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from batchwright.api.temporal_gateway import RunMissing
 from batchwright.contracts.api_objects.openai import (
     BatchObject,
 )
@@ -69,6 +70,21 @@ async def test_a_batch_that_ends_while_a_pause_is_checked_was_not_paused_too_oft
     answer = await pause(api, batch_id)
     assert (answer.status_code, "with status 'completed'" in answer.text) == (409, True)
     assert api.temporal.signals == []
+
+
+async def test_a_batch_that_ends_before_it_gets_its_pause_is_shown_as_ended(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch_id = await begun(api, "llama")
+
+    async def end_first(batch_id: str, change: int) -> None:
+        outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=10, failed=0, usage=Usage())
+        await api.database.batch_ends.finish("default", batch_id, outcome, NOW)
+        raise RunMissing(batch_id)
+
+    monkeypatch.setattr(api.temporal, "pause", end_first)
+    answer = await pause(api, batch_id)
+    assert (answer.status_code, "with status 'completed'" in answer.text) == (409, True)
 
 
 async def test_changes_that_do_not_reach_temporal_are_not_counted(api: ApiFixture) -> None:

@@ -194,6 +194,9 @@ async def test_the_files_of_a_batch_are_abandoned_before_a_worker_begins_to_writ
 
 async def test_a_batch_whose_files_are_not_being_written_is_not_abandoned(api: ApiFixture) -> None:
     red, done = await running(api, "red"), await completed(api, "red")
+    other = await running(api, "red")
+    api.temporal.states[other] = BatchState(status=BatchStatus.IN_PROGRESS)
+    assert (await api.http.post(f"/admin/batches/{other}/abandon")).status_code == 409
     refused = [await api.http.post(f"/admin/batches/{id}/abandon") for id in (red, done)]
     assert [answer.status_code for answer in refused] == [409, 409]
     assert [error_of(answer).message for answer in refused] == [
