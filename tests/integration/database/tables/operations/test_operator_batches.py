@@ -222,3 +222,24 @@ async def test_live_batches_and_those_that_ended_lately_are_counted_by_tenant_an
     ]
     later = await any_database.operator_batches.counts(forecast_since=START, ended_since=after(20))
     assert len(later) == len(counts) - 1
+
+
+async def test_batches_that_ended_in_any_way_are_counted_even_after_they_are_swept(
+    any_database: Database,
+) -> None:
+    ends = [status for status in BatchStatus if status.is_terminal]
+    for number, status in enumerate(ends):
+        await a_batch(any_database, number)
+        outcome = an_outcome(status, output=None, error=None)
+        await any_database.batch_ends.finish("t", f"batch_{number}", outcome, after(20))
+
+    async def counted(since: float) -> dict[BatchStatus, int]:
+        counts = await any_database.operator_batches.counts(forecast_since=START, ended_since=after(since))
+        return {count.status: count.batches for count in counts}
+
+    assert await counted(15) == dict.fromkeys(ends, 1)
+    assert await counted(20) == {}
+    for number in range(len(ends)):
+        await any_database.retention.record_sweep(EndedItem("t", f"batch_{number}", after(20)), after(30))
+    assert await counted(15) == dict.fromkeys(ends, 1)
+    assert await counted(20) == {}
