@@ -152,6 +152,15 @@ async def test_work_can_be_that_of_some_models_only(any_database: Database) -> N
     assert [(each.model, each.lines_left) for each in found] == [("b", 6)]
 
 
+async def test_work_has_the_weight_of_its_batch_unless_its_tenant_has_another(any_database: Database) -> None:
+    await any_database.batches.upsert(an_order(weight=2.0))
+    models = [ModelCounts(model="a", lines=1)]
+    await any_database.batches.start("t", "batch_1", total=1, models=models, at=START)
+    assert [each.weight for each in await any_database.forecasts.work(after(1))] == [2.0]
+    await any_database.quotas.change("t", {"weight": 4.0}, START)
+    assert [each.weight for each in await any_database.forecasts.work(after(1))] == [4.0]
+
+
 @pytest.mark.parametrize(
     "limit", ["max_in_flight", "backend_requests_per_minute", "backend_tokens_per_minute"]
 )
