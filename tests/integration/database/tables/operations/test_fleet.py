@@ -115,6 +115,7 @@ async def test_a_batch_that_starts_later_is_as_old_as_its_start(any_database: Da
     since = {"batch_1": after(600), "batch_2": after(300)}
     backlogs = await any_database.fleet.backlogs(after(700))
     assert {each.batch_id: each.created_at for each in backlogs} == since
+    assert {each.lines_left for each in backlogs} == {1}  # no slice has reported anything
     work = await any_database.forecasts.work(after(700))
     assert {each.batch_id: each.created_at for each in work} == since
     assert [*await any_database.fleet.awaited_models(after(700))] == ["b", "a"]
