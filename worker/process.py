@@ -79,11 +79,10 @@ _REQUIRED_FOR_SLICES = frozenset({"postgresql", "storage"})
 
 
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
-    """Run the worker until the process receives a stop signal, then drain it.
+    """Run the worker until the process receives a stop signal, then drain it: finish or return current work.
 
-    Draining means to accept no new work and to finish or return the current work. Errors after the signal are
-    logged and not raised. If a poller fails without a signal, the worker is drained, and then the error is
-    raised.
+    Errors after the signal are logged and not raised. If a poller fails without a signal, the worker is
+    drained, and then the error is raised.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
