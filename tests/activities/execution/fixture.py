@@ -22,7 +22,6 @@ from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
-from batchwright.activities.services.send_authorization import Permissions
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.contracts.errors import Failure
@@ -52,6 +51,7 @@ from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.memory_database import MemoryDatabase
+from tests.fakes.permissions import UnrestrictedPermissions
 from tests.fakes.rates import FixedRates
 from tests.fakes.settings import load
 from tests.fakes.storage import MemoryStorage
@@ -219,22 +219,6 @@ class ProgressLog(ProgressTable):
 
     async def samples(self, tenant: str, batch_id: str) -> list[ProgressSample]:
         return []
-
-
-class UnrestrictedPermissions(Permissions):
-    """Permissions without limits: every tenant may use every model, and there are no budgets."""
-
-    def may_use(self, tenant: str, model: str) -> bool:
-        return True
-
-    def is_withdrawn(self, key_id: str) -> bool:
-        return False
-
-    def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> None:
-        return None
-
-    def record_usage(self, tenant: str, key_id: str, tokens: int, cost: int) -> None:
-        pass
 
 
 async def _always_cancelled(tenant: str, batch_id: str) -> bool:
