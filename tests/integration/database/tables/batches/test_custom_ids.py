@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,8 +220,8 @@ async def test_a_page_that_takes_too_long_ends_and_continues_after_the_examined_
 ) -> None:
     for module in (custom_ids, operator_batches):
         monkeypatch.setattr(module, "EXAMINED_AT_ONCE", 2)
-    for table in (database.custom_ids, database.operator_batches):
-        monkeypatch.setattr(table, "_clock", count(step=3).__next__)  # a statement takes three seconds
+    clock = SimpleNamespace(monotonic=count(step=3).__next__)  # a statement takes three seconds
+    monkeypatch.setattr(custom_ids, "time", clock)
     for number in range(9):
         await a_batch(database, number, "a" if number in (0, 7) else "b")
     page = await database.custom_ids.search("t", "a", limit=5, after=None)
