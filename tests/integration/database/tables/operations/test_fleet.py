@@ -50,6 +50,17 @@ async def test_lines_settled_by_ingestion_are_not_work(any_database: Database) -
     assert await any_database.fleet.lines_left() == {"a": 1, "b": 6}
 
 
+async def test_a_model_of_which_only_duplicates_have_no_results_has_no_lines_left(
+    any_database: Database,
+) -> None:
+    await any_database.batches.upsert(an_order())
+    models = [ModelCounts(model="a", lines=3, duplicates=1), ModelCounts(model="b", lines=1)]
+    await any_database.batches.start("t", "batch_1", total=4, models=models, at=after(1))
+    await any_database.progress.record([slice_progress(0, completed=1, failed=1)])
+    assert await any_database.fleet.lines_left() == {"b": 1}
+    assert await any_database.fleet.awaited_models(after(20)) == {"b": {"t": 1}, "a": {}}
+
+
 async def test_an_unserved_model_has_no_lines_left(any_database: Database) -> None:
     await any_database.batches.upsert(an_order())
     models = [ModelCounts(model="a", lines=3), ModelCounts(model="nowhere", lines=1, failed=1)]
