@@ -25,6 +25,10 @@ UPDATE batches SET status = 'in_progress', finalizing_at = NULL, completed_at = 
                    error_file_id = NULL, completed = 0, failed = 0 WHERE id = $1
 """
 
+_BEFORE_THE_END_OF_INGESTION = """
+UPDATE batches SET status = 'validating', in_progress_at = NULL, total = 0, models = '[]' WHERE id = $1
+"""
+
 
 async def check(stack: Stack) -> ConsistencyReport:
     """Run `batchwright consistency --repair`, ten minutes in the future."""
@@ -65,6 +69,31 @@ async def test_a_restored_database_gets_the_ends_and_files_from_its_runs(stack: 
         await check_conservation(client, again, lines)
     assert [one.repaired for one in report.differences if one.id == batch.id] == [True]
     assert (again.status, again.output_file_id) == ("completed", batch.output_file_id)
+
+
+async def test_a_row_that_lost_the_end_of_its_ingestion_gets_it_from_its_run(stack: Stack) -> None:
+    await stack.faults(model=MODELS[0], kind="503", rate=1.0)  # so that it does not end before
+    async with stack.client() as client:
+        lines = chat_lines(MODELS, each=60)
+        batch = await submit(client, lines)
+        await settled(client, batch.id, 20)
+        database = await connect_database(stack.now.postgres)
+        await database.execute(_BEFORE_THE_END_OF_INGESTION, batch.id)
+        for table in ("throughput", "batch_tags"):  # the same transaction has inserted these rows
+            await database.execute(f"DELETE FROM {table} WHERE batch_id = $1", batch.id)
+        await database.close()
+        assert (await client.batches.retrieve(batch.id)).status == "validating"
+        report = await check(stack)
+        again = await client.batches.retrieve(batch.id)
+        assert again.request_counts is not None
+        assert (again.status, again.request_counts.total) == ("in_progress", len(lines))
+        await stack.heal()
+        done = await ended(client, batch.id)
+        await check_conservation(client, done, lines)
+    assert [(one.kind, one.repaired) for one in report.differences if one.id == batch.id] == [
+        ("row_outdated", True)
+    ]
+    assert done.status == "completed"
 
 
 async def test_a_batch_whose_run_was_terminated_fails_and_can_be_resumed(stack: Stack) -> None:
