@@ -845,8 +845,8 @@ CREATE TABLE consistency_checks (
     checked_at  timestamptz NOT NULL
 );
 INSERT INTO consistency_checks
-SELECT kind, 0, 0, now() FROM unnest(ARRAY['run_missing', 'run_ended', 'row_missing', 'run_open',
-                                           'file_missing', 'counts']) AS kind;
+SELECT kind, 0, 0, now() FROM unnest(ARRAY['run_missing', 'run_ended', 'row_missing', 'row_outdated',
+                                           'run_open', 'file_missing', 'counts']) AS kind;
 
 -- Position of the latest entry of the audit log.
 CREATE TABLE audit_log_position (
