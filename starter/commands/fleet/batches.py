@@ -27,7 +27,7 @@ from batchwright.starter.output import (
     stdout,
 )
 
-admin = command_group("Manage batches of all tenants and holds; show the audit log.")
+admin = command_group("Manage batches of all tenants, holds and the audit log.")
 batches = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 admin.add_typer(batches, name="batches", help="List and control the batches of all tenants.")
 admin.add_typer(audit_log, name="audit-log", help="List and export who changed or destroyed what.")
