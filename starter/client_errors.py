@@ -16,6 +16,7 @@ class ClientError(Exception):
         is_rejected: True if it is certain that the API has rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
+        limit: what a reached limit counts, such as `bytes` for stored bytes; empty if no limit is reached.
     """
 
     def __init__(
@@ -26,10 +27,11 @@ class ClientError(Exception):
         is_rejected: bool = False,
         code: str | None = None,
         status: int | None = None,
+        limit: str = "",
     ) -> None:
         super().__init__(message)
         self.is_transient, self.is_rejected = is_transient, is_rejected
-        self.code, self.status = code, status
+        self.code, self.status, self.limit = code, status, limit
 
 
 def error_of(response: httpx.Response, url: str) -> ClientError:
@@ -53,6 +55,7 @@ def error_of(response: httpx.Response, url: str) -> ClientError:
         is_rejected=response.is_client_error and not is_too_slow,
         code=code,
         status=response.status_code,
+        limit=response.headers.get("ratelimit-policy", "").partition(";")[0].strip('"'),
     )
 
 

@@ -15,7 +15,8 @@ from batchwright.starter.folder.input_folder import InputFolder, State
 
 _ROUND_SECONDS = 1.0
 _CALLS_PER_ROUND = 20  # maximum inputs to start, and maximum batches to poll
-_RETRY_SECONDS = 30.0  # for an input that cannot be moved, or after an error of the API
+_RETRY_SECONDS = 30.0  # for an input that cannot be moved or stored, or after an error of the API
+_STORED_BYTES = "bytes"  # limit of the bytes that a tenant may store
 
 
 @dataclass
@@ -32,7 +33,8 @@ class _Postponed(NamedTuple):
     Attributes:
         why: reason, for the user.
         until: time of the next attempt, in seconds (monotonic).
-        is_immovable: True if the input's directory cannot be changed. False if the API had an internal error.
+        is_immovable: True if the input's directory cannot be changed. False if the API had an internal error,
+            or if the input is larger than the storage that is left.
     """
 
     why: str
@@ -179,9 +181,10 @@ class FolderRunner:
                 f"The directory of the input cannot be used: {error.strerror or error}.",
             )
         except ClientError as error:
-            if error.is_transient or error.status in DENIED:
+            is_too_large = error.limit == _STORED_BYTES  # smaller inputs may fit
+            if (error.is_transient and not is_too_large) or error.status in DENIED:
                 raise
-            if error.is_rejected:
+            if error.is_rejected and not is_too_large:
                 self._fail(name, State.PROCESSING, str(error))
             else:
                 self._postpone(State.PROCESSING, name, str(error), is_immovable=False)

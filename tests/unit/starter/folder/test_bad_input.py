@@ -5,6 +5,7 @@ import gzip
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
 from batchwright.starter.folder.input_folder import FolderError, InputFolder
-from tests.unit.starter.cli import LINE
+from tests.unit.starter.cli import LINE, run_now
 from tests.unit.starter.folder.inbox import Inbox, prompt_line
 
 _NOBODY = 65534
@@ -192,6 +193,26 @@ def test_inputs_that_may_not_be_moved_stay_where_they_are_and_do_not_stop_others
     assert [line for line in inbox.said if line.startswith("a")] == [
         "a: cannot be moved to processing: Permission denied"
     ]
+
+
+def test_an_input_larger_than_the_storage_that_is_left_waits_and_does_not_stop_smaller_ones(
+    inbox: Inbox,
+) -> None:
+    quotas = inbox.cli.api.database.quotas
+    run_now(quotas.change("default", {"stored_bytes": 5 * len(LINE)}, datetime.now(UTC)))
+    inbox.submit("a", input_jsonl="".join(LINE.replace('"a"', f'"{number}"') for number in range(9)))
+    inbox.submit("b", input_jsonl=LINE)
+    with inbox.runner() as runner:
+        runner.round()
+        assert not runner.round()
+        assert inbox.states() == {"a": "processing", "b": "processing"}
+        assert len(inbox.batches) == 1
+        [said] = [line for line in inbox.said if line.startswith("a: ")]
+        assert said.startswith("a: Too many bytes are stored: of at most")
+    run_now(quotas.change("default", {"stored_bytes": None}, datetime.now(UTC)))
+    with inbox.runner() as runner:
+        runner.round()
+    assert len(inbox.batches) == 2
 
 
 def test_links_and_pipes_are_not_followed(inbox: Inbox, tmp_path: Path) -> None:
