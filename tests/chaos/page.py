@@ -14,7 +14,7 @@ _RECOVERY_SECONDS = 15.0  # beyond the heartbeat timeout
 _SENTENCE_CHARACTERS = 300  # of a broken promise
 
 _PAGE = """\
-# Disturbances in sum
+# Disturbances in total
 
 <!-- made by `make docs` -->
 

@@ -20,16 +20,16 @@ def stats(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     if found.backends:
         table = column_table("backend", "requests", "average", "pending", right=3)
         for backend in found.backends:
-            average = _milliseconds(backend.average_latency_ms)
+            average = _average(backend.requests, backend.average_latency_ms)
             table.add_row(escaped(backend.id), f"{backend.requests:,}", average, str(backend.pending))
         stdout().print(table)
     if found.models:
         table = column_table("model", "requests", "average", right=2)
         for model in found.models:
-            average = _milliseconds(model.average_duration_ms)
+            average = _average(model.requests, model.average_duration_ms)
             table.add_row(escaped(model.name), f"{model.requests:,}", average)
         stdout().print(table)
 
 
-def _milliseconds(milliseconds: float) -> str:
-    return f"{milliseconds:,.0f} ms"
+def _average(requests: int, milliseconds: float) -> str:
+    return f"{milliseconds:,.0f} ms" if requests else "-"

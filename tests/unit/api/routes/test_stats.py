@@ -3,6 +3,8 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import httpx
+
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.rules.worker_stats import UpstreamTraffic
 from tests.fakes.api import ApiFixture, open_api
@@ -82,3 +84,11 @@ def test_the_stats_command_shows_the_statistics() -> None:
     assert shown.exit_code == 0
     assert "1,200 requests, 1 of them failed; 1 worker\n" in shown.stdout
     assert found["requests"]["total"] == 1_200
+
+
+def test_a_backend_without_requests_has_no_average() -> None:
+    with served() as cli:
+        httpx.put(f"{cli.url}/admin/models/mine", json={"backends": [{"url": A}]}).raise_for_status()
+        run_now(beat(cli.api, "one:1", UpstreamTraffic(model="mine", backend=A, pending=1)))
+        rows = cli.run("stats").stdout.splitlines()
+    assert [row.split() for row in rows if A in row] == [[A, "0", "-", "1"]]

@@ -150,6 +150,13 @@ async def test_models_show_open_circuits_and_tokens_per_second(api: ApiFixture, 
     assert "3 0 ms 1,234" in page
 
 
+async def test_a_backend_without_requests_has_no_average_latency(api: ApiFixture, browser: Browser) -> None:
+    await api.http.put("/admin/models/mine", json={"backends": [{"url": "http://backend:8000"}]})
+    traffic = UpstreamTraffic(model="mine", backend="http://backend:8000", pending=1)
+    await api.database.workers.record_heartbeat("one:1", {}, traffic=[traffic])
+    assert " ms" not in text_of(await browser.page("/ui/operator/models"))
+
+
 async def test_workers_show_what_they_do_and_that_their_registries_differ(
     api: ApiFixture, browser: Browser
 ) -> None:
