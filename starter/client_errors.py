@@ -19,6 +19,8 @@ class ClientError(Exception):
         limit: what a reached limit counts, such as `bytes` for stored bytes; empty if no limit is reached.
     """
 
+    limit: str = ""
+
     def __init__(
         self,
         message: str,
@@ -27,11 +29,10 @@ class ClientError(Exception):
         is_rejected: bool = False,
         code: str | None = None,
         status: int | None = None,
-        limit: str = "",
     ) -> None:
         super().__init__(message)
         self.is_transient, self.is_rejected = is_transient, is_rejected
-        self.code, self.status, self.limit = code, status, limit
+        self.code, self.status = code, status
 
 
 def error_of(response: httpx.Response, url: str) -> ClientError:
@@ -49,14 +50,15 @@ def error_of(response: httpx.Response, url: str) -> ClientError:
         message += " Set BATCHWRIGHT_API_KEY to a valid key."
     # 408 says that the request came too slowly, and not that another one would be refused.
     is_too_slow = response.status_code == HTTPStatus.REQUEST_TIMEOUT
-    return ClientError(
+    failure = ClientError(
         message,
         is_transient=is_too_slow or response.status_code in (429, 502, 503, 504),
         is_rejected=response.is_client_error and not is_too_slow,
         code=code,
         status=response.status_code,
-        limit=response.headers.get("ratelimit-policy", "").partition(";")[0].strip('"'),
     )
+    failure.limit = response.headers.get("ratelimit-policy", "").partition(";")[0].strip('"')
+    return failure
 
 
 @contextmanager

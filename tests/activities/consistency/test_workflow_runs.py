@@ -1,4 +1,4 @@
-"""What the consistency check reads from the history of a batch's workflow, with recorded histories."""
+"""Data that the consistency check reads from the history of a batch's workflow, with recorded histories."""
 
 from collections.abc import AsyncIterator
 from typing import cast

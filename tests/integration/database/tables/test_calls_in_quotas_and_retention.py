@@ -1,4 +1,4 @@
-"""What single calls count towards quotas, and how long they are kept, in each database (`any_database`)."""
+"""Quotas towards which single calls count, and how long calls are kept, in each database (`any_database`)."""
 
 import asyncio
 from datetime import UTC, datetime
