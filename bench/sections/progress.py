@@ -1,7 +1,11 @@
-"""Section of the benchmark: by how many seconds the progress of a batch in the API is behind the real one."""
+"""Section of the benchmark: how far the API's progress and a worker's durations are from the real ones."""
 
+import re
 import time
+from statistics import mean
 from typing import NamedTuple
+
+import httpx
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.client import Client
@@ -10,11 +14,12 @@ from bench.inputs import write_input
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
 from bench.sections import listeners
-from bench.stack import Simulator, running_stack, simulator, wait_until_quiet
+from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LATENCY_MS = 64, 100
 _SECONDS, _POLL_SECONDS = 35.0, 0.05
 _FOLLOWED_LINES = 20_000  # about half a minute
+_DURATIONS = re.compile(r"^batchwright_request_duration_seconds_(sum|count)\{.*\} (\S+)$", re.MULTILINE)
 
 
 class ProgressSample(NamedTuple):
@@ -33,8 +38,9 @@ def measure(options: SectionOptions) -> list[Figure]:
     path = options.folder / "progress.jsonl"
     write_input(path, count)
     found: list[float] = []
+    beyond_ms: list[float] = []
     with (
-        simulator("--latency-ms", str(_LATENCY_MS)) as backend,
+        simulator("--latency-ms", str(_LATENCY_MS), entries=True) as backend,
         running_stack(options.folder / "progress", backend.url, in_flight=_IN_FLIGHT) as stack,
         Client(stack.api) as client,
     ):
@@ -42,11 +48,42 @@ def measure(options: SectionOptions) -> list[Figure]:
         for number in options.turns(_SECONDS):
             wait_until_quiet(stack)
             backend.reset()
+            before = _durations(stack)
             found.append(oldest(_samples(client, backend, file_id)))
-            options.report(f"round {number}: at most {found[-1]:.1f} s old")
+            beyond_ms.append(1000 * (_mean_duration(stack, before) - _backend_mean_duration(backend)))
+            options.report(f"round {number}: at most {found[-1]:.1f} s old, {beyond_ms[-1]:.1f} ms longer")
         write_input(path, _FOLLOWED_LINES)
         followed = listeners.measure(stack, client, batches.upload(client, path), options)
-    return [Figure("progress.age_s", "age of the counts at their oldest", found, "s", Target(5.0)), followed]
+    return [
+        Figure("progress.age_s", "age of the counts at their oldest", found, "s", Target(5.0)),
+        Figure(
+            "progress.duration_ms",
+            "mean duration of a request in /metrics, longer than the backend's own",
+            beyond_ms,
+            "ms",
+            Target(5.0),
+        ),
+        followed,
+    ]
+
+
+def _durations(stack: RunningStack) -> dict[str, float]:
+    """Return the sum in seconds and the count of the durations that the worker has measured."""
+    wait_until_quiet(stack)
+    text = httpx.get(stack.metrics[1], trust_env=False).raise_for_status().text
+    return {kind: float(number) for kind, number in _DURATIONS.findall(text)}
+
+
+def _mean_duration(stack: RunningStack, before: dict[str, float]) -> float:
+    now = _durations(stack)
+    count = now["count"] - before.get("count", 0)
+    return (now["sum"] - before.get("sum", 0)) / count
+
+
+def _backend_mean_duration(backend: Simulator) -> float:
+    """Return the mean time in seconds from the arrival of a request to the end of its response."""
+    entries = backend.ledger(entries=True).entries
+    return mean(one.last_completed_at - one.first_request_at for one in entries if one.last_completed_at)
 
 
 def _samples(client: Client, backend: Simulator, file_id: str) -> list[ProgressSample]:
@@ -84,7 +121,8 @@ SECTION = Section(
     "progress",
     "Progress as the API tells it",
     "5,000 lines, every answer after 100 ms, 64 in flight; the batch's counts beside what the simulator has "
-    "answered, twenty times a second. Then 20,000 lines; the CPU time of the API while 200 clients follow "
+    "answered, twenty times a second, and the duration of a request, as the worker measures it, beside the "
+    "simulator's own. Then 20,000 lines; the CPU time of the API while 200 clients follow "
     "the batch's events, less its time without them.",
     1.2,
     measure,
