@@ -1,14 +1,34 @@
-"""Heartbeats of all activities except slices. They only show that the process is alive."""
+"""Heartbeats of all activities except slices, and the details in which attempts count unknown exceptions."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from temporalio import activity
 
 from batchwright.background import log_failure
 
 _HEARTBEATS_PER_TIMEOUT = 3
+# Heartbeat detail: number of attempts of the step that ended with an unknown exception.
+_FAILURE_COUNT_PREFIX = "unexpected failures: "
+
+
+def previous_failures(details: Sequence[object]) -> int:
+    """Return how many earlier attempts of the activity ended with an unknown exception.
+
+    Args:
+        details: heartbeat details of the previous attempt, which contain this number if it is not 0.
+    """
+    counts = [detail.removeprefix(_FAILURE_COUNT_PREFIX) for detail in details if isinstance(detail, str)]
+    return max((int(count) for count in counts if count.isdecimal()), default=0)
+
+
+def failure_count_details(failures: int) -> tuple[str, ...]:
+    """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0.
+
+    Every heartbeat needs them, because the details of a heartbeat replace those of the one before.
+    """
+    return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 
 
 @contextlib.asynccontextmanager

@@ -10,6 +10,7 @@ from batchwright.activities.execution.attempt import SliceAttempt
 from batchwright.activities.execution.slice_state.quarantine import attempt_history
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
+from batchwright.activities.heartbeat import failure_count_details, previous_failures
 from batchwright.activities.services.worker_slices.held_slices import HeldSlice
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_names import DISPATCH_QUEUE
@@ -61,7 +62,8 @@ class Execution(ExecutionActivities):
         info = activity.info()
         history = attempt_history(info.attempt, info.heartbeat_details)
         if history.crashes:  # so that this attempt hides no crash if it ends before it reads the lines
-            activity.heartbeat(SliceResult(**history._asdict()))
+            failures = failure_count_details(previous_failures(info.heartbeat_details))
+            activity.heartbeat(SliceResult(**history._asdict()), *failures)
         polled = ALL_MODELS if info.task_queue == DISPATCH_QUEUE else request.model
         demand, tenant, batch_id = self._worker.demand, request.tenant, request.batch_id
         with demand.holding(polled, request.model, tenant, batch_id) as held:

@@ -22,6 +22,7 @@ from temporalio.worker import (
 )
 
 from batchwright.activities.errors import failure, failure_of
+from batchwright.activities.heartbeat import failure_count_details, previous_failures
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 from batchwright.contracts.temporal_payloads.finalization import FinalizeResult
@@ -29,7 +30,6 @@ from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.telemetry.labels import OTHER
 from batchwright.telemetry.metrics import Metrics
-from batchwright.worker.interceptors.attempt_history import failure_count_details, previous_failures
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Heartbeat details with which the attempts of an activity count crashes and unknown exceptions."""
+"""Heartbeat details with which the attempts of an activity count crashes."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -8,23 +8,6 @@ from batchwright.contracts.temporal_payloads.execution import RELEASED
 
 CRASHES_BEFORE_QUARANTINE = 2  # one or two crashes may have any cause
 CRASH_MEMORY = timedelta(hours=1)  # an attempt that ends by itself later begins the count again
-# Heartbeat detail: number of attempts of the step that ended with an unknown exception.
-_FAILURE_COUNT_PREFIX = "unexpected failures: "
-
-
-def previous_failures(details: Sequence[object]) -> int:
-    """Return how many earlier attempts of the activity ended with an unknown exception.
-
-    Args:
-        details: heartbeat details of the previous attempt, which contain this number if it is not 0.
-    """
-    counts = [detail.removeprefix(_FAILURE_COUNT_PREFIX) for detail in details if isinstance(detail, str)]
-    return max((int(count) for count in counts if count.isdecimal()), default=0)
-
-
-def failure_count_details(failures: int) -> tuple[str, ...]:
-    """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0."""
-    return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 
 
 class StepCrashes(Message):

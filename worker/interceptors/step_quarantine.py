@@ -32,13 +32,11 @@ from temporalio.worker import (
 )
 
 from batchwright.activities.errors import failure
-from batchwright.activities.heartbeat import heartbeating
+from batchwright.activities.heartbeat import failure_count_details, heartbeating, previous_failures
 from batchwright.contracts.errors import Failure
 from batchwright.worker.interceptors.attempt_history import (
     CRASHES_BEFORE_QUARANTINE,
     StepCrashes,
-    failure_count_details,
-    previous_failures,
     step_crashes,
 )
 

@@ -12,6 +12,7 @@ from temporalio.client import AsyncActivityCancelledError, Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from batchwright.activities.clock import suspend_aware_clock
+from batchwright.activities.heartbeat import failure_count_details, previous_failures
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 
 logger = logging.getLogger(__name__)
@@ -107,15 +108,18 @@ def temporal_heartbeat(client: Client) -> Heartbeat:
     """Return a function that sends a heartbeat for the running activity and returns Temporal's reply.
 
     The function sends each heartbeat twice: through the SDK, which does not report if the server has
-    acknowledged it, and then directly to the server, which replies.
+    acknowledged it, and then directly to the server, which replies. The details also have the number of
+    attempts that ended with an unknown exception, so that a crash of this attempt does not lose it.
     """
-    handle = client.get_async_activity_handle(task_token=activity.info().task_token)
+    info = activity.info()
+    handle = client.get_async_activity_handle(task_token=info.task_token)
+    failures = failure_count_details(previous_failures(info.heartbeat_details))
 
     async def heartbeat(details: SliceResult) -> HeartbeatReply:
-        activity.heartbeat(details)
+        activity.heartbeat(details, *failures)
         try:
             async with asyncio.timeout(_REPLY_SECONDS):
-                await handle.heartbeat(details)
+                await handle.heartbeat(details, *failures)
         except AsyncActivityCancelledError as error:
             cancelled = error.details is None or error.details.cancel_requested
             return HeartbeatReply.CANCEL_REQUESTED if cancelled else HeartbeatReply.PAUSED

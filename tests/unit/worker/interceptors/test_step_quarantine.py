@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ActivityOutboundInterceptor, ExecuteActivityInput
 
+from batchwright.activities.heartbeat import previous_failures
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.message import Message
 from batchwright.contracts.temporal_payloads.execution import RELEASED
@@ -22,7 +23,6 @@ from batchwright.worker.interceptors.attempt_history import (
     CRASH_MEMORY,
     CRASHES_BEFORE_QUARANTINE,
     StepCrashes,
-    previous_failures,
     step_crashes,
 )
 from batchwright.worker.interceptors.step_quarantine import (
