@@ -41,6 +41,15 @@ LockTimeout = asyncpg.LockNotAvailableError
 LOGIN_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError)
 
 
+def is_rolled_back(error: BaseException) -> bool:
+    """Return True if PostgreSQL has reported that it did not execute the failed statement, or the COMMIT.
+
+    An error of the severity ERROR undoes the statement and its transaction. Errors that also end the
+    connection (FATAL, PANIC) may come after a COMMIT. Errors of the driver have no severity.
+    """
+    return isinstance(error, ServerError) and getattr(error, "severity_en", None) == "ERROR"
+
+
 class Session(Protocol):
     async def execute(self, query: str, *args: object) -> str: ...
     async def fetch(self, query: str, *args: object) -> list[Row]: ...

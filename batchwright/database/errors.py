@@ -1,7 +1,7 @@
 """Errors of the database.
 
 DatabaseError
-  DatabaseUnavailable   the database does not answer now; the caller can retry (Temporal retries activities)
+  DatabaseUnavailable   the database does not answer, or rolled the statement back; the caller can retry
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
   SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
   MigrationFailed       PostgreSQL rejected a migration and rolled it back; earlier migrations stay applied

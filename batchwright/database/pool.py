@@ -54,8 +54,9 @@ class StorableSession(Session):
 class ConnectionPool:
     """Connection pool to PostgreSQL. It translates errors of the driver to exceptions of this package.
 
-    Errors in the SQL are raised unchanged. DatabaseUnavailable means that no statement was executed. Its
-    subclass OutcomeUnknown means that the response was lost, so a COMMIT may have been executed.
+    Errors in the SQL are raised unchanged. DatabaseUnavailable means that no statement was executed, or that
+    PostgreSQL rolled it back. Its subclass OutcomeUnknown means that the response was lost, so a COMMIT may
+    have been executed.
     """
 
     def __init__(self, pool: driver.Pool, database_url: str) -> None:
@@ -77,14 +78,14 @@ class ConnectionPool:
     async def session(self) -> AsyncGenerator[StorableSession, None]:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                with translated(self._where, OutcomeUnknown), _replaced_if_read_only(connection):
+                with translated(self._where, sent=True), _replaced_if_read_only(connection):
                     yield StorableSession(connection)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session, None]:
         with translated(self._where):
             async with self._pool.acquire(timeout=CONNECT_SECONDS) as connection:
-                with translated(self._where, OutcomeUnknown), _replaced_if_read_only(connection):
+                with translated(self._where, sent=True), _replaced_if_read_only(connection):
                     async with connection.transaction():
                         yield StorableSession(connection)
 
@@ -157,9 +158,14 @@ def _storable(argument: object) -> object:
 
 
 @contextmanager
-def translated(
-    where: str, kind: type[DatabaseUnavailable] = DatabaseUnavailable
-) -> Generator[None, None, None]:
+def translated(where: str, *, sent: bool = False) -> Generator[None, None, None]:
+    """Context manager that replaces errors of the driver by DatabaseUnavailable.
+
+    Args:
+        where: address of PostgreSQL, for the message.
+        sent: True if a statement may have been sent. An error is then an OutcomeUnknown, unless PostgreSQL
+            has reported that it rolled the statement back.
+    """
     try:
         yield
     except driver.LOGIN_ERRORS as error:
@@ -167,8 +173,9 @@ def translated(
             f"PostgreSQL at {where} refuses BATCHWRIGHT_DATABASE_URL: {error}"
         ) from error
     except driver.SCHEMA_ERRORS as error:
-        raise kind(f"PostgreSQL at {where} refuses a statement: {error}") from error
+        raise DatabaseUnavailable(f"PostgreSQL at {where} refuses a statement: {error}") from error
     except driver.TRANSIENT_ERRORS as error:
+        kind = OutcomeUnknown if sent and not driver.is_rolled_back(error) else DatabaseUnavailable
         raise kind(
             f"PostgreSQL does not answer at {where} (BATCHWRIGHT_DATABASE_URL): {_reason(error)}."
         ) from error
