@@ -32,7 +32,7 @@ from batchwright.activities.services.backend_job_cancellation import JobCancelle
 from batchwright.activities.stored_results.input_order_index import NO_USAGE, ResultIndex, SelectedResults
 from batchwright.activities.stored_results.result_spool import ResultSpool
 from batchwright.activities.stored_results.segment_reader import SegmentReader
-from batchwright.contracts.errors import Failure
+from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts, ModelUsage
 from batchwright.contracts.temporal_payloads.finalization import (
     FinalizationActivities,
@@ -87,6 +87,8 @@ class Finalization(FinalizationActivities):
     async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
         """Write the batch's output and error file, end the batch, and return its final counts.
 
+        If the batch would expire, but no line is without a result, it ends as completed.
+
         All attempts make the same files with the same ids. One database transaction decides which attempt
         ends the batch, and the other attempts return its result. If the batch has already ended and its row
         waits for the files, only the files are added, and the status stays.
@@ -107,7 +109,7 @@ class Finalization(FinalizationActivities):
             if row.status.is_terminal and not row.files_pending:
                 count_skipped(self._metrics)
             else:
-                row = await self._end(request, row.ingestion_errors)
+                row = await self._end(request, row)
             record_span(row)
             keep = row.results_kept_until is not None
             await delete_scratch(self._storage, self._database.files, order, keep_results=keep)
@@ -123,19 +125,16 @@ class Finalization(FinalizationActivities):
             failed_by_code=dict(failed.most_common()),
         )
 
-    async def _end(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
-        """Finalize the batch and return its row.
+    async def _end(self, request: FinalizeRequest, before: BatchRow) -> BatchRow:
+        """Finalize the batch, whose row is `before`, and return its new row.
 
         If this attempt fails, but another attempt has already finalized the batch, return the row that the
         other attempt wrote.
-
-        Args:
-            ingestion_errors: the lines that failed in ingestion, by code and model.
         """
         order = request.order
         started = time.monotonic()
         try:
-            row = await self._finalize(request, ingestion_errors)
+            row = await self._finalize(request, before)
         except (StorageError, PlanDamaged, SegmentDamaged, ApplicationError):
             row = await self._database.batches.get(order.tenant, order.batch_id)
             if row is None or not row.status.is_terminal or row.files_pending:
@@ -144,14 +143,17 @@ class Finalization(FinalizationActivities):
         self._metrics.finalize_seconds.observe(time.monotonic() - started)
         return row
 
-    async def _finalize(self, request: FinalizeRequest, ingestion_errors: list[ErrorCount]) -> BatchRow:
-        order = request.order
-        if request.status is BatchStatus.COMPLETED:
+    async def _finalize(self, request: FinalizeRequest, before: BatchRow) -> BatchRow:
+        order, status = request.order, request.status
+        if status is BatchStatus.COMPLETED:
             await self._database.batches.start_finalizing(order.tenant, order.batch_id, _now())
         with ResultSpool(self._settings.spool_dir) as spool, ResultIndex(spool) as index:
             settled = await self._settle_all(request, spool, index)
             selected = settled.selected
-            files = OutputFileWriter(self._storage, self._settings, order, request.status)
+            if _is_completed_in_time(request, before, settled):
+                status = BatchStatus.COMPLETED
+                await self._database.batches.start_finalizing(order.tenant, order.batch_id, _now())
+            files = OutputFileWriter(self._storage, self._settings, order, status)
             try:
                 output, error = await files.write(spool, index, selected, _now())
                 dead_letters = await spool.run_in_thread(self._dead_letters, order, index, selected)
@@ -161,13 +163,13 @@ class Finalization(FinalizationActivities):
                 await files.discard()
                 raise
             outcome = BatchOutcome(
-                status=request.status,
+                status=status,
                 completed=len(selected.output),
                 failed=len(selected.error),
                 usage=selected.usage,
                 model_usage=_usage_of_models(request, selected),
                 models=settled.models,
-                errors_summary=ErrorTally([*ingestion_errors, *settled.errors]).counts(),
+                errors_summary=ErrorTally([*before.ingestion_errors, *settled.errors]).counts(),
                 output=output,
                 error=error,
                 errors=request.errors,
@@ -194,6 +196,10 @@ class Finalization(FinalizationActivities):
     ) -> BatchRow:
         order, at = request.order, _now()
         row, ended = await self._database.batch_ends.finish(order.tenant, order.batch_id, outcome, at)
+        if request.status is BatchStatus.EXPIRED and not row.status.is_terminal:
+            # A cancel came first, but after the deadline, so the workflow no longer handles it.
+            expired = outcome.model_copy(update={"status": BatchStatus.EXPIRED})
+            row, ended = await self._database.batch_ends.finish(order.tenant, order.batch_id, expired, at)
         added = False
         if row.files_pending:
             row, added = await self._database.batch_ends.add_files(order.tenant, order.batch_id, outcome)
@@ -318,6 +324,19 @@ def _check_counts(
         Failure.RESULTS_DAMAGED,
         f"Batch {request.order.batch_id!r} has {total} lines; {selected.lines} have a result "
         f"({missing.found} from slices, {from_ingestion} from ingestion) and {len(missing)} have none.",
+    )
+
+
+def _is_completed_in_time(request: FinalizeRequest, before: BatchRow, settled: _SettledLines) -> bool:
+    """Return True if the deadline has passed, but each line had a result in time.
+
+    The workflow cannot know this if a worker crashed after it stored the last result of a slice.
+    """
+    return (
+        request.missing_line_code is LineCode.BATCH_EXPIRED
+        and not any(settled.missing.values())
+        and not before.status.is_terminal
+        and before.cancel_requested_at is None
     )
 
 

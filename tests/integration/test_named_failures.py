@@ -202,8 +202,13 @@ async def test_postgresql_back_from_an_older_state_of_the_batch(
     await assert_whole(batch)
 
 
-async def test_a_result_that_arrives_after_the_deadline_changes_no_file(batch: SettledBatch) -> None:
+async def test_a_result_that_arrives_after_the_deadline_changes_no_file(
+    database: Database, disk: Breaking
+) -> None:
     """A suspended worker continues after its batch has expired, and stores the results that it held."""
+    batch = SettledBatch(lines=LINES, storage=disk, tables=database)
+    await batch.prepare()
+    await batch.put([batch.success(0), batch.success(2), batch.failure(3)])
     await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
     before = await batch.content("output"), await batch.content("error")
     await batch.put([batch.success(1, "late")], attempt=7)

@@ -206,6 +206,46 @@ async def test_an_attempt_that_is_cancelled_deletes_its_files_if_it_can(can_dele
     assert bool(set(keys_written) & batch.memory.objects.keys()) is not can_delete
 
 
+# Deadlines after the last result
+
+
+async def test_a_batch_whose_lines_all_have_results_completes_even_after_its_deadline() -> None:
+    """A worker may crash after it stored the last result of a slice, before it reports its end."""
+    batch = await a_batch(lines=2)
+    await batch.put([batch.success(0), batch.failure(1)])
+    result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
+    row = await batch.database.batches.get(TENANT, BATCH_ID)
+    assert row is not None
+    assert result.status is row.status is BatchStatus.COMPLETED
+    assert row.completed_at is not None
+    assert row.finalizing_at is not None
+    assert row.expired_at is None
+
+
+async def test_a_batch_that_reached_its_cap_expires_even_if_all_lines_have_results() -> None:
+    batch = await a_batch(lines=1)
+    await batch.put([batch.success(0)])
+    result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BUDGET_EXCEEDED))
+    assert result.status is BatchStatus.EXPIRED
+
+
+@pytest.mark.parametrize("during", [False, True])
+async def test_a_batch_that_was_cancelled_after_its_deadline_expires(during: bool) -> None:
+    """Its workflow no longer handles the cancel, so the batch can neither complete nor be cancelled."""
+    batch = await a_batch(lines=1)
+    segment = await batch.put([batch.success(0)])
+
+    async def cancel() -> None:
+        await batch.database.batches.request_cancel(TENANT, BATCH_ID, datetime.now(UTC))
+
+    if during:
+        batch.memory.events[segment] = cancel
+    else:
+        await cancel()
+    result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
+    assert (result.status, result.completed) == (BatchStatus.EXPIRED, 1)
+
+
 # Pending files
 
 

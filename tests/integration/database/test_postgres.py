@@ -164,12 +164,15 @@ async def test_a_connection_lost_in_a_transaction_raises_outcome_unknown(
 async def test_an_error_with_which_postgresql_rolls_back_has_a_known_outcome(database_url: str) -> None:
     pool = await open_connection_pool(database_url, size=1, patience_seconds=0)
     await pool.execute("CREATE TABLE sums (sum int)")
+
+    async def insert_and_fail(code: str) -> None:
+        async with pool.transaction() as session:
+            await session.execute("INSERT INTO sums VALUES (1)")
+            await session.execute(f"DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '{code}'; END $$")
+
     for code in ("40P01", "40001", "53100", "57014", "25006", "55P03", "58030", "42501"):
-        rolls_back = f"DO $$ BEGIN RAISE EXCEPTION 'full' USING ERRCODE = '{code}'; END $$"
         with pytest.raises(DatabaseUnavailable) as caught:
-            async with pool.transaction() as session:
-                await session.execute("INSERT INTO sums VALUES (1)")
-                await session.execute(rolls_back)
+            await insert_and_fail(code)
         assert not isinstance(caught.value, OutcomeUnknown)
     assert await pool.fetch("SELECT FROM sums") == []
     await pool.close()
