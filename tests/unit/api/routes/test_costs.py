@@ -130,6 +130,14 @@ async def test_a_cap_that_is_reached_cannot_be_changed_any_more(api: ApiFixture)
     assert (await shown(api, batch_id)).x_batchwright.max_cost == "0.02"
 
 
+async def test_the_page_of_a_batch_shows_its_cost_and_its_cap_without_rounding(api: ApiFixture) -> None:
+    prices = {"llama": PriceConfig(currency="EUR", input="2.3456", request="1234")}
+    batch_id = await running(api, prices=prices, max_cost="12345.678")
+    page = (await api.http.get(f"/ui/batches/{batch_id}")).text
+    assert "2,468.0023456 EUR so far, at most 12,345.678<" in page
+    assert '<td data-name="Cost">2,468.0023456 EUR</td>' in page
+
+
 async def test_a_cap_needs_prices_of_all_models_and_a_batch_in_progress(api: ApiFixture) -> None:
     qwen = ModelCounts(model="qwen", lines=3, completed=1, failed=1)
     answer = await change(api, await running(api, qwen), "9")
