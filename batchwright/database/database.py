@@ -44,7 +44,7 @@ class DatabaseServer(Protocol):
     """Connection to the database server. All tables use the same connection."""
 
     async def check(self) -> None:
-        """Check that the database answers. Raises DatabaseUnavailable if it does not."""
+        """Check that the database answers and accepts changes. Raises DatabaseUnavailable if it does not."""
         ...
 
     async def close(self) -> None: ...
@@ -96,7 +96,7 @@ class Database:
     quotas: QuotasTable
 
     async def check(self) -> None:
-        """Check that the database answers. Raises DatabaseUnavailable if it does not."""
+        """Check that the database answers and accepts changes. Raises DatabaseUnavailable if it does not."""
         await self.server.check()
 
     async def close(self) -> None:

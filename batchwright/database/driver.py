@@ -28,7 +28,8 @@ TRANSIENT_ERRORS = (
     asyncpg.ObjectNotInPrerequisiteStateError,  # a lock or the database is not available
 )
 # Errors of a server that does not lead. Its connections stay open after the address has moved to another one.
-STANDBY_ERRORS = (asyncpg.ReadOnlySQLTransactionError, asyncpg.FeatureNotSupportedError)
+ReadOnlyServer = asyncpg.ReadOnlySQLTransactionError
+STANDBY_ERRORS = (ReadOnlyServer, asyncpg.FeatureNotSupportedError)
 # Errors because of wrong tables or roles. They end once the operator has corrected the tables or the roles.
 SCHEMA_ERRORS = (
     asyncpg.InsufficientPrivilegeError,

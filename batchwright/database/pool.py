@@ -90,8 +90,11 @@ class ConnectionPool:
                         yield StorableSession(connection)
 
     async def check(self) -> None:
-        """Check that the database answers. Raises DatabaseUnavailable if it does not."""
-        await self.fetchrow("SELECT 1")
+        """Check that the database answers and accepts changes. Raises DatabaseUnavailable if it does not."""
+        async with self.session() as session:
+            row = await session.fetchrow("SELECT current_setting('transaction_read_only') AS read_only")
+            if row is not None and row["read_only"] == "on":
+                raise driver.ReadOnlyServer("the server accepts no changes")
 
     async def contact(self) -> None:
         """Connect and run one query. Exceptions of the driver asyncpg are raised unchanged."""

@@ -42,11 +42,13 @@ async def test_a_standby_is_unavailable_to_everything_but_plain_reads_until_it_i
         database.quotas.count_request("t"),
         database.quotas.used("t"),  # reads an unlogged table, which a standby does not have
         admit_batch(database, "batch_1", 1),
+        database.check(),
         return_exceptions=True,
     )
     assert all(isinstance(error, DatabaseUnavailable) for error in errors)
     await execute(standby.dsn, "SELECT pg_promote()")
     assert await admit_batch(database, "batch_1", 1)
+    await database.check()
     await database.close()
 
 
@@ -64,4 +66,8 @@ async def test_a_connection_to_a_server_that_became_read_only_is_replaced(databa
                 await session.execute("DELETE FROM holds")
         async with pool.transaction() as session:
             await session.execute("DELETE FROM holds")
+        await pool.execute("SET default_transaction_read_only = on")
+        with pytest.raises(DatabaseUnavailable, match="accepts no changes"):
+            await pool.check()
+        await pool.check()
     await pool.close()
