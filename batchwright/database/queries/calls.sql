@@ -101,8 +101,11 @@ SELECT (SELECT count(*) FROM calls WHERE ended_at <= $1)
 
 -- name: remove_old
 -- Also calls that were never acknowledged, because their batch was not started. A callback with its deliveries is
--- deleted, too, unless one is pending. That one stays as long as other deliveries.
-WITH old AS (
+-- deleted, too, unless one is pending. That one stays as long as other deliveries. The row of a rolling batch is left
+-- over if the batch was never started and its group gets no more calls.
+WITH never_started AS (
+    DELETE FROM rolling_batches WHERE opened_at <= $1
+), old AS (
     (SELECT tenant, id FROM calls WHERE ended_at <= $1 ORDER BY ended_at LIMIT $2)
     UNION ALL
     (SELECT c.tenant, c.id FROM calls c WHERE NOT c.collected AND c.ended_at IS NULL AND c.created_at <= $1

@@ -156,7 +156,8 @@ class CallsTable(Protocol):
         - At most `limit` calls that were created by that time, and whose batch was never started.
 
         A call's webhook endpoint is deleted together with the call. It stays if a delivery to the endpoint is
-        pending.
+        pending. The records of rolling batches that were opened by that time, but never started, are deleted,
+        too. They are not counted.
         """
         ...
 

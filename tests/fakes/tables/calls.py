@@ -190,6 +190,9 @@ class MemoryCalls(CallsTable):
         for tenant, id in old:
             del self._rows.calls[tenant, id]
             self._delete_callback(tenant, id)
+        for key, batch in list(self._rows.rolling_batches.items()):
+            if batch.opened_at <= before:
+                del self._rows.rolling_batches[key]
         return len(old)
 
     def _delete_callback(self, tenant: str, id: str) -> None:

@@ -115,6 +115,15 @@ async def test_old_calls_are_removed(any_database: Database) -> None:
     ]
 
 
+async def test_a_rolling_batch_that_was_never_started_is_removed(any_database: Database) -> None:
+    calls, now = any_database.calls, datetime.now(UTC)
+    await calls.open(GROUP, a_rolling_order(), max_batches=9)
+    await calls.remove_old(now - LATER, 10)
+    assert await calls.count_batches("t") == 1
+    await calls.remove_old(now + LATER, 10)
+    assert await calls.count_batches("t") == 0
+
+
 async def test_the_callback_of_an_old_call_is_removed_with_it_unless_its_delivery_is_pending(
     any_database: Database,
 ) -> None:
