@@ -26,6 +26,7 @@ from batchwright.starter.commands.tenants.budget_output import (
     checked_cost,
     id_or_prefix,
     usage_texts,
+    without_secret,
 )
 from batchwright.starter.diagnostics.connections import query_or_stop
 from batchwright.starter.options import JsonLine, command_group
@@ -285,7 +286,7 @@ async def _member_ids(database: Database, group: BudgetGroup, members: list[str]
     if group.kind is GroupKind.ORGANIZATION:
         return members
     ids = {key.prefix: key.id for key in await database.api_keys.all(group.tenant)}
-    return [ids.get(id_or_prefix(key), id_or_prefix(key)) for key in members]
+    return [ids.get(id_or_prefix(key), without_secret(key)) for key in members]
 
 
 async def _all(database: Database, kind: GroupKind | None, tenant: str | None) -> list[BudgetGroupOutput]:

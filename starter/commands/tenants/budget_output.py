@@ -80,3 +80,8 @@ def id_or_prefix(key: str) -> str:
     The secret part of a whole key is removed, because messages must not contain it.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key
+
+
+def without_secret(key: str) -> str:
+    """Return a key as the user has typed it, for messages. Of a whole key, only `bw_<prefix>` is left."""
+    return f"bw_{id_or_prefix(key)}" if key.startswith("bw_") else key

@@ -26,6 +26,7 @@ from batchwright.starter.commands.tenants.budget_output import (
     checked_cost,
     id_or_prefix,
     usage_texts,
+    without_secret,
 )
 from batchwright.starter.diagnostics.connections import query_or_stop
 from batchwright.starter.options import JsonLine, command_group
@@ -201,7 +202,7 @@ def limit(
             id_or_prefix(key), tokens_per_day=tokens_per_day, cost_per_day=cost, max_in_flight=max_in_flight
         )
 
-    row = _recorded(AuditAction.KEY_LIMIT, id_or_prefix(key), change)
+    row = _recorded(AuditAction.KEY_LIMIT, key, change)
     if json:
         return print_json(row)
     has = budget_text(row.budget, "no budget of its own")
@@ -220,7 +221,7 @@ def revoke(
     Unsent lines of its batches fail. You cannot undo this.
     """
     now, name = datetime.now(UTC), id_or_prefix(key)
-    row = _recorded(AuditAction.KEY_REVOKE, name, lambda database: database.api_keys.revoke(name, now))
+    row = _recorded(AuditAction.KEY_REVOKE, key, lambda database: database.api_keys.revoke(name, now))
     if json:
         return print_json(row)
     stderr().print(f"Revoked {_shown(row)}.", markup=False)
@@ -248,7 +249,7 @@ def _shown(row: ApiKeyRow) -> str:
 
 def _recorded(
     action: AuditAction,
-    name: str,
+    key: str,
     change: Callable[[Database], Awaitable[ApiKeyRow | None]],
     tenant: str = "",
 ) -> ApiKeyRow:
@@ -257,9 +258,10 @@ def _recorded(
     If `change` returns None, the key does not exist, and the command ends with an error.
 
     Args:
-        name: id or prefix of the key.
+        key: id or prefix of the key, or the whole key.
         tenant: tenant of a new key. Empty for an existing key, whose tenant is looked up.
     """
+    name = id_or_prefix(key)
 
     async def run(database: Database) -> ApiKeyRow:
         async def find() -> ApiKeyRow | None:
@@ -273,7 +275,7 @@ def _recorded(
         async def perform() -> ApiKeyRow:
             row = await change(database)
             if row is None:
-                message = f"There is no key {name!r}; `batchwright keys list` lists them."
+                message = f"There is no key {without_secret(key)!r}; `batchwright keys list` lists them."
                 raise CommandRefused("key_not_found", message)
             return row
 

@@ -188,6 +188,8 @@ async def test_a_user_of_another_tenant_has_no_key_of_this_one(operator: Operato
     assert (refused.code, refused.stderr) == (1, sentence)
     refused = await operator("budget-groups", "add", "user", "alice", created["id"], "--tenant", "red")
     assert (refused.code, f"Tenant 'red' has no key {created['id']!r}" in refused.stderr) == (1, True)
+    refused = await operator("budget-groups", "add", "user", "alice", "bw_x_secret", "--tenant", "red")
+    assert (refused.code, "Tenant 'red' has no key 'bw_x';" in refused.stderr) == (1, True)
 
 
 async def test_an_organization_is_created_changed_shown_and_deleted(
@@ -278,6 +280,8 @@ WRONG = [
     ("budget-groups add team ads key_x --tenant red", 1, "Tenant 'red' has no team 'ads'"),
     ("budget-groups delete user alice --tenant red", 1, "Tenant 'red' has no user 'alice'"),
     ("keys revoke key_x", 1, "There is no key 'key_x'; `batchwright keys list` lists them."),
+    ("keys revoke bw_x", 1, "There is no key 'bw_x'; `batchwright keys list` lists them."),
+    ("keys limit bw_x_secret --max-in-flight 1", 1, "There is no key 'bw_x'; `batchwright keys list`"),
 ]
 
 
