@@ -1,4 +1,9 @@
-"""The workflow of a batch: ingest, run each model, finalize, with deadline, cancel and pause."""
+"""The workflow of a batch: ingest, run each model, finalize, with deadline, cancel and pause.
+
+`cancel` receives the cancel signal, and `_watch_deadline` waits for the end of the completion window. Both
+record a reason to end early (`batch_end_reason.py`). The reason stops the model runs (`model_children.py`)
+and sets the status with which the files are written (`batch_files.py`).
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.contracts.terms import BatchStatus
     from batchwright.rules.deadline import Deadline
     from batchwright.rules.pause_limit import is_overtaken
-    from batchwright.workflows.batch_early_end import EarlyEnd
+    from batchwright.workflows.batch_end_reason import EndReason
     from batchwright.workflows.batch_files import BatchFiles
     from batchwright.workflows.failures import abandoned, code_for_tenant, sentence_for_tenant
     from batchwright.workflows.model_children import DesiredState, ModelRuns
@@ -60,7 +65,7 @@ class BatchWorkflow:
     def __init__(self, order: BatchOrder) -> None:
         self._order = order
         self._status = BatchStatus.VALIDATING
-        self._early_end = EarlyEnd()
+        self._end_reason = EndReason()
         self._cancel_requested = False
         self._paused = False
         self._pause_change, self._paused_at = 0, workflow.now()  # number and time of the last pause or resume
@@ -69,7 +74,7 @@ class BatchWorkflow:
         self._waiting: dict[tuple[str, bool], WaitingReason] = {}  # by (model, True if fleet-wide)
         self._forecast: BatchForecast | None = None
         self._all_finished = True
-        self._files = BatchFiles(order, self._early_end, self._enter)
+        self._files = BatchFiles(order, self._end_reason, self._enter)
         self._runs = ModelRuns(order, desired_state=self._desired_state, on_end=self._on_run_end)
 
     @workflow.signal
@@ -219,12 +224,12 @@ class BatchWorkflow:
         )
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._early_end.status is not None,
+                lambda: self._end_reason.status is not None,
                 timeout=remaining,
                 timeout_summary="scheduled start",
             )
         self.waiting(WaitingReason(model=""))
-        return self._early_end.status is None
+        return self._end_reason.status is None
 
     # Ingestion
 
@@ -237,20 +242,20 @@ class BatchWorkflow:
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
         )
-        await workflow.wait_condition(lambda: step.done() or self._early_end.status is not None)
-        if self._early_end.status == BatchStatus.EXPIRED:
+        await workflow.wait_condition(lambda: step.done() or self._end_reason.status is not None)
+        if self._end_reason.status == BatchStatus.EXPIRED:
             await self._files.end_in_time(BatchStatus.EXPIRED, step)
         try:
             ingested = await run_until(
                 step,
-                lambda: self._files.are_abandoned or self._early_end.status == BatchStatus.CANCELLED,
+                lambda: self._files.are_abandoned or self._end_reason.status == BatchStatus.CANCELLED,
                 STEP_CANCEL_TIMEOUT,
             )
         except ActivityError as error:
             self._files.report_failure("The input could not be prepared", error)
             return None
         if ingested is None and self._files.are_abandoned:
-            self._early_end.add_error(abandoned(results_kept=False))
+            self._end_reason.add_error(abandoned(results_kept=False))
         return ingested
 
     async def _run_models(self, ingested: IngestResult) -> None:
@@ -259,7 +264,7 @@ class BatchWorkflow:
         If the batch is already ending, do nothing. If the deadline passes meanwhile, the slices are stopped.
         If all lines get their results nevertheless, the batch does not expire.
         """
-        if self._early_end.status is not None or not ingested.models:
+        if self._end_reason.status is not None or not ingested.models:
             return
         self._progress = {
             share.model: ModelProgress(model=share.model, lines=share.lines, slices=share.slices)
@@ -268,7 +273,7 @@ class BatchWorkflow:
         self._enter(BatchStatus.IN_PROGRESS, [share.model for share in ingested.models])
         await self._runs.run_all(ingested)
         if self._all_finished:
-            self._early_end.withdraw_deadline()
+            self._end_reason.withdraw_deadline()
 
     def _set_paused(self, paused: bool, change: int) -> None:
         now = workflow.now()
@@ -279,7 +284,7 @@ class BatchWorkflow:
         self._update_details()
 
     def _desired_state(self) -> DesiredState:
-        if self._early_end.status is not None:
+        if self._end_reason.status is not None:
             return DesiredState.STOPPED
         return DesiredState.PAUSED if self._paused else DesiredState.RUNNING
 
@@ -307,7 +312,7 @@ class BatchWorkflow:
             self._all_finished = False
         else:
             if outcome.over_cap:
-                self._early_end.request_over_cap()
+                self._end_reason.record_over_cap()
             self._on_progress(run.progress(outcome.slices_done))
             self._all_finished = self._all_finished and outcome.finished
         self._update_details()
@@ -316,7 +321,7 @@ class BatchWorkflow:
 
     def _end_early(self, status: BatchStatus, error: str | None = None, code: str = SYSTEM_ERROR) -> None:
         if not self._status.is_terminal:
-            self._early_end.request(status, error, code)
+            self._end_reason.record(status, error, code)
         self._update_details()
 
     def _enter(self, status: BatchStatus, models: Sequence[str] = ()) -> None:

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from batchwright.contracts.temporal_payloads.ingestion import IngestResult
     from batchwright.contracts.terms import BatchStatus
-    from batchwright.workflows.batch_early_end import EarlyEnd
+    from batchwright.workflows.batch_end_reason import EndReason
     from batchwright.workflows.failures import abandoned, gave_up_on_storage
     from batchwright.workflows.options import (
         FILES_TIMEOUT,
@@ -46,8 +46,10 @@ class BatchFiles:
         failed_by_code: number of failed lines by error code, when the files are written.
     """
 
-    def __init__(self, order: BatchOrder, early_end: EarlyEnd, enter: Callable[[BatchStatus], None]) -> None:
-        self._order, self._early_end, self._enter = order, early_end, enter
+    def __init__(
+        self, order: BatchOrder, end_reason: EndReason, enter: Callable[[BatchStatus], None]
+    ) -> None:
+        self._order, self._end_reason, self._enter = order, end_reason, enter
         self._is_finalizing = False
         self.are_pending = False
         self.are_abandoned = False
@@ -64,7 +66,7 @@ class BatchFiles:
         operator abandons them, the batch ends without files.
         """
         self._is_finalizing = True
-        status = self._early_end.status or BatchStatus.COMPLETED
+        status = self._end_reason.status or BatchStatus.COMPLETED
         if status == BatchStatus.COMPLETED:
             self._enter(BatchStatus.FINALIZING)
         try:
@@ -73,7 +75,7 @@ class BatchFiles:
             self.report_failure("The results could not be written", error)
             return await self.end_without_files(ingested.total, keep_results=True)
         if written is None:
-            self._early_end.add_error(abandoned(results_kept=True))
+            self._end_reason.add_error(abandoned(results_kept=True))
             return await self.end_without_files(ingested.total, keep_results=True)
         self.failed_by_code = written.failed_by_code
         return BatchResult(
@@ -93,7 +95,7 @@ class BatchFiles:
             step = self._start_finalization(ingested, status, waits_for_storage=True)
             written = await run_until(
                 step,
-                lambda: self.are_abandoned or self._early_end.status == BatchStatus.CANCELLED,
+                lambda: self.are_abandoned or self._end_reason.status == BatchStatus.CANCELLED,
                 STEP_CANCEL_TIMEOUT,
             )
             if written is not None or self.are_abandoned:
@@ -131,8 +133,8 @@ class BatchFiles:
                 models=ingested.models,
                 total=ingested.total,
                 status=status,
-                missing_line_code=self._early_end.code_of_missing_lines(status),
-                errors=self._early_end.errors,
+                missing_line_code=self._end_reason.code_of_missing_lines(status),
+                errors=self._end_reason.errors,
             ),
             **finalization_options(self._order, status, waits_for_storage=waits_for_storage),
         )
@@ -159,7 +161,7 @@ class BatchFiles:
             return
         row = await workflow.execute_activity_method(
             LifecycleActivities.end,
-            EndRequest(order=self._order, status=status, errors=self._early_end.errors, files_pending=True),
+            EndRequest(order=self._order, status=status, errors=self._end_reason.errors, files_pending=True),
             **end_options(self._order, status, "its files follow"),
         )
         if row == status:
@@ -167,11 +169,11 @@ class BatchFiles:
             self._enter(status)
 
     async def end_without_files(self, total: int, *, keep_results: bool = False) -> BatchResult:
-        status = self._early_end.status or BatchStatus.FAILED
+        status = self._end_reason.status or BatchStatus.FAILED
         row = await workflow.execute_activity_method(
             LifecycleActivities.end,
             EndRequest(
-                order=self._order, status=status, errors=self._early_end.errors, keep_results=keep_results
+                order=self._order, status=status, errors=self._end_reason.errors, keep_results=keep_results
             ),
             **end_options(self._order, status),
         )
@@ -183,5 +185,5 @@ class BatchFiles:
         `what` is the start of the sentence for the tenant, such as "The results could not be written".
         """
         if not self.are_pending:
-            self._early_end.status = BatchStatus.FAILED
-        self._early_end.add_failure(what, error)
+            self._end_reason.status = BatchStatus.FAILED
+        self._end_reason.add_failure(what, error)

@@ -1,4 +1,7 @@
-"""Early end of a batch: its status, the errors for the tenant, and the code of lines without a result."""
+"""Reason why a batch ends early: its status, errors for the tenant, and the code of lines without a result.
+
+This file only records the reason. `batch.py` receives the cancel signal and watches the deadline.
+"""
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -18,7 +21,7 @@ _OVER_CAP = (
 )
 
 
-class EarlyEnd:
+class EndReason:
     """Records why a batch ends early, for example because of a cancel or its deadline.
 
     The first reason sets the status, and later reasons have no effect. There are two exceptions: a failed
@@ -34,8 +37,8 @@ class EarlyEnd:
         self.errors: list[ValidationError] = []
         self._is_over_cap = False
 
-    def request(self, status: BatchStatus, error: str | None = None, code: str = SYSTEM_ERROR) -> None:
-        """End the batch early, unless it is already ending early. `error` and its code are for the tenant."""
+    def record(self, status: BatchStatus, error: str | None = None, code: str = SYSTEM_ERROR) -> None:
+        """Record the status and an error for the tenant, unless the batch is already ending early."""
         if self.status is None:
             self.status = status
             if error is not None:
@@ -49,8 +52,8 @@ class EarlyEnd:
         if self.status is BatchStatus.EXPIRED and not self._is_over_cap:
             self.status = None
 
-    def request_over_cap(self) -> None:
-        """End the batch because it has reached the cap on its cost, unless it is already ending early."""
+    def record_over_cap(self) -> None:
+        """Record that the batch has reached the cap on its cost, unless it is already ending early."""
         if self.status is None:
             self.status, self._is_over_cap = BatchStatus.EXPIRED, True
             self.add_error(_OVER_CAP, LineCode.BUDGET_EXCEEDED)
