@@ -1,4 +1,7 @@
-"""A browser without JavaScript: it follows redirects, keeps cookies, and sends the forms of a page."""
+"""A browser without JavaScript: it follows redirects, keeps cookies, and sends the forms of a page.
+
+Also an input of 60 lines, and a text that a page has to escape.
+"""
 
 import re
 from html import unescape
@@ -8,6 +11,13 @@ import httpx
 
 from batchwright.rules.tenants.api_keys import ApiKey
 from tests.fakes.api import ApiFixture
+
+HOSTILE = '<script>alert("1")</script>\u202e\' onload="x"'
+INPUT = b"".join(
+    b'{"custom_id": "line-%d", "method": "POST", "url": "/v1/embeddings", ' % number
+    + b'"body": {"model": "llama", "input": "q%d"}}\n' % number
+    for number in range(60)
+)
 
 
 class _Forms(HTMLParser):
