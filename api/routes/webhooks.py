@@ -65,14 +65,13 @@ class WebhookRoutes:
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix="/v1/x/webhooks", tags=["Webhooks"])
-        one, missing = "/{webhook_id}", error_responses(404)
-        body, changes = json_body_spec(WebhookBody), json_body_spec(WebhookChanges)
+        one, missing, of_tenant = "/{webhook_id}", error_responses(404), self._audit_log.of_tenant
         router.add_api_route(
             "",
             self.create,
             methods=["POST"],
             response_model=WebhookObject,
-            openapi_extra=body,
+            openapi_extra=json_body_spec(WebhookBody),
             responses=error_responses(429),
         )
         router.add_api_route("", self.list, response_model=WebhookPage, responses=missing)
@@ -82,9 +81,9 @@ class WebhookRoutes:
             self.change,
             methods=["PATCH"],
             response_model=WebhookObject,
-            openapi_extra=changes,
+            openapi_extra=json_body_spec(WebhookChanges),
             responses=missing,
-            dependencies=self._audit_log.of_tenant(AuditAction.WEBHOOK_CHANGE, WebhookTarget),
+            dependencies=of_tenant(AuditAction.WEBHOOK_CHANGE, WebhookTarget),
         )
         router.add_api_route(
             one,
@@ -92,9 +91,7 @@ class WebhookRoutes:
             methods=["DELETE"],
             response_model=DeletedWebhook,
             responses=missing,
-            dependencies=self._audit_log.of_tenant(
-                AuditAction.WEBHOOK_DELETE, WebhookTarget, ends=in_any_state
-            ),
+            dependencies=of_tenant(AuditAction.WEBHOOK_DELETE, WebhookTarget, ends=in_any_state),
         )
         router.add_api_route(
             f"{one}/rotate",
@@ -103,7 +100,7 @@ class WebhookRoutes:
             response_model=WebhookObject,
             openapi_extra=optional_body_spec(RotateBody),
             responses=missing,
-            dependencies=self._audit_log.of_tenant(AuditAction.WEBHOOK_ROTATE, WebhookTarget),
+            dependencies=of_tenant(AuditAction.WEBHOOK_ROTATE, WebhookTarget),
         )
         router.add_api_route(
             f"{one}/test",
