@@ -2,13 +2,12 @@
 
 import pytest
 
-from batchwright.contracts.temporal_payloads.batch import BatchPolicy, BatchResult
-from batchwright.contracts.temporal_payloads.execution import SliceRequest, SliceResult
+from batchwright.contracts.temporal_payloads.batch import BatchResult
 from batchwright.contracts.terms import BatchStatus
 from batchwright.workflows import batch_files
 from batchwright.workflows.batch import BatchWorkflow
-from tests.workflows.fixture import POLICY, SHORT, STORAGE_AWAY, WorkflowFixture, state_of, system_error
-from tests.workflows.stub_activities import until_cancelled
+from tests.workflows.fixture import SHORT, STORAGE_AWAY, WorkflowFixture, state_of, system_error
+from tests.workflows.stub_activities import ends_unfinished, until_cancelled
 
 pytestmark = pytest.mark.integration
 
@@ -16,11 +15,6 @@ ABANDONED = (
     "An operator stopped the writing of the files, because it could not be completed. The results are kept: "
     "resume the batch to get its files."
 )
-
-
-async def unfinished(request: SliceRequest) -> SliceResult:
-    """Slice behaviour: end before the workflow's deadline, because it has already passed for the worker."""
-    return SliceResult(completed=1)
 
 
 async def test_an_abandoned_completion_fails_the_batch_and_keeps_its_results(
@@ -75,7 +69,7 @@ async def test_a_batch_that_is_not_finalizing_cannot_be_abandoned(fixture: Workf
 
 
 async def test_an_abandoned_batch_whose_slices_expired_is_expired(fixture: WorkflowFixture) -> None:
-    fixture.execution.behaviours[1] = unfinished
+    fixture.execution.behaviours[1] = ends_unfinished
     fixture.finalization.silent.set()
     fixture.finalization.released.clear()
     async with fixture.workers():
@@ -85,19 +79,6 @@ async def test_an_abandoned_batch_whose_slices_expired_is_expired(fixture: Workf
         assert (await batch.result()).status == BatchStatus.EXPIRED
     [end] = fixture.lifecycle.requests
     assert (end.status, end.keep_results) == (BatchStatus.EXPIRED, True)
-
-
-async def test_a_batch_whose_slices_expired_stays_expired_if_its_files_are_never_written(
-    fixture: WorkflowFixture,
-) -> None:
-    fixture.execution.behaviours[1] = unfinished
-    fixture.finalization.failure = STORAGE_AWAY
-    policy: BatchPolicy = POLICY.model_copy(update={"finalize_patience_seconds": 60})
-    async with fixture.workers():
-        result = await (await fixture.start(await fixture.order(policy=policy))).result()
-    assert result.status == BatchStatus.EXPIRED
-    pending, given_up = fixture.lifecycle.requests
-    assert (pending.status, given_up.status) == (BatchStatus.EXPIRED, BatchStatus.EXPIRED)
 
 
 async def test_an_expired_batch_whose_input_is_still_being_read_is_abandoned(
