@@ -156,9 +156,7 @@ def test_a_search_for_the_batch_that_goes_first_keeps_no_other() -> None:
 
 
 def test_a_batch_that_goes_first_is_sought_at_once_though_others_have_lines_here() -> None:
-    worker = Worker()
-    worker.run(10 * PERMITS, batch="large")
-    worker.wait_for_batches(default=2)
+    worker = worker_with_a_large_batch()
     assert not worker.wants_another()
     worker.order.first = [("default", "small")]
     worker.wait_for_batches(default=2)
@@ -168,9 +166,7 @@ def test_a_batch_that_goes_first_is_sought_at_once_though_others_have_lines_here
 
 
 def test_a_batch_that_goes_first_and_is_not_found_is_not_sought_again_at_once() -> None:
-    worker = Worker()
-    worker.run(10 * PERMITS, batch="large")
-    worker.wait_for_batches(default=2)
+    worker = worker_with_a_large_batch()
     worker.order.first = [("default", "small")]
     assert worker.wants_another()
     worker.run(10 * PERMITS, batch="large")  # slices of the small batch are at other workers
@@ -181,9 +177,7 @@ def test_a_batch_that_goes_first_and_is_not_found_is_not_sought_again_at_once() 
 
 
 def test_a_batch_whose_slice_here_has_no_lines_left_is_sought_again_at_once() -> None:
-    worker = Worker()
-    worker.run(10 * PERMITS, batch="large")
-    worker.wait_for_batches(default=2)
+    worker = worker_with_a_large_batch()
     worker.order.first = [("default", "first")]
     assert worker.wants_another()
     worker.run(5, batch="first").drain()
@@ -230,3 +224,11 @@ def test_first_batches_are_compared_with_the_slices_here_once_after_each_read() 
     worker.wait_for_batches(default=2)
     assert not worker.wants_another()
     assert first.walks == 2 * walks
+
+
+def worker_with_a_large_batch() -> Worker:
+    """Return a worker that has a slice of one batch, while two batches of the tenant have unsettled lines."""
+    worker = Worker()
+    worker.run(10 * PERMITS, batch="large")
+    worker.wait_for_batches(default=2)
+    return worker
