@@ -1,11 +1,14 @@
 """Failed calls of the API, as sentences that tell the user what to do."""
 
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from http import HTTPStatus
 
 import httpx
 from pydantic import BaseModel, ValidationError
+
+_STORAGE_LEFT = re.compile(r'"bytes";r=([0-9]+)')  # header RateLimit after a reached storage quota
 
 
 class ClientError(Exception):
@@ -16,10 +19,10 @@ class ClientError(Exception):
         is_rejected: True if it is certain that the API has rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
-        limit: what a reached limit counts, such as `bytes` for stored bytes; empty if no limit is reached.
+        storage_left: bytes that the tenant may still store, if that is too few for the request; else None.
     """
 
-    limit: str = ""
+    storage_left: int | None = None
 
     def __init__(
         self,
@@ -57,7 +60,8 @@ def error_of(response: httpx.Response, url: str) -> ClientError:
         code=code,
         status=response.status_code,
     )
-    failure.limit = response.headers.get("ratelimit-policy", "").partition(";")[0].strip('"')
+    if found := _STORAGE_LEFT.match(response.headers.get("ratelimit", "")):
+        failure.storage_left = int(found[1])
     return failure
 
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from batchwright.starter.folder.input_folder import InputFolder, State
 _ROUND_SECONDS = 1.0
 _CALLS_PER_ROUND = 20  # maximum inputs to start, and maximum batches to poll
 _RETRY_SECONDS = 30.0  # for an input that cannot be moved or stored, or after an error of the API
-_STORED_BYTES = "bytes"  # limit of the bytes that a tenant may store
 
 
 @dataclass
@@ -59,6 +59,7 @@ class FolderRunner:
         self._dropped = DroppedFiles(folder, say)
         self._running: dict[str, _Running] = {}
         self._postponed: dict[tuple[State, str], _Postponed] = {}
+        self._storage_left, self._storage_left_until = 0, 0.0  # known until that time (monotonic)
         self._outage = ""
         self._failed = 0
 
@@ -134,6 +135,8 @@ class FolderRunner:
                     return
                 if not self._is_due(state, name) or (state is State.PROCESSING and name in self._running):
                     continue
+                if state is State.READY and self._exceeds_storage(name):
+                    continue
                 started += 1
                 if state is State.PROCESSING or self._claim(name):
                     self._attempt(name, self._start)
@@ -160,6 +163,16 @@ class FolderRunner:
         postponed = self._postponed.get((state, name))
         return postponed is None or time.monotonic() >= postponed.until
 
+    def _exceeds_storage(self, name: str) -> bool:
+        """Return True if a queued input is larger than the storage that was left when the API last refused
+        one, less than `_RETRY_SECONDS` ago. The API finds this out only when it has received the whole file.
+        """
+        if time.monotonic() >= self._storage_left_until:
+            return False
+        with suppress(OSError), self._folder.directory(State.READY, name) as directory:
+            return (directory.size(FileName.INPUT) or 0) > self._storage_left
+        return False
+
     def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
         """Do one step of a running input. If the input fails, move it to the failed inputs.
 
@@ -181,13 +194,16 @@ class FolderRunner:
                 f"The directory of the input cannot be used: {error.strerror or error}.",
             )
         except ClientError as error:
-            is_too_large = error.limit == _STORED_BYTES  # smaller inputs may fit
+            is_too_large = error.storage_left is not None  # smaller inputs may fit
             if (error.is_transient and not is_too_large) or error.status in DENIED:
                 raise
             if error.is_rejected and not is_too_large:
                 self._fail(name, State.PROCESSING, str(error))
             else:
                 self._postpone(State.PROCESSING, name, str(error), is_immovable=False)
+            if error.storage_left is not None:
+                self._storage_left = error.storage_left
+                self._storage_left_until = time.monotonic() + _RETRY_SECONDS
 
     def _start(self, directory: InputDirectory) -> None:
         started = self._batches.start(directory)

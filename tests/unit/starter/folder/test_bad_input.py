@@ -215,6 +215,19 @@ def test_an_input_larger_than_the_storage_that_is_left_waits_and_does_not_stop_s
     assert len(inbox.batches) == 2
 
 
+def test_inputs_that_exceed_the_storage_that_is_left_are_not_all_uploaded_to_be_refused(inbox: Inbox) -> None:
+    quotas = inbox.cli.api.database.quotas
+    run_now(quotas.change("default", {"stored_bytes": 5 * len(LINE)}, datetime.now(UTC)))
+    for name in "abc":
+        inbox.submit(name, input_jsonl="".join(LINE.replace('"a"', f'"{number}"') for number in range(9)))
+    inbox.submit("d", input_jsonl=LINE)
+    with inbox.runner() as runner:
+        runner.round()
+        runner.round()
+    assert inbox.states() == {"a": "processing", "b": "input/ready", "c": "input/ready", "d": "processing"}
+    assert len(inbox.batches) == 1
+
+
 def test_links_and_pipes_are_not_followed(inbox: Inbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text(LINE)
