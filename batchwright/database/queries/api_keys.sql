@@ -37,8 +37,13 @@ RETURNING id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at,
           cost_per_day, max_in_flight
 
 -- name: record_uses
--- A repeat within a minute changes nothing.
-UPDATE api_keys SET last_used_at = used.at
-FROM unnest($1::text[], $2::timestamptz[]) AS used (id, at)
+-- A repeat within a minute changes nothing. The rows are locked in the order of their ids, because several processes
+-- report uses of the same keys.
+WITH used AS (
+    SELECT k.id, u.at FROM unnest($1::text[], $2::timestamptz[]) AS u (id, at) JOIN api_keys k ON k.id = u.id
+    WHERE k.last_used_at IS NULL OR k.last_used_at <= u.at - interval '1 minute'
+    ORDER BY k.id FOR NO KEY UPDATE OF k
+)
+UPDATE api_keys SET last_used_at = used.at FROM used
 WHERE api_keys.id = used.id
   AND (api_keys.last_used_at IS NULL OR api_keys.last_used_at <= used.at - interval '1 minute')

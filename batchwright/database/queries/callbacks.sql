@@ -25,7 +25,10 @@ FROM (
 WHERE total <= $2 OR place = 1
 
 -- name: clear_bodies
-UPDATE callbacks SET body = NULL, emptied = true WHERE id = ANY($1)
+-- Two attempts of a slice may clear the same bodies, so the rows are locked in the order of their ids.
+UPDATE callbacks SET body = NULL, emptied = true
+WHERE id IN (SELECT id FROM callbacks WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
 
 -- name: delete_expired
-DELETE FROM callbacks WHERE expires_at < $1
+-- Rows that others are changing are deleted the next time.
+DELETE FROM callbacks WHERE id IN (SELECT id FROM callbacks WHERE expires_at < $1 FOR UPDATE SKIP LOCKED)

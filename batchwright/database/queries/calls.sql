@@ -47,7 +47,13 @@ SELECT id FROM calls WHERE tenant = $1 AND id = $2 AND (collected OR ended_at IS
 DELETE FROM rolling_batches WHERE tenant = $1 AND group_id = $2 AND batch_id = $3
 
 -- name: collect
-UPDATE calls SET collected = true WHERE tenant = $1 AND batch_id = $2 AND NOT collected AND ended_at IS NULL
+-- The rows are locked in the order of their ids, as in `answer`.
+WITH queued AS (
+    SELECT id FROM calls WHERE tenant = $1 AND batch_id = $2 AND NOT collected AND ended_at IS NULL
+    ORDER BY id FOR NO KEY UPDATE
+)
+UPDATE calls c SET collected = true FROM queued q
+WHERE c.tenant = $1 AND c.id = q.id AND c.batch_id = $2 AND NOT c.collected AND c.ended_at IS NULL
 
 -- name: collected
 SELECT id, request FROM calls

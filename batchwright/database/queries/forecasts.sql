@@ -45,9 +45,11 @@ RETURNING batch_id
 -- As for forecasts, one of several control workers publishes. Speeds that are too old to be used are deleted, and those of
 -- a clock that was ahead.
 WITH outdated AS (
-    DELETE FROM model_speeds
-    WHERE (measured_at <= $2::timestamptz - $4::interval OR measured_at > $2 + interval '1 minute')
-      AND model <> ALL ($1::text[])
+    DELETE FROM model_speeds WHERE model IN (
+        SELECT model FROM model_speeds
+        WHERE (measured_at <= $2::timestamptz - $4::interval OR measured_at > $2 + interval '1 minute')
+          AND model <> ALL ($1::text[])
+        FOR UPDATE SKIP LOCKED)
 )
 INSERT INTO model_speeds AS s (model, measured_at, speed)
 SELECT t.model, $2, t.speed FROM unnest($1::text[], $3::jsonb[]) AS t (model, speed)

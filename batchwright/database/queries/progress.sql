@@ -57,14 +57,20 @@ RETURNING id
 
 -- name: sample
 -- A young batch gets a sample each ten seconds. The interval grows with its age, so that a batch of a day has 260.
+-- Batches of which another worker takes a sample now are left out.
+WITH own AS (
+    SELECT tenant, batch_id FROM throughput
+    WHERE $1 - sampled_at[cardinality(sampled_at)] >= greatest(interval '10 seconds', ($1 - sampled_at[1]) / 40)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
 UPDATE throughput t SET sampled_at = t.sampled_at || $1::timestamptz, settled = t.settled || b.settled
-FROM (
+FROM own, (
     SELECT b.tenant, b.id, b.completed + b.failed + coalesce(sum(p.completed + p.failed), 0)::bigint AS settled
     FROM batches b LEFT JOIN slice_progress p ON p.tenant = b.tenant AND p.batch_id = b.id
     WHERE b.status = 'in_progress'
     GROUP BY b.tenant, b.id
 ) b
-WHERE t.tenant = b.tenant AND t.batch_id = b.id
+WHERE t.tenant = b.tenant AND t.batch_id = b.id AND t.tenant = own.tenant AND t.batch_id = own.batch_id
   AND $1 - t.sampled_at[cardinality(t.sampled_at)] >= greatest(interval '10 seconds', ($1 - t.sampled_at[1]) / 40)
 
 -- name: samples

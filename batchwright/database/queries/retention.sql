@@ -36,7 +36,10 @@ LIMIT $5
 UPDATE batches SET swept_at = $3, files_pending_until = NULL WHERE tenant = $1 AND id = $2 AND swept_at IS NULL RETURNING id
 
 -- name: clear_progress
-DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2
+-- The rows are locked in the order in which workers write them.
+DELETE FROM slice_progress WHERE (tenant, batch_id, model, number) IN (
+    SELECT tenant, batch_id, model, number FROM slice_progress WHERE tenant = $1 AND batch_id = $2
+    ORDER BY model, number FOR UPDATE)
 
 -- name: old_batches
 -- A row is kept as long as its output and error files. Those of rolling batches, of which there are many, are kept

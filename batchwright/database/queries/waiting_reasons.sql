@@ -30,4 +30,6 @@ WHERE w.until > $3
 ORDER BY w.batch_id COLLATE "C", w.model COLLATE "C", w.source COLLATE "C"
 
 -- name: delete_expired
-DELETE FROM waiting_reasons WHERE until < $1
+-- Rows that others are changing are deleted the next time.
+DELETE FROM waiting_reasons WHERE (tenant, batch_id, model, source) IN (
+    SELECT tenant, batch_id, model, source FROM waiting_reasons WHERE until < $1 FOR UPDATE SKIP LOCKED)

@@ -2,7 +2,8 @@
 -- A repeat only renews `beat_at`. Times of heartbeats are those of this server, because the clocks of workers differ.
 -- Every start of a worker has a new id, so rows of processes that ended are deleted here.
 WITH silent AS (
-    DELETE FROM workers WHERE beat_at < now() - interval '1 day' AND id <> $1
+    DELETE FROM workers WHERE id IN (
+        SELECT id FROM workers WHERE beat_at < now() - interval '1 day' AND id <> $1 FOR UPDATE SKIP LOCKED)
 )
 INSERT INTO workers (id, stats, beat_at, registry, traffic, started_at) VALUES ($1, $2, now(), $3, $4, $5)
 ON CONFLICT (id) DO UPDATE SET
@@ -33,9 +34,11 @@ ORDER BY t.model COLLATE "C", t.backend COLLATE "C"
 WITH reported AS (
     SELECT * FROM unnest($2::text[], $3::int[], $4::float8[]) AS t (backend, in_flight, mean)
 ), gone AS (
-    DELETE FROM interactive_load
-    WHERE process = $1 AND backend NOT IN (SELECT backend FROM reported)
-       OR process <> $1 AND reported_at < now() - interval '1 minute'
+    DELETE FROM interactive_load WHERE (process, backend) IN (
+        SELECT process, backend FROM interactive_load
+        WHERE process = $1 AND backend NOT IN (SELECT backend FROM reported)
+           OR process <> $1 AND reported_at < now() - interval '1 minute'
+        FOR UPDATE SKIP LOCKED)
 )
 INSERT INTO interactive_load (process, backend, in_flight, mean, reported_at)
 SELECT $1, backend, in_flight, mean, now() FROM reported
@@ -52,9 +55,11 @@ GROUP BY backend ORDER BY backend COLLATE "C"
 WITH reported AS (
     SELECT * FROM unnest($2::bool[], $3::text[], $4::float8[], $5::float8[]) AS t (of_tenant, name, requests, tokens)
 ), gone AS (
-    DELETE FROM interactive_rates
-    WHERE process = $1 AND (of_tenant, name) NOT IN (SELECT of_tenant, name FROM reported)
-       OR process <> $1 AND reported_at < now() - interval '1 minute'
+    DELETE FROM interactive_rates WHERE (process, of_tenant, name) IN (
+        SELECT process, of_tenant, name FROM interactive_rates
+        WHERE process = $1 AND (of_tenant, name) NOT IN (SELECT of_tenant, name FROM reported)
+           OR process <> $1 AND reported_at < now() - interval '1 minute'
+        FOR UPDATE SKIP LOCKED)
 )
 INSERT INTO interactive_rates (process, of_tenant, name, requests, tokens, reported_at)
 SELECT $1, of_tenant, name, requests, tokens, now() FROM reported
