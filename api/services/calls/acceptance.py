@@ -8,9 +8,10 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from batchwright.api.dependencies import ApiDependencies
-from batchwright.api.errors import call_not_found, model_not_found, no_room
+from batchwright.api.errors import ApiError, call_not_found, model_not_found, no_room
 from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.schemas.webhooks import WebhookSpec
 from batchwright.api.services.batches.creation import BatchCreator
@@ -104,6 +105,7 @@ class Calls:
         self._creator = BatchCreator(deps)
         self._webhooks = Webhooks(deps)
         self._usages = CoalescingCache(self._read_usage, deps.recent_seconds)
+        self._keys_in_use = WeakValueDictionary[tuple[str, str], asyncio.Lock]()  # by tenant and key
         self._starts: dict[str, asyncio.Task[None]] = {}  # by batch id; those that succeeded stay for a while
 
     async def submit(
@@ -119,17 +121,37 @@ class Calls:
                 another request (409).
             TemporalUnavailable, DatabaseUnavailable: the call was not accepted.
         """
+        if key is None:
+            await self._admit(request, tenant)
+            return await self._create(new_call_id(request.id_prefix), request, tenant, caller)
+        # The second of two requests with one key waits, because only one of them needs room.
+        async with self._keys_in_use.setdefault((tenant, key.text), asyncio.Lock()):
+            return await self._submit_once(request, tenant, caller, key)
+
+    async def _submit_once(self, request: CallRequest, tenant: str, caller: Caller, key: SentKey) -> Call:
+        """Accept a call with an idempotency key, as in `submit`."""
         keys = IdempotencyKeys(self._deps, tenant, "calls")
-        if key is not None:  # first, because a repeated request needs no room
-            known = await keys.find(key.text, key.fingerprint)
-            if known is not None and (accepted := await self._call_if_accepted(tenant, known)) is not None:
+        # First, because a repeated request needs no room.
+        if (accepted := await self._find_accepted(keys, tenant, key)) is not None:
+            return accepted
+        try:
+            await self._admit(request, tenant)
+        except ApiError:
+            # Another process may have accepted the call meanwhile, so that the call itself takes the room.
+            if (accepted := await self._find_accepted(keys, tenant, key)) is not None:
                 return accepted
-        await self._admit(request, tenant)
+            raise
         id = new_call_id(request.id_prefix)
-        if key is not None:
-            id = await keys.claim(key.text, key.fingerprint, id) or id
-            if (accepted := await self._call_if_accepted(tenant, id)) is not None:
-                return accepted
+        id = await keys.claim(key.text, key.fingerprint, id) or id
+        if (accepted := await self._call_if_accepted(tenant, id)) is not None:
+            return accepted
+        return await self._create(id, request, tenant, caller)
+
+    async def _find_accepted(self, keys: IdempotencyKeys, tenant: str, key: SentKey) -> Call | None:
+        id = await keys.find(key.text, key.fingerprint)
+        return None if id is None else await self._call_if_accepted(tenant, id)
+
+    async def _create(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
         if request.webhook is not None:
             await self._webhooks.create_for_call(request.webhook, tenant, id)
         return await self._store(id, request, tenant, caller)

@@ -155,6 +155,22 @@ async def test_message_batches_with_one_key_at_the_same_instant_need_room_for_on
     assert list(api.storage.objects) == [file.storage_key]
 
 
+@pytest.mark.parametrize("limit", [{"max_enqueued_lines": 1}, {"max_stored_bytes": 40}])
+async def test_calls_with_one_key_at_the_same_instant_need_room_for_one(
+    database: Database, limit: dict[str, int]
+) -> None:
+    api = Api(database, **limit)
+    call, headers = {"model": "m", "input": "a", "background": True}, {"Idempotency-Key": "k"}
+    async with api.http:
+        answers = await asyncio.gather(
+            *(api.http.post("/v1/responses", json=call, headers=headers) for _ in range(6))
+        )
+        other = await api.http.post("/v1/responses", json=call)
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert other.status_code == 429
+
+
 async def test_creates_at_the_same_instant_are_no_more_batches_than_a_tenant_may_have(
     database: Database,
 ) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from datetime import datetime
 
 import pytest
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.services.calls import acceptance as calls
+from batchwright.contracts.calls import Call
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.errors import DatabaseUnavailable
@@ -121,6 +123,25 @@ async def test_calls_count_for_the_limits_before_the_usage_is_read_again(
     refused = [result for result in results if isinstance(result, ApiError)]
     assert len(api.database.rows.calls) == 5 - len(refused) == (2 if "enqueued_lines" in quota else 3)
     assert {error.status for error in refused} == {429}
+
+
+async def test_a_call_that_another_process_has_accepted_meanwhile_needs_no_room(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.database.quotas.change("default", {"enqueued_lines": 1}, NOW)
+    parts = (api.settings, api.database, api.storage, api.temporal, api.served, api.metrics)
+    service, other_process = (calls.Calls(ApiDependencies(*parts)) for _ in range(2))
+    request = calls.CallRequest("resp_", Endpoint.RESPONSES, "llama", b"{}")
+    key, find = calls.SentKey("once", "digest"), api.database.idempotency.find
+    accepted: list[Call] = []
+
+    async def find_nothing(tenant: str, operation: str, key_text: str, since: datetime) -> None:
+        monkeypatch.setattr(api.database.idempotency, "find", find)
+        accepted.append(await other_process.submit(request, "default", Caller(), key))
+
+    monkeypatch.setattr(api.database.idempotency, "find", find_nothing)
+    assert (await service.submit(request, "default", Caller(), key)).id == accepted[0].id
+    assert len(api.database.rows.calls) == 1
 
 
 @pytest.mark.parametrize("id", ["resp_x", "job_" + 32 * "0", "resp_" + 32 * "0"])

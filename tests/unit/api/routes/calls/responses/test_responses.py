@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from itertools import cycle
 
 import httpx
 import pytest
 
+from batchwright.api.app import build_app
+from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.routes.calls import response_format
-from batchwright.api.services.calls import acceptance as calls
+from batchwright.api.services.batches.progress_events import BatchEvents
 from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.calls import CallAnswer, CallStatus
 from batchwright.contracts.errors import LineCode
@@ -200,10 +203,12 @@ class TwoProcesses:
     """Starts of batches by two API processes: each start waits until the test lets it succeed or fail."""
 
     def __init__(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._api, self.starts = api, list[asyncio.Future[None]]()
-        self._start = api.temporal.start
+        self.starts, self._start = list[asyncio.Future[None]](), api.temporal.start
         monkeypatch.setattr(api.temporal, "start", self._wait)
-        monkeypatch.setattr(calls, "_REMEMBERED_STARTS", 0)  # no process knows what the other one starts
+        parts = (api.settings, api.database, api.storage, api.temporal, api.served, api.metrics)
+        deps = ApiDependencies(*parts)
+        transport = httpx.ASGITransport(build_app(deps, BatchEvents(deps)))
+        self._clients = cycle((api.http, httpx.AsyncClient(transport=transport, base_url="http://api")))
 
     async def _wait(self, order: BatchOrder) -> None:
         allowed = asyncio.get_running_loop().create_future()
@@ -212,9 +217,12 @@ class TwoProcesses:
         await self._start(order)
 
     async def send(self) -> asyncio.Task[httpx.Response]:
-        """Send the request, with the same key each time, and return when it starts its batch."""
+        """Send the request, with the same key each time, and return when it starts its batch.
+
+        The processes take turns.
+        """
         count = len(self.starts)
-        sending = self._api.http.post(PATH, json=ASK, headers={"Idempotency-Key": "once"})
+        sending = next(self._clients).post(PATH, json=ASK, headers={"Idempotency-Key": "once"})
         request = asyncio.create_task(sending)
         while len(self.starts) == count and not request.done():
             await asyncio.sleep(0)
