@@ -107,7 +107,7 @@ class MessageBatchRoutes:
     def __init__(self, deps: ApiDependencies, downloads: Downloads) -> None:
         self._deps, self._settings, self._downloads = deps, deps.settings, downloads
         self._rows, self._files = BatchRows(deps), deps.database.files
-        self._batch_list = deps.database.batch_list
+        self._batch_list, self._limits = deps.database.batch_list, limits_of(deps.settings)
         self._creator, self._control = BatchCreator(deps), BatchControl(deps)
         self._deletion, self._audit_log = BatchDeletion(deps), AuditLog(deps)
         self._repeats = ExpensiveTaskLimiter(MAX_REPEATS, 60.0, "repeated bodies are being read")
@@ -154,14 +154,14 @@ class MessageBatchRoutes:
 
     async def create(self, request: Request) -> Response:
         """Create a message batch. If the `params` of a request are not valid, only this request fails."""
-        tenant, key = tenant_of(request, self._settings), idempotency_key_of(request)
+        tenant, key, limits = tenant_of(request, self._settings), idempotency_key_of(request), self._limits
+        max_bytes = limits.max_bytes + limits.max_requests * request_stream.MAX_ADDED_BYTES
+        upload = FileUpload(tenant, self._settings, max_bytes=max_bytes)
         if key is not None:  # first, because a repeated request needs no room in a quota
+            await upload.read_quota(self._deps)  # before the key, which is found if this counts its file
             earlier = await IdempotencyKeys(self._deps, tenant, "batches").find_claim(key)
             if earlier is not None:
                 return await self._repeat(request, earlier)
-        limits = limits_of(self._settings)
-        max_bytes = limits.max_bytes + limits.max_requests * request_stream.MAX_ADDED_BYTES
-        upload = FileUpload(tenant, self._settings, max_bytes=max_bytes)
         caller, requests = caller_of(request, self._settings), RequestStream(limits)
         write = store_form if key is None else write_form  # the key is stored together with the file's row
         async with stream_body(request, limits.max_bytes, request_stream.BODY) as body:
@@ -206,8 +206,8 @@ class MessageBatchRoutes:
             ApiError: the earlier request was another one, or its batch was deleted (400). Or too many other
                 repeated bodies are being read (429).
         """
-        limits = limits_of(self._settings)
-        requests, version = RequestStream(limits), request.headers[ANTHROPIC_VERSION_HEADER]
+        limits, version = self._limits, request.headers[ANTHROPIC_VERSION_HEADER]
+        requests = RequestStream(limits)
         slot = self._repeats.slot(earlier.tenant, earlier.key)
         async with stream_body(request, limits.max_bytes, request_stream.BODY) as body, slot:
             async for _ in requests.form(body):

@@ -89,19 +89,26 @@ class FileUpload:
         self._file_id = new_file_id()
         self.key = object_keys.upload_key(tenant, self._file_id, token_hex(8))
 
+    async def read_quota(self, deps: ApiDependencies) -> None:
+        """Read the tenant's storage quota. From now on, the bytes that are stored must not exceed it."""
+        self._checks = QuotaChecks(deps, self.tenant)
+        self.quota = await self._checks.storage_quota()
+
     async def check_quota(self, deps: ApiDependencies) -> None:
         """Read the tenant's storage quota, and check that the tenant may store more.
 
-        A request with an idempotency key is not checked here, because an earlier request with the key may
-        have stored the file already. It is checked when the file's row is inserted.
+        If an earlier request has stored its file with the same idempotency key, the quota is not checked.
 
         Raises:
-            ApiError: the quota is exhausted, and the request has no idempotency key.
+            ApiError: the quota is exhausted.
         """
-        self._checks = QuotaChecks(deps, self.tenant)
-        self.quota = await self._checks.storage_quota()
-        if self.idempotency_key is None:
+        await self.read_quota(deps)
+        key = self.idempotency_key
+        # Read after the quota: if the quota counts the file of an earlier request, its key is found.
+        if key is None or await IdempotencyKeys(deps, self.tenant, "files").find_claim(key) is None:
             self._check_quota(least=1)
+        else:
+            self._checks = None
 
     def _check_quota(self, least: int = 0) -> None:
         """Check that the tenant's storage quota allows the bytes of this file that were stored so far.
@@ -235,8 +242,7 @@ class FileUpload:
             raise payload_too_large(limit)
         if self._bytes > limit:
             raise expanded_file_too_large(limit)
-        if self.idempotency_key is None:
-            self._check_quota()
+        self._check_quota()
 
     def _check_first_line(self) -> None:
         if self._purpose == "batch":
@@ -292,7 +298,7 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
 async def write_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: ApiDependencies) -> FileRow:
     """Write the file of a form to storage, and return its row, which the caller inserts.
 
-    No quota is checked, unless `upload.check_quota` was called before. After an error, all that was written
+    No quota is checked, unless `upload.read_quota` was called before. After an error, all that was written
     is deleted. Raises the same errors as `store_form`.
     """
     async with deps.storage.writer(upload.key) as writer:

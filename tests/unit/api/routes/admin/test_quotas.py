@@ -1,6 +1,7 @@
 """Quotas: enforced by the API, and shown to tenants."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import httpx
@@ -16,6 +17,7 @@ from batchwright.rules.tenants.quotas import EnqueuedWork, QuotaLimits
 from batchwright.temporal import TemporalUnavailable
 from tests.fakes.api import LINE, ApiFixture, error_of, open_api, read
 from tests.fakes.budget_groups import organization
+from tests.fakes.storage import MemoryWriter
 from tests.fakes.tables.uploads import MemoryIdempotency
 from tests.fakes.token_usage import publish_usage
 from tests.unit.api.routes.admin.quota_requests import limits, put
@@ -183,6 +185,35 @@ async def test_a_file_above_the_stored_bytes_quota_is_refused() -> None:
         assert len(api.storage.objects) == 1
         assert (await send(api, 40)).status_code == 200
         assert (await send(api, 0)).status_code == 429
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}])
+@pytest.mark.parametrize("path", ["/v1/files", "/v1/messages/batches"])
+async def test_no_more_of_a_file_is_stored_than_the_quota_allows(
+    monkeypatch: pytest.MonkeyPatch, path: str, headers: dict[str, str]
+) -> None:
+    content = b"x" * 1_000_000
+    form = b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n'
+    start = form % (b"purpose", b"") + b"user_data\r\n" + form % (b"file", b'; filename="a"')
+    if path == "/v1/messages/batches":
+        content = b'{"custom_id":"%d","params":{"text":"' + content + b'"}}'
+        start = b'{"requests":['
+    written: list[int] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        yield start
+        for number in range(10):
+            yield content.replace(b"%d", b"%d" % number) + b"," * (path != "/v1/files")
+
+    async def write(_: MemoryWriter, data: bytes | bytearray | memoryview) -> None:
+        written.append(len(data))
+
+    monkeypatch.setattr(MemoryWriter, "write", write)
+    types = {"Content-Type": "multipart/form-data; boundary=b", "anthropic-version": "2023-06-01"}
+    async with open_api(max_stored_bytes=1_500_000) as api:
+        refused = await api.http.post(path, content=body(), headers=types | headers)
+        assert (refused.status_code, len(written)) == (429, 1)
+        assert (api.storage.objects, api.database.rows.files) == ({}, {})
 
 
 async def test_a_deleted_file_releases_its_stored_bytes() -> None:
