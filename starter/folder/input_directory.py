@@ -32,6 +32,7 @@ class FileName(StrEnum):
 
     INPUT = "input.jsonl"
     PROMPT = "prompt.txt"
+    TYPE = "type.txt"
     OUTPUT = "output.jsonl"
     ERRORS = "errors.jsonl"
     RESULT = "result.txt"

@@ -12,14 +12,21 @@ from batchwright.starter.folder.input_directory import FileName, InputDirectory,
 _MAX_PROMPT_BYTES = 10_000_000
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024  # an input may have an input.jsonl of many lines, too
 _MAX_SHOWN = 2_000
+_MAX_TYPE_BYTES = 100
 
 
 def write_request(directory: InputDirectory, model: str | None) -> None:
     """Build a chat request from the input's `prompt.txt`, and write it to `input.jsonl`.
 
     Raises:
-        InputFailed: no model is set, the prompt is empty, too large or not UTF-8, or a file cannot be used.
+        InputFailed: no model is set, the prompt is empty, too large or not UTF-8, `type.txt` asks for another
+            kind of request, or a file cannot be used.
     """
+    if directory.exists(FileName.TYPE):
+        with directory.open(FileName.TYPE) as file:
+            kind = file.read(_MAX_TYPE_BYTES).decode(errors="replace").strip()
+        if kind != "text":
+            raise InputFailed(f"{FileName.TYPE} is {kind!r}: only prompts of type 'text' are run.")
     with directory.open(FileName.PROMPT) as file:
         content = file.read(_MAX_PROMPT_BYTES + 1)
     if model is None:

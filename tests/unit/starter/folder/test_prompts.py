@@ -42,6 +42,16 @@ def test_a_prompt_that_cannot_be_sent_is_moved_to_failed(
     assert inbox.cli.api.storage.objects == {}
 
 
+def test_a_prompt_of_another_type_than_text_is_moved_to_failed(inbox: Inbox) -> None:
+    """nrvna-ai's `wrk` writes the type of its jobs into a file, unless it is text."""
+    inbox.submit("1", prompt_txt="hi", type_txt="embed", meta_json="{}")
+    inbox.submit("2", prompt_txt="hi", type_txt="text\n", meta_json="{}")
+    with inbox.runner() as runner:
+        runner.round()
+    assert inbox.states() == {"1": "failed", "2": "processing"}
+    assert inbox.read("failed/1/error.txt") == "type.txt is 'embed': only prompts of type 'text' are run.\n"
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
