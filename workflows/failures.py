@@ -27,8 +27,10 @@ def cause_of(error: BaseException) -> str:
             return cause.message
         case CancelledError():
             return "it was cancelled from outside."
+        case TimeoutError(cause=ApplicationError() as last):
+            return f"it ran out of time ({last.message})."
         case TimeoutError():
-            return f"it ran out of time ({_reason(cause)})."
+            return f"it ran out of time ({cause.message})."
         case _:
             return str(cause) or type(cause).__name__
 
@@ -87,8 +89,3 @@ def gave_up_on_storage(error: BaseException | None) -> bool:
         return False
     cause = error.cause
     return isinstance(cause, ApplicationError) and cause.type == Failure.STORAGE_UNAVAILABLE
-
-
-def _reason(error: TimeoutError) -> str:
-    last = error.cause
-    return last.message if isinstance(last, ApplicationError) else error.message

@@ -30,7 +30,8 @@ async def run_until(
     if not step.done():
         step.cancel()
         await _wait_for_end(step, max_wait)
-        return step.result() if _succeeded(step) else None
+        succeeded = step.done() and not step.cancelled() and step.exception() is None
+        return step.result() if succeeded else None
     return await step
 
 
@@ -41,7 +42,3 @@ async def _wait_for_end(step: workflow.ActivityHandle[T], max_wait: timedelta) -
         )
     except TimeoutError:
         workflow.logger.warning("cancelled activity did not end in time")
-
-
-def _succeeded(step: workflow.ActivityHandle[T]) -> bool:
-    return step.done() and not step.cancelled() and step.exception() is None

@@ -14,7 +14,6 @@ with workflow.unsafe.imports_passed_through():
         BatchOrder,
         BatchState,
         ModelProgress,
-        WaitingReason,
         WindowFit,
     )
     from batchwright.contracts.terms import BatchStatus
@@ -68,7 +67,8 @@ def details_markdown(order: BatchOrder, state: BatchState) -> str:
     reasons: dict[str, str] = {}
     for waiting in state.waiting:
         before = f"{reasons[waiting.model]}; " if waiting.model in reasons else ""
-        reasons[waiting.model] = before + _reason(waiting)
+        since = f" (since {waiting.since:%H:%M:%S} UTC)" if waiting.since else ""
+        reasons[waiting.model] = f"{before}{waiting.reason}{since}"
     if "" in reasons:  # the reason applies to the whole batch
         lines.append(f"- waiting: {reasons['']}")
     lines += [_model(progress, reasons) for progress in state.models[:_MAX_MODELS]]
@@ -115,11 +115,6 @@ def _forecast(forecast: BatchForecast) -> str:
         f"- forecast of {forecast.made_at:%H:%M:%S} UTC: {_FITS[forecast.window]}; done by "
         f"{p50:%Y-%m-%d %H:%M} UTC (p50), {p90:%Y-%m-%d %H:%M} UTC (p90); {rate}"
     )
-
-
-def _reason(waiting: WaitingReason) -> str:
-    since = f" (since {waiting.since:%H:%M:%S} UTC)" if waiting.since else ""
-    return f"{waiting.reason}{since}"
 
 
 def _model(progress: ModelProgress, reasons: dict[str, str]) -> str:
