@@ -74,18 +74,15 @@ class QueueRoutes:
         """
         tenant = tenant_of(request, self._settings)
         async with self._bodies.read(request, tenant) as fields:
-            return await self._submit(request, tenant, fields)
-
-    async def _submit(self, request: Request, tenant: str, fields: Fields) -> Response:
-        call = await process_body(request, partial(self._parse, fields))
-        if call.webhook is not None:
-            await self._webhooks.check_url(call.webhook.url, "callback_url", tenant)
-        caller, key = caller_of(request, self._settings), await sent_key(request, fields)
-        submitted = await self._calls.submit(call, tenant, caller, key)
-        secret = None
-        if call.webhook is not None:
-            secret = await self._webhooks.secret_of_call(tenant, submitted.id)
-        return Response(job_body(submitted, callback_secret=secret), media_type=_JSON)
+            call = await process_body(request, partial(self._parse, fields))
+            if call.webhook is not None:
+                await self._webhooks.check_url(call.webhook.url, "callback_url", tenant)
+            caller, key = caller_of(request, self._settings), await sent_key(request, fields)
+            submitted = await self._calls.submit(call, tenant, caller, key)
+            secret = None
+            if call.webhook is not None:
+                secret = await self._webhooks.secret_of_call(tenant, submitted.id)
+            return Response(job_body(submitted, callback_secret=secret), media_type=_JSON)
 
     async def get(self, request: Request, job_id: str) -> Response:
         """Retrieve a job, with its result if it has ended."""

@@ -284,7 +284,9 @@ class InteractiveCalls:
         if prices is not None and (is_success or tokens != NO_TOKENS):
             cost = UnitPrices.of(prices).cost(tokens)
             metrics.interactive_cost.labels(model, prices.currency).inc(cost / AMOUNT_PER_UNIT)
-        self._budgets.record(call.tenant, call.caller.key_id, _sum_of(tokens), cost)
+        self._budgets.record(
+            call.tenant, call.caller.key_id, tokens.input_tokens + tokens.output_tokens, cost
+        )
 
 
 class _NotSent(Exception):
@@ -363,10 +365,6 @@ def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream
         reason = "They do not accept the credentials that the operator has configured."
     message = f"The backends of the model '{router.model}' have failed and get no calls for now. {reason}"
     return Outcome(NOT_SENT, message=message, retry_after=wait)
-
-
-def _sum_of(tokens: Tokens) -> int:
-    return tokens.input_tokens + tokens.output_tokens
 
 
 def client_settings(settings: Settings) -> Settings:

@@ -250,12 +250,10 @@ class LiveIndex:
         """
         for start in range(0, len(segments), _READS_AT_ONCE):
             some = segments[start : start + _READS_AT_ONCE]
-            for info, entries in zip(some, await asyncio.gather(*map(self._entries, some)), strict=True):
+            reads = [read_entries(self._storage, info) for info in some]
+            for info, entries in zip(some, await asyncio.gather(*reads), strict=True):
                 if entries is not None:
                     self._add(info.key, entries)
-
-    async def _entries(self, info: ObjectInfo) -> list[IndexEntry] | None:
-        return await read_entries(self._storage, info)
 
     def _add(self, key: str, entries: Sequence[IndexEntry]) -> None:
         number = self._numbers.setdefault(key, len(self._keys))
