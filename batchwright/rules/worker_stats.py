@@ -52,7 +52,9 @@ def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
     Args:
         reports: the statistics of each worker.
     """
-    return _names_with_prefix(_POLLS, reports)
+    return frozenset(
+        name.removeprefix(_POLLS) for stats in reports for name in stats if name.startswith(_POLLS)
+    )
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
@@ -84,12 +86,6 @@ def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
             batch_id, _, model = name.removeprefix(_RUNS).partition(" ")
             found[batch_id, model] = int(count)
     return found
-
-
-def _names_with_prefix(prefix: str, reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
-    return frozenset(
-        name.removeprefix(prefix) for stats in reports for name in stats if name.startswith(prefix)
-    )
 
 
 def unpolled_reason(queue: str) -> str:

@@ -39,7 +39,8 @@ class CustomIdPart(NamedTuple):
     buckets: bytes
 
     def contains(self, custom_id: str) -> bool:
-        place, fingerprint = _ROW.unpack(_row(self.salt, custom_id))
+        digest = sha256(self.salt + encode_custom_id(custom_id)).digest()
+        place, fingerprint = _ROW.unpack_from(digest)
         start = self.bucket_bytes * _bucket(place, len(self.buckets) // self.bucket_bytes)
         return fingerprint in self.buckets[start : start + self.bucket_bytes]
 
@@ -72,10 +73,6 @@ class CustomIdIndex:
 def encode_custom_id(custom_id: str) -> bytes:
     """Return the bytes of a custom id that are hashed."""
     return custom_id.encode("utf-8", "surrogatepass")
-
-
-def _row(salt: bytes, custom_id: str) -> bytes:
-    return sha256(salt + encode_custom_id(custom_id)).digest()[: _ROW.size]
 
 
 def _bucket(place: int, buckets: int) -> int:
