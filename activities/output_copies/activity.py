@@ -100,7 +100,7 @@ class OutputCopies(OutputCopyActivities):
             ObjectRefused, StorageUnavailable: the bucket refuses a file, or does not respond.
         """
         # Imported only if needed: it takes a second and 40 MB.
-        from batchwright.storage.s3.object_writer import object_writer
+        from batchwright.storage.s3.external_objects import object_writer
 
         url = order.output_location or ""
         prefix = parse_output_location(url)

@@ -69,8 +69,8 @@ class InputObjects:
         errors.
         """
         # Imported only if needed, and in a thread: it takes a second and 40 MB.
-        await asyncio.to_thread(import_module, "batchwright.storage.s3.object_reader")
-        from batchwright.storage.s3.object_reader import read_object
+        await asyncio.to_thread(import_module, "batchwright.storage.s3.external_objects")
+        from batchwright.storage.s3.external_objects import read_object
         from batchwright.storage.s3.storage import open_client
 
         async with self._opening:
