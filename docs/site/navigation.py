@@ -7,6 +7,7 @@ from pathlib import Path
 _HOW_TO = "how-to/"
 # How-to guides of those who send batches. All others are for operators.
 _FOR_APPLICATIONS = {
+    "compressed-files.md",
     "control-costs.md",
     "data-in-place.md",
     "deduplicate-requests.md",
@@ -16,6 +17,7 @@ _FOR_APPLICATIONS = {
     "receive-webhooks.md",
     "rerun-a-batch.md",
     "schedules.md",
+    "send-interactive-calls.md",
     "send-single-calls.md",
     "submit-a-batch.md",
     "tables.md",

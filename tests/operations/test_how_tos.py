@@ -33,7 +33,7 @@ FOLLOWED = [
     Followed("receive-webhooks.md"),
     Followed("use-the-anthropic-clients.md"),
     Followed("schedules.md"),
-    Followed("data-in-place.md"),
+    Followed("compressed-files.md"),
     Followed("python-client.md"),
     Followed("send-single-calls.md"),
     Followed("tables.md"),
@@ -52,9 +52,11 @@ FOLLOWED = [
     Followed("keep-and-delete.md"),
     Followed("limit-rates.md"),
     Followed("limit-tenants.md"),
+    Followed("daily-budgets.md"),
     Followed("store-in-s3.md"),
     Followed("use-job-backends.md"),
-    Followed("several-backends.md"),
+    Followed("send-headers-to-backends.md"),
+    Followed("change-models-at-run-time.md"),
 ]
 
 

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.integration
 RULES = [
     path for path in sorted((ROOT / "deploy" / "prometheus").glob("*.yaml")) if "groups" in path.read_text()
 ]
-HOW_TO = (ROOT / "docs" / "how-to" / "run-on-kubernetes.md").read_text()
+HOW_TO = "".join(
+    (ROOT / "docs" / "how-to" / f"{page}-on-kubernetes.md").read_text() for page in ("run", "scale")
+)
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", HOW_TO + (CHART / "README.md").read_text(), flags=re.DOTALL)
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 
