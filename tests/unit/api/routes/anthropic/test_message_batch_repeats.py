@@ -1,10 +1,11 @@
-"""A process reads only some bodies of repeated creations at the same time."""
+"""Bodies of repeated creations: a process reads only some at the same time, and none beyond its limits."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
 
 import httpx
+import pytest
 
 from batchwright.api.routes.anthropic.message_batches import MAX_REPEATS
 from tests.clocks import skip_time
@@ -12,6 +13,7 @@ from tests.fakes.api import ApiFixture, open_api
 from tests.unit.api.routes.anthropic.message_batch_requests import PARAMS, PATH, VERSION, error_of
 
 BODY = json.dumps({"requests": [{"custom_id": "a", "params": PARAMS}]}).encode()
+TWO = json.dumps({"requests": [{"custom_id": id, "params": PARAMS} for id in "ab"]}).encode()
 KEYS = [str(number) for number in range(MAX_REPEATS)]
 
 
@@ -30,6 +32,21 @@ class SlowBodies:
             self.enough.set()
         await self.may_end.wait()
         yield BODY
+
+
+class WholeBody:
+    """A body in pieces of one byte. `is_read` is True when the process has read all of it.
+
+    Clients read a response only after they have sent the whole body.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self.is_read = content, False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        for byte in self._content:
+            yield bytes([byte])
+        self.is_read = True
 
 
 async def all_steps() -> None:
@@ -67,7 +84,8 @@ async def test_a_repeated_creation_that_gets_no_place_in_a_minute_is_refused_and
             await create(api, key, tenant=tenant)
         others = [asyncio.create_task(create(api, key, bodies.body(key), tenant)) for key, tenant in places]
         await bodies.enough.wait()
-        waiting = asyncio.create_task(create(api, "key", tenant="green"))
+        body = WholeBody(BODY)
+        waiting = asyncio.create_task(create(api, "key", body.pieces(), tenant="green"))
         await all_steps()
         assert not waiting.done()
         skip_time(60)
@@ -78,5 +96,32 @@ async def test_a_repeated_creation_that_gets_no_place_in_a_minute_is_refused_and
         )
         assert error_of(refused).message.startswith(expected)
         assert refused.headers["Retry-After"]
+        assert body.is_read
         await asyncio.gather(*others)
         assert (await create(api, "key", tenant="green")).json()["id"] == created.json()["id"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "body", "message"),
+    [
+        ({"max_message_requests": 1}, TWO, "at most 1 items"),
+        ({"max_message_batch_bytes": len(BODY)}, TWO, f"The body is too large: at most {len(BODY)} bytes"),
+        ({"max_message_batch_bytes": len(BODY)}, BODY + b" " * 70_000, "The body is too large"),
+    ],
+)
+async def test_a_repeated_body_has_the_limits_of_the_first(
+    limit: dict[str, object], body: bytes, message: str
+) -> None:
+    async with open_api(**limit) as api:
+        assert (await create(api, "key")).status_code == 200
+        refused = await create(api, "key", body)
+        assert (refused.status_code, error_of(refused).type) == (413, "request_too_large")
+        assert message in error_of(refused).message
+
+
+async def test_a_repeated_body_that_is_refused_is_read_to_its_end() -> None:
+    async with open_api() as api:
+        assert (await create(api, "key")).status_code == 200
+        body = WholeBody(b"[" + BODY)
+        assert (await create(api, "key", body.pieces())).status_code == 400
+        assert body.is_read
