@@ -34,6 +34,8 @@ _RULES: dict[str, Area] = {
     "the served models are listed": "Models",
     "message batches are created, awaited and read; a bad request fails alone": "Message batches",
     "message batches are listed with both cursors, canceled and deleted": "Message batches",
+    "a response with `background: true` is created, retrieved until its end, and cancelled": "Single calls",
+    "`service_tier: flex` holds the connection until the backend has answered": "Single calls",
 }
 NODE_ROWS = [Row(area, rule, "Node", BOTH) for rule, area in _RULES.items()]
 

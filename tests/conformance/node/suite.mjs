@@ -126,6 +126,27 @@ const rules = {
       return true;
     });
   },
+  "a response with `background: true` is created, retrieved until its end, and cancelled": async () => {
+    const ask = { model: given.models[0], input: "hello", background: true };
+    let response = await client.responses.create(ask);
+    const { id, status } = response;
+    assert.equal(status, "queued");
+    while (["queued", "in_progress"].includes(response.status)) {
+      await new Promise((resolve) => setTimeout(resolve, 250));
+      response = await client.responses.retrieve(id);
+    }
+    assert.deepEqual([response.id, response.status], [id, "completed"]);
+    assert.ok(response.output_text);
+    const other = await client.responses.create(ask);
+    assert.equal((await client.responses.cancel(other.id)).status, "cancelled");
+    await assert.rejects(client.responses.create({ ...ask, stream: true }), BadRequestError);
+  },
+  "`service_tier: flex` holds the connection until the backend has answered": async () => {
+    const flex = { model: given.models[0], service_tier: "flex" };
+    const completion = await client.chat.completions.create({ ...flex, messages: message.messages });
+    assert.ok(completion.choices[0].message.content);
+    assert.equal((await client.responses.create({ ...flex, input: "hello" })).status, "completed");
+  },
 };
 
 for (const [rule, check] of Object.entries(rules)) {

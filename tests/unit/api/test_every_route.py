@@ -151,6 +151,14 @@ async def test_the_table_of_this_test_has_every_route(api: ApiFixture) -> None:
     assert sorted(names) == sorted(TABLE)
 
 
+async def test_the_description_has_every_route_so_that_random_requests_reach_it(api: ApiFixture) -> None:
+    """The fuzzer reads its routes from the description. See `tests/conformance/fuzzing.py`."""
+    paths = (await api.http.get("/openapi.json")).json()["paths"]
+    described = {f"{method.upper()} {path}" for path, item in paths.items() for method in item}
+    names = {name for route in routes_of(api.app.routes) for name in names_of(route)}
+    assert names - described == {"GET /openapi.json"}
+
+
 @pytest.mark.parametrize("route", [route for route, (_, calls) in TABLE.items() if calls])
 async def test_objects_of_another_tenant_look_like_missing_ones(route: str, api: ApiFixture) -> None:
     blue, red = await create_key(api.database, "blue"), await create_key(api.database, "red")
