@@ -1,9 +1,10 @@
 """Runs batches against llama.cpp's own server with a tiny random model, on an embedded stack.
 
 `python -m bench.llamacpp` measures calls that are sent directly to the server, first without a batch and then
-while a batch runs. For several values of `in_flight`, it prints the durations of the calls. It also prints
-which share of the slots without a call is used by the batch. The machine should have no other load. `make
-.venv/.tools/llamacpp/.installed` installs the server.
+while a batch runs. With `--interactive`, the calls are sent through the API, which passes them on. For several
+values of `in_flight`, it prints the durations of the calls. It also prints which share of the slots without a
+call is used by the batch. The machine should have no other load. `make .venv/.tools/llamacpp/.installed`
+installs the server.
 """
 
 import argparse
@@ -55,34 +56,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=50.0, help="of direct calls in each run")
+    parser.add_argument(
+        "--interactive", action="store_true", help="send the calls through the API, which passes them on"
+    )
     options = parser.parse_args()
     start_guard()  # before the servers start
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
-        _direct(Path(name), options.rounds, options.seconds)
+        _direct(Path(name), options.rounds, options.seconds, interactive=options.interactive)
 
 
-def _direct(folder: Path, rounds: int, seconds: float) -> None:
+def _direct(folder: Path, rounds: int, seconds: float, *, interactive: bool) -> None:
     """Print the 95th percentile of the durations of direct calls, and which share of the slots without a
     direct call is used by a batch.
+
+    If `interactive` is True, the calls are sent through the API, and workers leave free what they need.
     """
-    print(f"direct calls, {_ARRIVALS:g} a second, {_SLOTS} slots")
+    print(f"{'interactive' if interactive else 'direct'} calls, {_ARRIVALS:g} a second, {_SLOTS} slots")
+    settings = {"BATCHWRIGHT_INTERACTIVE_PASSTHROUGH": str(interactive).lower()}
     with ExitStack() as running:
         engines = [
             _Engine(f"beside-{limit}", _start(running, folder, f"beside-{limit}"), limit)
             for limit in _BATCH_IN_FLIGHT
         ]
         stack = running.enter_context(
-            running_stack(folder / "direct", _registry(folder, engines), in_flight=64)
+            running_stack(folder / "direct", _registry(folder, engines), in_flight=64, settings=settings)
         )
         with Client(stack.api) as client:
             for number in range(1, rounds + 1):
                 for engine in engines:
+                    url = stack.api if interactive else engine.peer.url
                     wait_until_quiet(stack)
-                    alone = asyncio.run(_direct_calls(engine, seconds))
+                    alone = asyncio.run(_direct_calls(engine, url, seconds))
                     file_id = _upload(client, folder, _long_lines(engine.model))
                     batch = batches.create(client, file_id)
                     time.sleep(_RAMP_SECONDS)
-                    beside = asyncio.run(_direct_calls(engine, seconds))
+                    beside = asyncio.run(_direct_calls(engine, url, seconds))
                     client.cancel(batch.id)
                     direct = beside.total / seconds  # mean number of slots with direct calls
                     used = (beside.busy - direct) / (_SLOTS - direct)
@@ -130,14 +138,16 @@ def _body(model: str, number: int, tokens: int) -> dict[str, object]:
     return {"model": model, "messages": messages, "max_tokens": tokens, "ignore_eos": True}
 
 
-async def _direct_calls(engine: _Engine, seconds: float) -> _Direct:
-    """Send direct calls at random times with a fixed mean rate. Each run sends the same calls."""
+async def _direct_calls(engine: _Engine, url: str, seconds: float) -> _Direct:
+    """Send calls to `url` at random times with a fixed mean rate. Each run sends the same calls."""
     began = time.perf_counter()
     busy: list[int] = []
 
     async def call(number: int, due: float) -> float:
         await asyncio.sleep(due)
-        response = await http.post(batches.ENDPOINT, json=_body(engine.model, number, _DIRECT_TOKENS))
+        response = await http.post(
+            f"{url}{batches.ENDPOINT}", json=_body(engine.model, number, _DIRECT_TOKENS)
+        )
         response.raise_for_status()
         return time.perf_counter() - began - due
 
