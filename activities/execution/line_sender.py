@@ -4,6 +4,7 @@ A permit is the right to have one request in flight. To save CPU time, most line
 are sent and settled in functions that the event loop calls and that await nothing.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Generator
@@ -13,7 +14,7 @@ from functools import partial
 from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
 from batchwright.activities.execution.line_settlement import InFlightRequest
 from batchwright.activities.execution.request_tasks import RequestTasks
-from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
+from batchwright.activities.execution.slice_state.line_queue import PromptCost, SliceLine, SubmittedJob
 from batchwright.activities.execution.slice_state.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.send_authorization import LineAuthorizer
@@ -23,6 +24,14 @@ from batchwright.inference.request_outcome import Outcome
 from batchwright.inference.router import Dispatch
 from batchwright.rules.dispatch.retry_policy import SUCCESS
 from batchwright.telemetry import tracing
+
+# If the next line has a system prompt that no slot has, its permit stays free for so long. Meanwhile lines
+# that were sent at the same moment reach the slots that have their prompts: a backend that has several free
+# slots could otherwise give one of these to the new prompt.
+_KEEP_SLOTS_SECONDS = 0.01
+# A worker gets the slices of a batch one after the other. For so long after its start, a slice sends no lines
+# that would compute a system prompt a second time, because later slices probably have other prompts.
+_WAIT_FOR_SLICES_SECONDS = 0.1
 
 
 class LineSender:
@@ -57,6 +66,7 @@ class LineSender:
         self.tasks = RequestTasks(turn, self._complete)
         self.started_at: float | None = None
         self.is_exclusive = self.must_track = False
+        self._opened_at = time.monotonic()
 
     def can_dispatch(self, now: float) -> bool:
         """Return True if the state of the turn allows another request. `now` is the monotonic time."""
@@ -99,9 +109,26 @@ class LineSender:
         if quarantine.is_tracking and line.attempt.sending_attempt != quarantine.marker:
             self._queue.push_front(line)
             self.must_track = True
+        elif self._waits_for_slices(line):
+            self._queue.push_front(line)
+            asyncio.get_running_loop().call_later(_WAIT_FOR_SLICES_SECONDS, self._state.wake.set)
         else:
             self._state.waiting_line = line
             self._limiter.enqueue(self._permit_request)
+
+    def _waits_for_slices(self, line: SliceLine) -> bool:
+        """Return True if the slice has just begun, and `line` should leave a free permit to another slice.
+
+        With `line`, a system prompt would be computed a second time. Slices with other prompts may follow at
+        once. The slice with the number 0 may be the only one of its batch, so it does not wait.
+        """
+        return (
+            self._request.number > 0
+            and self._router.prefixes.slots > 0
+            and time.monotonic() < self._opened_at + _WAIT_FOR_SLICES_SECONDS
+            and self._limiter.free(self._request.model) > 0
+            and self._queue.prompt_cost(line) >= PromptCost.SECOND_COPY
+        )
 
     @contextmanager
     def sending_alone(self, line: SliceLine) -> Generator[None]:
@@ -154,7 +181,7 @@ class LineSender:
         if state.waiting_line is None:
             state.wake.set()
 
-    def _prompt_cost(self) -> int:
+    def _prompt_cost(self) -> float:
         """Return how much work the next line of this slice causes in the backends' prefix caches.
 
         The slice with the lowest `PromptCost` gets the next permit. If any number of lines with the same
@@ -308,13 +335,18 @@ class LineSender:
     def _complete(self, sent: InFlightRequest) -> None:
         """Free the memory and release the permit of a request that has ended.
 
-        The next line that waits for a permit is then sent.
+        The next line that waits for a permit is then sent. It is sent a moment later if it could take the
+        slot of a system prompt that is needed again.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held
         sent.dispatch.end()
-        self._router.prefixes.record_end(sent.line.prefix_group)
-        sent.permit.release()
+        prefixes = self._router.prefixes
+        prefixes.record_end(sent.line.prefix_group)
+        if prefixes.must_keep_slots and self._limiter.lowest_cost(self._request.model):
+            asyncio.get_running_loop().call_later(_KEEP_SLOTS_SECONDS, sent.permit.release)
+        else:
+            sent.permit.release()
         if self._state.waiting_line is None:
             self._state.wake.set()
 

@@ -25,7 +25,7 @@ class Request:
     key_id: str = ""
     weight: float = 1.0
     priorities: Shares | None = None
-    cost: Callable[[], int] | None = None
+    cost: Callable[[], float] | None = None
 
 
 class OrderRule(Protocol):

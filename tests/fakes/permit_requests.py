@@ -23,7 +23,7 @@ class PermitWaiter:
         *,
         batch: str = "batch",
         number: int = 0,
-        cost: int = 0,
+        cost: float = 0,
     ) -> None:
         self._permits: ConcurrencyLimiter = permits
         self._permit: Permit | None = None

@@ -101,7 +101,8 @@ class PromptCost(IntEnum):
         NONE: a free slot of a backend has the line's system prompt. If the worker does not know the prompts
             in the slots, every line whose group is not full has this cost.
         ONE_PROMPT: a backend may have to compute the line's system prompt.
-        SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it.
+        SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it. A
+            part of 1 is added: the more lines follow in this slot, the smaller it is.
     """
 
     NONE = 0
@@ -165,8 +166,8 @@ class DueLines(Generic[Line]):
 
         - A group whose prompt a backend has in a free slot.
         - The first group that is not full.
-        - If the backends have few slots, the last group. All permits then go to this group, so each slot
-          computes the prompt of only this group.
+        - If the backends have few slots, the group with the most lines left for each line in flight. It
+          lasts longest, so one more slot that computes its prompt is used for many lines.
         - The first group.
         """
         groups = self._groups
@@ -178,14 +179,18 @@ class DueLines(Generic[Line]):
         prefixes = self._prefixes
         group = prefixes.in_slot(groups) if prefixes.slots else None
         if group is None:
-            if_all_full = next(reversed(groups) if prefixes.slots else iter(groups))
-            group = next((each for each in groups if not prefixes.is_full(each)), if_all_full)
+            group = next((each for each in groups if not prefixes.is_full(each)), None)
+        if group is None:
+            group = max(groups, key=self._lines_per_copy) if prefixes.slots else next(iter(groups))
         lines = groups[group]
         self._count -= 1
         line = lines.pop()
         if not lines:
             self._emptied = group  # deleted later, so that `push_front` finds its place
         return line
+
+    def _lines_per_copy(self, group: int) -> float:
+        return len(self._groups[group]) / (self._prefixes.count_in_flight(group) or 1)
 
     def count_outside_full_groups(self) -> float:
         """Return how many lines could be sent without sending a line of a full group.
@@ -195,8 +200,8 @@ class DueLines(Generic[Line]):
         until_full = self._prefixes.lines_until_full
         return sum(min(len(lines), until_full(group)) for group, lines in self._groups.items() if lines)
 
-    def prompt_cost(self) -> PromptCost:
-        """Return the work in the backends' prefix caches if the next line were sent now.
+    def prompt_cost(self) -> float:
+        """Return the work in the backends' prefix caches if the next line were sent now (`PromptCost`).
 
         The next line is the line that `pop` would return. It stays in the queue.
         """
@@ -204,7 +209,9 @@ class DueLines(Generic[Line]):
         are_full = all(prefixes.is_full(group) for group in groups)
         if prefixes.in_slot(groups) is not None or not (are_full or prefixes.slots):
             return PromptCost.NONE
-        return PromptCost.SECOND_COPY if are_full and prefixes.slots else PromptCost.ONE_PROMPT
+        if not (are_full and prefixes.slots):
+            return PromptCost.ONE_PROMPT
+        return PromptCost.SECOND_COPY + 1 / (1 + max(map(self._lines_per_copy, groups), default=0))
 
 
 class LineQueue:
@@ -285,7 +292,7 @@ class LineQueue:
         self._ready.push_front(line)
         return self._ready.pop() or line
 
-    def prompt_cost(self, line: SliceLine) -> PromptCost:
+    def prompt_cost(self, line: SliceLine) -> float:
         """Return how much work the next line of this slice causes in the backends' prefix caches.
 
         Args:

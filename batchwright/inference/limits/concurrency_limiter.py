@@ -39,7 +39,7 @@ class PermitRequest:
     on_granted: Callable[["Permit"], None]
     key_id: str = ""
     priority: int = DEFAULT_PRIORITY
-    cost: Callable[[], int] | None = None
+    cost: Callable[[], float] | None = None
 
     def detach(self) -> None:
         """Drop the references to the functions to call, which would keep a finished slice in memory."""
@@ -142,9 +142,8 @@ class ConcurrencyLimiter:
         self.clock, self._has_room = backends.clock, has_room
         self.limits = limits or TenantAndModelLimits()
         self._tenant_settings = self.limits.tenant_settings
-        self.backends, self._total = backends, total
+        self.backends, self._total, self._model_limit = backends, total, model_limit
         self.used = 0  # permits in use, over all models
-        self._model_limit = model_limit
         self._models: dict[str, _Model] = {}
         self._waiting: dict[str, _Model] = {}  # models with a waiting request
         self._capped: dict[str, list[_Model]] = {}  # by tenant: models that have its queue in `capped`
@@ -163,6 +162,10 @@ class ConcurrencyLimiter:
         """Return how many more requests to the model could be sent now."""
         model = self._permits_of(name)
         return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
+
+    def lowest_cost(self, name: str) -> float:
+        """Return the lowest `cost` of the requests that wait for a permit of the model; 0 if none waits."""
+        return min((queue.lowest_cost() for queue in self._permits_of(name).waiting.values()), default=0)
 
     def granted(self, name: str) -> int:
         """Return how many permits the model has got so far."""
@@ -221,10 +224,7 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def cancel(self, request: PermitRequest) -> None:
-        """Remove a waiting request for a permit from the queue.
-
-        Raise KeyError or ValueError if the request is not in the queue.
-        """
+        """Remove a request from the queue. Raise KeyError or ValueError if it is not in the queue."""
         model, tenant = self._permits_of(request.model), request.tenant
         queue = model.capped.get(tenant) or model.waiting[tenant]
         queue.remove(request)

@@ -67,6 +67,10 @@ class PrefixGroups:
         in_flight = self._in_flight.get(group)
         return in_flight is not None and (in_flight >= self.width or group not in self._warm)
 
+    def count_in_flight(self, group: int) -> int:
+        """Return how many lines of the group are in flight."""
+        return self._in_flight.get(group, 0)
+
     def lines_until_full(self, group: int) -> float:
         """Return how many more lines of the group can be sent before the group is full."""
         if not group:
@@ -81,6 +85,15 @@ class PrefixGroups:
         """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1
+
+    @property
+    def must_keep_slots(self) -> bool:
+        """True if a line with a new system prompt could take the slot of a prompt that is needed again.
+
+        This is so if the backends have few slots, and if a line of a warm group is in flight: more lines of
+        this group probably follow.
+        """
+        return bool(self.slots) and any(group in self._warm for group in self._in_flight)
 
     def in_slot(self, groups: Container[int]) -> int | None:
         """Return one of `groups` whose prompt is in a free slot of a backend; None if there is none.

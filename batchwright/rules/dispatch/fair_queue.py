@@ -18,7 +18,6 @@ MAX_WEIGHT = 1000.0
 _LEAD_SECONDS = 5.0  # a lead of so many seconds counts as one request in flight, divided by the weight
 _PAUSE_SECONDS = 5.0  # after so long without requests, a tenant has no debt left
 _GRANT_SECONDS = 0.0001  # minimum time of a request, so that tenants alternate even if requests take no time
-_HIGHEST_COST = 2  # of a slice's next line; see `QueuedRequest.cost`
 _TURN_EVERY = 5  # one of so many permits of a priority goes to the batch that has waited longest
 _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal allows 64 bytes
 
@@ -191,9 +190,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns 0, 1 or 2: how much a backend must compute for the slice's next line, because its prefix
-            cache does not have the line's system prompt. The slice with the lowest cost goes first. None if
-            the cost is always 0.
+        cost: returns how much a backend must compute for the slice's next line, because its prefix cache does
+            not have the line's system prompt: 0 for nothing. The slice with the lowest cost goes first. None
+            if the cost is always 0.
     """
 
     batch_id: str
@@ -201,7 +200,7 @@ class QueuedRequest(Protocol):
     key_id: str
     priority: int
     weight: float
-    cost: Callable[[], int] | None
+    cost: Callable[[], float] | None
 
 
 Request = TypeVar("Request", bound=QueuedRequest)
@@ -254,8 +253,7 @@ class _Priority(Generic[Request]):
         place = -1
         if len(slices) > 1 and _cost(slices[-1]):
             costs = [_cost(request) for request in reversed(slices)]
-            lowest = min(costs)
-            place = -1 - costs.index(lowest) if lowest < _HIGHEST_COST else 0
+            place = -1 - costs.index(min(costs))
         request = slices.pop(place)
         if not slices:
             del batches[batch_id]
@@ -264,7 +262,7 @@ class _Priority(Generic[Request]):
         return request
 
 
-def _cost(request: QueuedRequest) -> int:
+def _cost(request: QueuedRequest) -> float:
     return 0 if request.cost is None else request.cost()
 
 
@@ -277,8 +275,7 @@ class FairQueue(Generic[Request]):
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
        has waited longest, so that no batch waits forever.
     3. Slice: the one with the lowest `cost`. If several have this cost, the slice with the lowest number goes
-       first. So the slices end at different times, and while one stores its results, another one sends. If
-       all slices have the highest cost, the slice with the highest number goes first.
+       first. So the slices end at different times, and while one stores its results, another one sends.
 
     Attributes:
         waiting: number of requests in the queue.
@@ -341,6 +338,11 @@ class FairQueue(Generic[Request]):
         self.shares.grant(name, priority_weight(int(name)), now)
         self.waiting -= 1
         return self._priorities[int(name)].pop(found[name])
+
+    def lowest_cost(self) -> float:
+        """Return the lowest `cost` of the requests in the queue; 0 if it is empty."""
+        batches = (each for priority in self._priorities.values() for each in priority.batches.values())
+        return min((_cost(request) for slices in batches for request in slices), default=0)
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
         """Return the tenant's weight; None if no waiting request may be sent now.

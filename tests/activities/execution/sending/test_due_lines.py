@@ -71,16 +71,25 @@ def test_a_line_whose_system_prompt_is_in_a_free_slot_goes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("in_flight", "cost", "sent"),
-    [(2, PromptCost.SECOND_COPY, ["b1", "a1"]), (64, PromptCost.ONE_PROMPT, ["a1", "b1"])],
+    ("in_flight", "sent"), [(2, ["b1", "a1", "b2", "b3"]), (64, ["a1", "b1", "b2", "b3"])]
 )
-def test_if_all_groups_are_full_the_permits_of_few_slots_gather_at_the_last_group(
-    in_flight: int, cost: PromptCost, sent: list[str]
+def test_if_all_groups_are_full_few_slots_help_the_group_with_the_most_lines_for_each_in_flight(
+    in_flight: int, sent: list[str]
 ) -> None:
     prefixes = PrefixGroups()
     prefixes.set_width([in_flight], is_affine=False)
-    lines = due(prefixes, "a1 b1")
+    lines = due(prefixes, "a1 b1 b2 b3")
     for group in (1, 2):
         prefixes.record_sent(group)
-    assert lines.prompt_cost() is cost
     assert names(lines, prefixes) == sent
+
+
+def test_a_second_copy_of_a_prompt_costs_less_if_more_lines_follow() -> None:
+    prefixes = PrefixGroups()
+    prefixes.set_width([2], is_affine=False)
+    few, many = due(prefixes, "a1"), due(prefixes, "b1 b2 b3")
+    for group in (1, 2):
+        prefixes.record_sent(group)
+    assert PromptCost.SECOND_COPY < many.prompt_cost() < few.prompt_cost()
+    prefixes.set_width([64], is_affine=False)
+    assert few.prompt_cost() == many.prompt_cost() == PromptCost.ONE_PROMPT

@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.rules.planning.plan_format import pack_slice, unpack_slice
+from batchwright.rules.stored_objects import object_keys
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,
@@ -40,10 +42,13 @@ class HeldExecution(ExecutionFixture):
         self._responses: dict[str, asyncio.Future[httpx.Response]] = {}
         self.answer = self._held
 
-    async def begin(self) -> None:
+    async def begin(self, slice_number: int = 0) -> None:
         lines = [line_of(number) for number in self._lines]
         await plan_slice(self.storage, lines, prefix_hashes=[number // 10 for number in self._lines])
-        self.running = self.start(request())
+        table = object_keys.slice_table("p", MODEL)
+        record = unpack_slice(await self.storage.get(table), 0)
+        await self.storage.put(table, pack_slice(record) + pack_slice(record._replace(number=slice_number)))
+        self.running = self.start(request(number=slice_number))
 
     async def sent_after(self, count: int) -> list[str]:
         await eventually(lambda: len(self.sent) == count)
@@ -138,6 +143,31 @@ async def test_the_slice_whose_prompt_is_in_a_free_slot_gets_the_next_permit() -
     await eventually(lambda: first.done)
     first.permit.release()
     await execution.respond_to_all()
+
+
+async def test_a_new_prompt_goes_after_a_line_whose_slot_becomes_free_at_the_same_moment() -> None:
+    execution = HeldExecution([11, 21, 22, 23, 31], model_in_flight=2, config=STATED)
+    await execution.begin()
+    await execution.sent_after(2)
+    execution.respond("21")
+    assert await execution.sent_after(3) == ["11", "21", "22"]
+    execution.respond("11")
+    execution.respond("22")
+    assert (await execution.sent_after(5))[-2:] == ["23", "31"]
+    await execution.respond_to_all()
+
+
+async def test_a_slice_that_begins_leaves_permits_to_the_prompts_of_slices_that_follow() -> None:
+    execution = HeldExecution([11, 12, 13], model_in_flight=2, config=STATED)
+    await execution.begin(slice_number=1)
+    await eventually(lambda: bool(execution.sent))
+    assert execution.sent == ["11"]
+    other = PermitWaiter(execution.context.permits, MODEL, TENANT, batch=BATCH, number=2, cost=1)
+    assert other.done
+    other.permit.release()
+    assert await execution.sent_after(2) == ["11", "12"]  # no other slice follows, so no permit stays idle
+    await execution.respond_to_all()
+    assert (await execution.running).completed == 3
 
 
 @pytest.mark.parametrize("is_stated", [True, False])

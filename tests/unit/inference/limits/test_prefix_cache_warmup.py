@@ -154,3 +154,17 @@ def test_several_groups_are_seen_in_flight_and_in_free_slots() -> None:
         groups.record_success(ended)
         groups.record_end(ended)
     assert not groups.has_several
+
+
+def test_slots_are_kept_while_a_line_of_a_warm_group_is_in_flight() -> None:
+    groups = PrefixGroups()
+    groups.set_width([2], is_affine=False)
+    groups.record_sent(1)
+    assert not groups.must_keep_slots
+    groups.record_success(1)
+    assert groups.must_keep_slots
+    groups.record_end(1)
+    assert not groups.must_keep_slots
+    groups.record_sent(1)
+    groups.set_width([64], is_affine=False)
+    assert not groups.must_keep_slots

@@ -18,7 +18,7 @@ class Request:
     priority: int = 3
     weight: float = 1.0
     priorities: FairShare | None = None
-    cost: Callable[[], int] | None = None
+    cost: Callable[[], float] | None = None
 
 
 class Traffic:
@@ -61,7 +61,7 @@ def test_of_the_slices_of_a_batch_the_one_with_the_lowest_cost_goes_first() -> N
     for number, cost in enumerate([2, 1, 0, 1, 0, 2]):
         queue.add(Request("batch", number, cost=lambda cost=cost: cost), 0.0)
     found = [queue.pop(None, BatchRanks(), 0.0) for _ in range(6)]
-    assert [request.number for request in found if request is not None] == [2, 4, 1, 3, 5, 0]
+    assert [request.number for request in found if request is not None] == [2, 4, 1, 3, 0, 5]
 
 
 @pytest.mark.parametrize("permits", [1, 2, 5, 64])
