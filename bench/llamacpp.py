@@ -1,10 +1,10 @@
 """Runs batches against llama.cpp's own server with a tiny random model, on an embedded stack.
 
 `python -m bench.llamacpp` measures calls that are sent directly to the server, first without a batch and then
-while a batch runs. With `--interactive`, the calls are sent through the API, which passes them on. For several
-values of `in_flight`, it prints the durations of the calls. It also prints which share of the slots without a
-call is used by the batch. The machine should have no other load. `make .venv/.tools/llamacpp/.installed`
-installs the server.
+while a batch runs. With `--interactive`, the calls are sent through the API, which passes them on. For
+several values of `in_flight`, it prints the durations of the calls. It also prints which share of the slots
+without a call is used by the batch. The machine should have no other load.
+`make .venv/.tools/llamacpp/.installed` installs the server.
 """
 
 import argparse
