@@ -9,7 +9,7 @@ import pytest
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.services.calls import acceptance as calls
-from batchwright.contracts.calls import Call
+from batchwright.contracts.calls import ANSWER_LIFETIME, Call
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.errors import DatabaseUnavailable
@@ -148,6 +148,18 @@ async def test_a_call_that_another_process_has_accepted_meanwhile_needs_no_room(
 async def test_an_unknown_call_is_not_found(api: ApiFixture, id: str) -> None:
     for response in (await api.http.get(f"{PATH}/{id}"), await api.http.post(f"{PATH}/{id}/cancel")):
         assert response.status_code == 404
+
+
+async def test_a_call_that_ended_a_day_ago_is_not_found(
+    api: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = await created(api)
+    await answer(api, id, ANSWER)
+    ended = api.database.rows.clock()
+    monkeypatch.setattr(api.database.rows, "clock", lambda: ended + ANSWER_LIFETIME)
+    for response in (await api.http.get(f"{PATH}/{id}"), await api.http.post(f"{PATH}/{id}/cancel")):
+        assert response.status_code == 404
+        assert "Its answer is kept for a day after its end" in error_of(response).message
 
 
 async def test_a_call_of_another_route_is_not_found(api: ApiFixture) -> None:
