@@ -126,7 +126,7 @@ WITHOUT_WAIT = [
 def statement_of(case: Case) -> str:
     """Return SQL that executes the statement with its arguments."""
     table, name = case.statement.split(".")
-    prepared = queries(dict, table)[name]
+    prepared = queries(dict[str, str], table)[name]
     return f"PREPARE one AS {prepared}; EXECUTE one ({case.arguments})"
 
 
