@@ -213,13 +213,14 @@ class ResultIndex:
         return SelectedResults(output, error, used)
 
     def _best_rows(self, rows: list[bytes], usages: dict[str, list[int]]) -> list[bytes]:
-        """Return the packed rows of the selected results: one for each line, in the order of the input.
+        """Select one result for each line. Return the packed rows of the selected results, in input order.
 
-        The successes and tokens of the results that are not selected are subtracted from `usages`.
+        A success is preferred to a failure; among equals, the result whose segment has the smallest name. The
+        successes and tokens of all other results are subtracted from `usages`.
 
         Args:
             rows: packed rows of all results, in the order of `RecordRows.in_order`; at least one.
-            usages: successes, and tokens of four kinds, by folder of segments.
+            usages: for each folder of segments, the number of successes, and then of tokens of four kinds.
         """
         best = rows[0]
         chosen, head = [best], best[:_LOW_BYTE]

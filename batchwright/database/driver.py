@@ -43,10 +43,10 @@ LOGIN_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidC
 
 
 def is_rolled_back(error: BaseException) -> bool:
-    """Return True if PostgreSQL has reported that it did not execute the failed statement, or the COMMIT.
+    """Return True if the error means that PostgreSQL has undone the statement and its transaction.
 
-    An error of the severity ERROR undoes the statement and its transaction. Errors that also end the
-    connection (FATAL, PANIC) may come after a COMMIT. Errors of the driver have no severity.
+    This is so for errors that PostgreSQL reports with the severity ERROR. It is not certain for errors of the
+    driver, and for those that also end the connection (FATAL, PANIC), because they may come after a COMMIT.
     """
     return isinstance(error, ServerError) and getattr(error, "severity_en", None) == "ERROR"
 

@@ -26,7 +26,7 @@ _DEFAULT_LIMITS = ModelLimits.model_validate({})
 
 
 class MicrobatchBackend(Protocol):
-    """A backend to which shared requests may be sent."""
+    """A backend that may get microbatches: requests that each contain several lines."""
 
     @property
     def client(self) -> RequestSender: ...

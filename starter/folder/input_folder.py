@@ -141,8 +141,8 @@ class InputFolder:
             file: name of the file.
 
         Raises:
-            FileExistsError: an earlier file with this name is still in the directory, because it could not be
-                published.
+            FileExistsError: the directory for this name exists already and contains an earlier file, which
+                could not be published.
         """
         suffix = next((each for each in _SUFFIXES if file.endswith(each)), "")
         writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(suffix)}"

@@ -130,14 +130,14 @@ class SliceDemand:
     # Slices of this worker
 
     def take(self, queue: str, slot: object) -> None:
-        """Count a slice that has arrived from the task queue. `slot` identifies the slice until `release`."""
+        """Count a slice that has arrived from the task queue `queue`.
+
+        `slot` is the SDK's permit for the slice, and identifies the slice until `release`.
+        """
         self._queues[queue].slots.add(slot)
 
     def release(self, queue: str, slot: object) -> None:
-        """Stop counting a slice that `take` has counted.
-
-        If `take` was not called with this slot, do nothing.
-        """
+        """Stop counting the slice of this `slot`. Do nothing if `take` has not counted it."""
         here = self._queues.get(queue)
         if here is not None and slot in here.slots:
             with self._lock:

@@ -107,13 +107,14 @@ class SliceSearch:
         with_lines: Sequence[HeldSlice],
         now: float,
     ) -> bool:
-        """Start a search if a batch that goes first has no lines on this worker.
+        """Start a search for slices of a batch that must be sent before others, but has no slice here.
 
         Return True if a search was started, False if none is due.
 
         Args:
-            first: tenant and id of each batch that goes first.
+            first: tenant and id of each batch whose lines must be sent before those of other batches.
             waiting: number of batches that have lines to send, by tenant.
+            with_lines: slices on this worker that have lines left to send.
         """
         if first and len(with_lines) < _MAX_SLICES:
             batches_here = {held.batch_id for held in with_lines}

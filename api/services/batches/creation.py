@@ -218,7 +218,7 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Return the row of a batch whose order is stored. If the batch has no row yet, start it first.
+        """Start the batch of an order, unless it has a row, which an earlier call created. Return the row.
 
         If this call starts the batch, its completion window counts from now.
 

@@ -220,9 +220,9 @@ class Calls:
         """Store a call as a line of the rolling batch that is open now, start this batch, and return the
         call.
 
-        All steps may be repeated. An earlier request for this call may have been interrupted, so that the
-        call is a line of an older batch that was never started. The call is then moved to the open batch,
-        after that batch was started. So each accepted call belongs to a started batch.
+        All steps may be repeated. If an earlier request for this call was interrupted, the call may be a line
+        of an older batch that was never started. The open batch is then started, and the call is moved to it.
+        So each accepted call belongs to a started batch.
 
         Raises:
             ApiError: the tenant has too many rolling batches (429).

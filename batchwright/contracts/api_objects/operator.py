@@ -16,7 +16,7 @@ from batchwright.contracts.terms import (
 
 
 class HoldObject(BaseModel):
-    """Record that an operator has stopped the sending of all lines of a tenant or of a model.
+    """Hold: an operator has stopped the sending of all lines of a tenant or of a model.
 
     Exactly one of `tenant` and `model` is set; the other one is null.
     """

@@ -43,12 +43,12 @@ class PrefixGroups:
         self._free_slots: list[int] = []  # group whose prompt is in each free slot, the oldest first
 
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
-        """Set `width` and `slots` from the number of requests that each backend processes at once.
+        """Set the attributes `width` and `slots` of this object, for a changed list of backends.
 
         Args:
-            in_flight: this number for each backend, as an operator has configured it; None if it is not
-                configured. A backend without a number may queue requests itself. In its queue, lines of the
-                same group should follow each other, so `width` becomes infinity.
+            in_flight: for each backend, how many requests it processes at once, as an operator has stated it;
+                None if it is not stated. Such a backend may have a queue, in which lines of one group should
+                follow each other, so `width` then becomes infinity.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]

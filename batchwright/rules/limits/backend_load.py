@@ -148,9 +148,9 @@ class FreeSlots:
     """Limit of requests in flight to a backend that serves other clients first.
 
     Such a backend refuses requests while all its slots are in use. A refusal is quick and harmless, and shows
-    exactly how many requests the backend accepts now. So free slots are found by sending more requests: each
-    response raises the limit a little. If the last refusal is longer ago than a response usually takes, each
-    response raises the limit by more.
+    exactly how many requests the backend accepts now, so it sets the limit to this number. Free slots are
+    found by sending more requests: each response raises the limit a little. It raises it by more if nothing
+    was refused for as long as a response usually takes.
 
     If no response arrives for a long time, `search` raises the limit.
     """

@@ -32,9 +32,9 @@ class ConsistencyChecksTable(Protocol):
         ...
 
     async def latest(self) -> Mapping[str, RecordedConsistencyCheck]:
-        """Return the result of the latest consistency check.
+        """Return what the latest consistency check found, by kind of difference.
 
-        The keys are the kinds of difference that the check looks for, such as batches without a workflow.
+        A kind of difference is, for example, a batch without a workflow.
         """
         ...
 
