@@ -56,12 +56,14 @@ def table(report: Report) -> Table:
         found.add_row(kind.value, str(count))
     found.add_section()
     endings = Counter(verdict.status for verdict in report.verdicts)
+    entries = Counter(verdict.seen.submission.door for verdict in report.verdicts)
     answers = [recovery.answer for recovery in report.recoveries]
     median, worst = percentile(answers, 50), percentile(answers, 99)
     rows = {
         "disturbances": f"{report.disturbed.total()}",
         "processes killed": f"{report.kills}",
         "batches": ", ".join(f"{count} {status}" for status, count in sorted(endings.items())),
+        "doors": ", ".join(f"{count} {door}" for door, count in sorted(entries.items())),
         "lines": f"{sum(verdict.lines for verdict in report.verdicts):,}",
         "lost": f"{sum(verdict.lost for verdict in report.verdicts)}",
         "doubled": f"{sum(verdict.doubled for verdict in report.verdicts)}",

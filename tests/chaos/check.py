@@ -20,7 +20,17 @@ _ENDS = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
 class _Usage(BaseModel):
-    total_tokens: int
+    """Usage of a batch or of an answer. Only a message has no `total_tokens`."""
+
+    total_tokens: int | None = None
+    input_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        parts = self.input_tokens + self.cache_read_input_tokens + self.output_tokens
+        return parts if self.total_tokens is None else self.total_tokens
 
 
 class _WithUsage(BaseModel):
@@ -55,8 +65,8 @@ class Verdict:
 
 async def judge(user: User, seen: Seen, batch: Batch) -> Verdict:
     verdict = Verdict(seen, batch.status)
-    output = _lines(await user.content(batch.output_file_id))
-    errors = _lines(await user.content(batch.error_file_id))
+    output = await lines_of(user, batch.output_file_id)
+    errors = await lines_of(user, batch.error_file_id)
     _check_history(verdict, batch)
     if batch.status == "cancelled" and not output and not errors:
         return verdict  # cancelled while it was validated: no files
@@ -67,8 +77,8 @@ async def judge(user: User, seen: Seen, batch: Batch) -> Verdict:
     return verdict
 
 
-def _lines(text: str) -> list[ResultLine]:
-    return [ResultLine.model_validate_json(line) for line in text.splitlines()]
+async def lines_of(user: User, file_id: str | None) -> list[ResultLine]:
+    return [ResultLine.model_validate_json(line) for line in (await user.content(file_id)).splitlines()]
 
 
 def _check_history(verdict: Verdict, batch: Batch) -> None:
@@ -134,9 +144,9 @@ def _fate(line: ResultLine) -> str:
 
 
 def _check_usage(verdict: Verdict, batch: Batch, output: list[ResultLine]) -> None:
-    reported = _WithUsage.model_validate(batch.model_dump()).usage.total_tokens
+    reported = _WithUsage.model_validate(batch.model_dump()).usage.total
     summed = sum(
-        _Answer.model_validate(line.response.model_dump()).body.usage.total_tokens
+        _Answer.model_validate(line.response.model_dump()).body.usage.total
         for line in output
         if line.response is not None
     )

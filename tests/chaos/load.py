@@ -1,8 +1,11 @@
 """Random batches as users make them. The seed determines their sizes, models, faults and ends."""
 
+import json
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 from tests.e2e.batches import CHAT
@@ -31,6 +34,13 @@ TROUBLES = (
 LARGEST = 400
 
 
+class Door(StrEnum):
+    """Way in which a batch is created."""
+
+    FILE = "file"
+    MESSAGES = "message batch"
+
+
 @dataclass
 class Submission:
     """A batch to submit, and its expected end. `fates` has the expected result of each line by custom_id."""
@@ -41,6 +51,12 @@ class Submission:
     window: str = "24h"
     cancel_after: float = 0.0
     tenant: str = "default"
+    door: Door = Door.FILE
+
+    @property
+    def content(self) -> bytes:
+        """The lines as the content of an input file."""
+        return "".join(json.dumps(line) + "\n" for line in self.lines).encode()
 
 
 @dataclass
@@ -78,32 +94,41 @@ class Seen:
         return self._has_progressed or self.ended_at is not None
 
 
-def submission(seed: int, number: int, largest: int = LARGEST) -> Submission:
+def submission(
+    seed: int, number: int, largest: int = LARGEST, doors: Sequence[Door] = tuple(Door)
+) -> Submission:
     """Return the batch with this number. Equal seeds give equal batches.
 
     Args:
         largest: maximum number of lines of a batch.
+        doors: consecutive batches come through each of these doors once. The seed determines their order.
     """
     rng = random.Random(f"{seed}/{number}")
+    door = random.Random(f"doors {seed}").sample(doors, len(doors))[number % len(doors)]
     size = int(rng.triangular(1, largest, min(60, largest)))
     lines, fates = list[dict[str, object]](), dict[str, Fate]()
     for place in range(size):
         custom_id = f"b{number}-l{place}"
         fate = rng.choices(("answered", "refused", "unserved"), (96, 2, 2))[0]
         fates[custom_id] = fate
-        lines.append(_line(rng, custom_id, fate))
+        lines.append(_line(rng, custom_id, fate, door))
     ending = rng.choices(("completed", "cancelled", "expired"), (7, 2, 1))[0]
+    if door is Door.MESSAGES and ending == "expired":
+        ending = "completed"  # its window is always 24 hours
     window = f"{rng.randint(6, 15)}s" if ending == "expired" else "24h"
     tenant = rng.choice(TENANTS)
-    return Submission(lines, fates, ending, window, rng.uniform(0, 6), tenant)
+    return Submission(lines, fates, ending, window, rng.uniform(0, 6), tenant, door)
 
 
-def _line(rng: random.Random, custom_id: str, fate: Fate) -> dict[str, object]:
+def _line(rng: random.Random, custom_id: str, fate: Fate, door: Door) -> dict[str, object]:
     trouble = "sim:400" if fate == "refused" else rng.choice(TROUBLES)
     body: dict[str, object] = {
         "model": UNSERVED if fate == "unserved" else rng.choice(MODELS),
         "messages": [{"role": "user", "content": f"{custom_id} {'x' * rng.randint(0, 2000)}"}],
     }
-    if trouble:
-        body["user"] = f"{trouble} {custom_id}"
+    marker = f"{trouble} {custom_id}" if trouble else ""
+    if door is Door.MESSAGES:
+        body |= {"max_tokens": 16, "metadata": {"user_id": marker}}
+    elif marker:
+        body["user"] = marker
     return {"custom_id": custom_id, "method": "POST", "url": CHAT, "body": body}

@@ -27,7 +27,8 @@ Each run has the embedded stack with three workers behind proxies, twelve batche
 lines, three of up to 400, one of up to 2,000) and three users of single calls with up to eight open calls
 each. Up to eight disturbances come together. The next ones come when every batch has made progress. Objects
 are in S3 if the seed is odd, and on disk if it is even. Receivers refuse the first attempt of every webhook
-and callback.
+and callback. Runs from 2026-11-29 on create batches in [each way](../reliability.md#chaos), earlier ones only
+from uploaded files.
 
 ## Sum
 

@@ -17,6 +17,7 @@ from batchwright.activities.execution.slice_state.quarantine import MAX_LINE_CRA
 from tests.chaos.calls import CallCounts, CallWitness, witnessed_calls
 from tests.chaos.check import Verdict, judge
 from tests.chaos.disturb import Disturber, Recovery, settle_in
+from tests.chaos.doors import doors
 from tests.chaos.events import NETWORKS, EventCounts, EventWitness, witnessed_events
 from tests.chaos.fleet import Workers, workers_behind
 from tests.chaos.load import LARGEST, TENANTS, Seen, submission
@@ -122,6 +123,7 @@ class Run:
         self._stack, self._objects, self._witness, self._events = stack, objects, witness, events
         self._calls = calls
         self._users = {tenant: User(stack, tenant) for tenant in TENANTS}
+        self._doors = doors(stack)
         self._submitted = 0
         self._live: list[Seen] = []
         self._calm = asyncio.Event()  # nothing is disturbed any more
@@ -173,9 +175,9 @@ class Run:
     async def _submit_and_judge(self, until: float, largest: int) -> None:
         while time.monotonic() < until or not self._calm.is_set():
             number, self._submitted = self._submitted, self._submitted + 1
-            wanted = submission(self.report.seed, number, largest)
-            user = self._users[wanted.tenant]
-            seen = await user.submit(wanted)
+            wanted = submission(self.report.seed, number, largest, tuple(self._doors))
+            user, door = self._users[wanted.tenant], self._doors[wanted.door]
+            seen = Seen(wanted, await door.submit(user, wanted))
             self._live.append(seen)
             left = max(0.0, until - time.monotonic())
             patience = left + self.report.least * _LONG_SECONDS + self._size.patience_seconds
@@ -186,9 +188,11 @@ class Run:
                 return
             self._live.remove(seen)
             verdict = await judge(user, seen, batch)
+            verdict.broken += await door.check(user, seen, batch)
             self.report.verdicts.append(verdict)
             self._witness.ended(verdict.requests)
-            self._report_progress(f"batch {number} of {verdict.lines} lines: {' -> '.join(seen.statuses)}")
+            history = " -> ".join(seen.statuses)
+            self._report_progress(f"{wanted.door} {number} of {verdict.lines} lines: {history}")
             for sentence in verdict.broken:
                 self._say(seen, sentence)
 

@@ -1,12 +1,13 @@
 """A user who submits, follows and cancels batches, and repeats each request until the API responds."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
 
+import anthropic
+import httpx2
 import openai
 from openai import AsyncOpenAI, omit
 from openai.pagination import AsyncCursorPage
@@ -19,7 +20,30 @@ from tests.e2e.stack import Stack
 T = TypeVar("T")
 _AGAIN_SECONDS = 0.3
 _PATIENCE_SECONDS = 300.0
+_UNAVAILABLE = (
+    openai.APIConnectionError,
+    openai.InternalServerError,
+    anthropic.APIConnectionError,
+    anthropic.InternalServerError,
+    httpx2.TransportError,  # while a stream is read
+)
 Call = Callable[[AsyncOpenAI], Awaitable[T]]
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """Call `call` until the API is available, and return the result of `call`.
+
+    Raises:
+        openai.APIStatusError: the API rejected the call with a 4xx status.
+        anthropic.APIStatusError: the same, if the call was made with Anthropic's client.
+        TimeoutError: the API was unavailable for five minutes.
+    """
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while True:
+            try:
+                return await call()
+            except _UNAVAILABLE:
+                await asyncio.sleep(_AGAIN_SECONDS)
 
 
 class User:
@@ -36,30 +60,26 @@ class User:
         await self._client.close()
 
     async def insist(self, call: Call[T]) -> T:
-        """Call `call` until the API is available, and return the result of `call`.
+        """Call `call` with the client until the API is available, as the function `insist`."""
+        return await insist(lambda: call(self._client))
 
-        Raises:
-            openai.APIStatusError: the API rejected the call with a 4xx status.
-            TimeoutError: the API was unavailable for five minutes.
-        """
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            while True:
-                try:
-                    return await call(self._client)
-                except (openai.APIConnectionError, openai.InternalServerError):
-                    await asyncio.sleep(_AGAIN_SECONDS)
+    async def upload(self, submission: Submission) -> str:
+        """Upload the lines of a batch, and return the id of the file."""
+        file = await self.insist(
+            lambda c: c.files.create(file=("input.jsonl", submission.content), purpose="batch")
+        )
+        return file.id
 
-    async def submit(self, submission: Submission) -> Seen:
-        content = "".join(json.dumps(line) + "\n" for line in submission.lines).encode()
-        file = await self.insist(lambda c: c.files.create(file=("input.jsonl", content), purpose="batch"))
+    async def create(self, submission: Submission, file_id: str) -> str:
+        """Create a batch with this input, and return its id."""
         batch = await self.insist(
             lambda c: c.batches.create(
-                input_file_id=file.id,
+                input_file_id=file_id,
                 endpoint=CHAT,
                 completion_window=submission.window,  # pyright: ignore[reportArgumentType]
             )
         )
-        return Seen(submission, batch.id)
+        return batch.id
 
     async def follow(self, seen: Seen, patience: float) -> Batch:
         """Poll the batch until it has ended and its files are written, and return it.
