@@ -1,20 +1,29 @@
 """How each batch of a chaos run is created, and what its user gets back besides its files."""
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Protocol
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+from uuid import uuid4
 
+import httpx
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 from anthropic.types.messages import MessageBatch, MessageBatchIndividualResponse
+from openai import BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 
+from batchwright.contracts.api_objects.schedules import ScheduleObject, ScheduleRunObject
 from tests.chaos.check import lines_of
 from tests.chaos.load import Door, Seen, Submission
+from tests.chaos.objects import Objects, TenantData
 from tests.chaos.user import User, insist
-from tests.e2e.batches import ResultLine
+from tests.e2e.batches import CHAT, ResultLine, until
 from tests.e2e.stack import Stack
 
+_PATIENCE_SECONDS = 600.0  # as for events
+_NEVER = "30 2 1 7 *"  # once a year: the schedule is triggered instead
 _UNSENT = {"batch_cancelled": "canceled", "batch_expired": "expired"}
 
 
@@ -38,6 +47,95 @@ class UploadedFile:
 
     async def check(self, user: User, seen: Seen, batch: Batch) -> list[str]:
         return []
+
+
+class ObjectReferences:
+    """Objects in a bucket, which batches name as their input. It gives back the files as objects."""
+
+    def __init__(self, data: TenantData) -> None:
+        self._data = data
+
+    async def submit(self, user: User, submission: Submission) -> str:
+        name = f"in/{uuid4().hex}.jsonl"
+        url = await asyncio.to_thread(self._data.put, name, submission.content)
+        return await user.create(submission, url, output_location=f"{self._data.location}out")
+
+    async def check(self, user: User, seen: Seen, batch: Batch) -> list[str]:
+        async def is_decided() -> bool:
+            shown = await user.insist(lambda c: c.batches.retrieve(batch.id))
+            states.append(_extension(shown)["output_location"]["state"])
+            return states[-1] != "pending"
+
+        states: list[str] = []
+        with suppress(TimeoutError):
+            await until(is_decided, _PATIENCE_SECONDS)
+        if states[-1] != "written":
+            return [f"has objects that are {states[-1]}"]
+        broken: list[str] = []
+        for kind, file_id in (("output", batch.output_file_id), ("error", batch.error_file_id)):
+            data = await asyncio.to_thread(self._data.get, f"out/{batch.id}_{kind}.jsonl")
+            if data != (None if file_id is None else (await user.content(file_id)).encode()):
+                broken.append(f"has an {kind} object that differs from the file")
+        return broken
+
+
+class StartTimes:
+    """Uploaded files of batches that start a second or two after their creation."""
+
+    async def submit(self, user: User, submission: Submission) -> str:
+        file_id = await user.upload(submission)
+        while True:
+            try:
+                return await user.create(submission, file_id, start_at=int(time.time()) + 2)
+            except BadRequestError as error:  # it was in the past when the API was available again
+                if error.param != "x_batchwright.start_at":
+                    raise
+
+    async def check(self, user: User, seen: Seen, batch: Batch) -> list[str]:
+        start_at = _extension(batch)["start_at"]
+        is_early = batch.in_progress_at is not None and batch.in_progress_at < start_at
+        return [f"began at {batch.in_progress_at}, before {start_at}"] if is_early else []
+
+
+class Schedules:
+    """A schedule for each batch, which is triggered once. It gives back its runs."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, str] = {}  # by batch
+
+    async def submit(self, user: User, submission: Submission) -> str:
+        file_id = await user.upload(submission)
+        batch = {"input_file_id": file_id, "endpoint": CHAT, "completion_window": submission.window}
+        body = {"cron": _NEVER, "batch": batch}
+        made = await user.insist(lambda c: c.post("/x/schedules", cast_to=httpx.Response, body=body))
+        path = f"/x/schedules/{ScheduleObject.model_validate_json(made.content).id}"
+        with suppress(ConflictError):  # an attempt without a response has triggered it
+            await user.insist(
+                lambda c: c.with_options(max_retries=0).post(f"{path}/trigger", cast_to=httpx.Response)
+            )
+        runs: list[ScheduleRunObject] = []
+
+        async def has_run() -> bool:
+            runs[:] = await _runs(user, path)
+            return bool(runs)
+
+        await until(has_run, _PATIENCE_SECONDS)
+        batch_id = runs[-1].batch_id
+        assert batch_id is not None, f"a schedule created no batch: {runs}"
+        self._paths[batch_id] = path
+        return batch_id
+
+    async def check(self, user: User, seen: Seen, batch: Batch) -> list[str]:
+        path = self._paths.pop(batch.id)
+        shown = [run.status for run in await _runs(user, path) if run.batch_id == batch.id]
+        with suppress(NotFoundError):  # an attempt without a response has deleted it
+            await user.insist(lambda c: c.delete(path, cast_to=httpx.Response))
+        return [] if shown == [batch.status] else [f"is {shown} in the runs of its schedule"]
+
+
+async def _runs(user: User, path: str) -> list[ScheduleRunObject]:
+    found = await user.insist(lambda c: c.get(path, cast_to=httpx.Response))
+    return ScheduleObject.model_validate_json(found.content).runs
 
 
 class MessageBatches:
@@ -120,6 +218,18 @@ def _body(line: ResultLine) -> object:
     return None if line.response is None else (line.response.model_extra or {}).get("body")
 
 
-def doors(stack: Stack) -> Mapping[Door, DoorKeeper]:
-    """Return the doors of a run."""
-    return {Door.FILE: UploadedFile(), Door.MESSAGES: MessageBatches(stack)}
+def _extension(batch: Batch) -> dict[str, Any]:
+    return (batch.model_extra or {})["x_batchwright"]
+
+
+def doors(stack: Stack, objects: Objects) -> Mapping[Door, DoorKeeper]:
+    """Return the doors of a run. Objects can be named only in a bucket."""
+    keepers: dict[Door, DoorKeeper] = {
+        Door.FILE: UploadedFile(),
+        Door.MESSAGES: MessageBatches(stack),
+        Door.LATER: StartTimes(),
+        Door.SCHEDULE: Schedules(),
+    }
+    if objects.data is not None:
+        keepers[Door.OBJECT] = ObjectReferences(objects.data)
+    return keepers

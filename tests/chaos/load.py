@@ -39,6 +39,9 @@ class Door(StrEnum):
 
     FILE = "file"
     MESSAGES = "message batch"
+    OBJECT = "object"
+    LATER = "start time"
+    SCHEDULE = "schedule"
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Object storage of a chaos run: a directory, or an S3 bucket behind an HTTP proxy and a TCP proxy."""
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -16,19 +17,47 @@ from batchwright.storage.base import Storage
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent
 from batchwright.telemetry.metrics import Metrics
+from tests.chaos.load import TENANTS
 from tests.chaos.proxy import LOOPBACK, Proxy
 from tests.clients import http_client
 from tests.constants import with_constants
 from tests.e2e.batches import until
-from tests.fakes.s3 import S3Server, fresh_prefix
+from tests.fakes.s3 import S3Server, fresh_prefix, s3_client
 from tests.fakes.s3_proxy import S3Proxy, proxied
 
 STORAGE_PATIENCE_SECONDS = 5
 
 
+class TenantData:
+    """Objects of the tenants in the bucket. All tenants may read and write there."""
+
+    def __init__(self, server: S3Server) -> None:
+        self._client, self._bucket, self._folder = s3_client(server.url), server.bucket, fresh_prefix()
+        self.location = f"s3://{server.bucket}/{self._folder}/"
+
+    def put(self, name: str, data: bytes) -> str:
+        """Write an object and return its URL."""
+        self._client.put_object(Bucket=self._bucket, Key=f"{self._folder}/{name}", Body=data)
+        return self.location + name
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object; None if it does not exist."""
+        try:
+            found = self._client.get_object(Bucket=self._bucket, Key=f"{self._folder}/{name}")
+        except self._client.exceptions.NoSuchKey:
+            return None
+        return found["Body"].read()
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """Environment variable that allows the tenants to use the location."""
+        access = {"read": [self.location], "write": [self.location]}
+        return {"BATCHWRIGHT_DATA_LOCATIONS": json.dumps(dict.fromkeys(TENANTS, access))}
+
+
 @dataclass
 class Objects:
-    """Object storage of a chaos run. The proxies are None if the storage is a directory.
+    """Object storage of a chaos run. The proxies and `data` are None if the storage is a directory.
 
     Attributes:
         direct: environment variables of processes that use the storage without a proxy.
@@ -37,6 +66,7 @@ class Objects:
 
     direct: Mapping[str, str] = field(default_factory=dict[str, str])
     disturbed: Mapping[str, str] = field(default_factory=dict[str, str])
+    data: TenantData | None = None
     http: S3Proxy | None = None
     wire: Proxy | None = None
 
@@ -72,7 +102,8 @@ async def bucket() -> AsyncGenerator[Objects]:
                 storage_patience_seconds=STORAGE_PATIENCE_SECONDS
             )
             disturbed = server.settings(prefix, f"http://{LOOPBACK}:{wire.port}")
-            yield Objects(direct, disturbed, http, wire)
+            data = TenantData(server)
+            yield Objects(direct, disturbed | data.setting, data, http, wire)
             await wire.stop()
     finally:
         process.kill()

@@ -123,7 +123,7 @@ class Run:
         self._stack, self._objects, self._witness, self._events = stack, objects, witness, events
         self._calls = calls
         self._users = {tenant: User(stack, tenant) for tenant in TENANTS}
-        self._doors = doors(stack)
+        self._doors = doors(stack, objects)
         self._submitted = 0
         self._live: list[Seen] = []
         self._calm = asyncio.Event()  # nothing is disturbed any more
@@ -300,7 +300,8 @@ async def chaos(
     async with _objects_of(seed) as objects:
         # In a thread: the proxies have to answer while the stack starts and stops.
         heartbeat = {"BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": f"{HEARTBEAT_TIMEOUT_SECONDS}"}
-        settings = {**objects.direct, **NETWORKS, **heartbeat}
+        locations = objects.data.setting if objects.data else {}
+        settings = {**objects.direct, **locations, **NETWORKS, **heartbeat}
         opened = dev("--workers", "0", data=data, **settings)
         stack = await asyncio.to_thread(opened.__enter__)
         try:

@@ -70,13 +70,19 @@ class User:
         )
         return file.id
 
-    async def create(self, submission: Submission, file_id: str) -> str:
-        """Create a batch with this input, and return its id."""
+    async def create(self, submission: Submission, input: str, **extension: str | int) -> str:
+        """Create a batch, and return its id.
+
+        Args:
+            input: id of a file, or URL of an object.
+            extension: fields of `x_batchwright`.
+        """
         batch = await self.insist(
             lambda c: c.batches.create(
-                input_file_id=file_id,
+                input_file_id=input,
                 endpoint=CHAT,
                 completion_window=submission.window,  # pyright: ignore[reportArgumentType]
+                extra_body={"x_batchwright": extension} if extension else None,
             )
         )
         return batch.id
