@@ -16,6 +16,7 @@ from openai.types import Batch
 
 from batchwright.contracts.api_objects.schedules import ScheduleObject, ScheduleRunObject
 from tests.chaos.check import lines_of
+from tests.chaos.folders import Folders
 from tests.chaos.load import Door, Seen, Submission
 from tests.chaos.objects import Objects, TenantData
 from tests.chaos.user import User, insist
@@ -229,6 +230,7 @@ def doors(stack: Stack, objects: Objects) -> Mapping[Door, DoorKeeper]:
         Door.MESSAGES: MessageBatches(stack),
         Door.LATER: StartTimes(),
         Door.SCHEDULE: Schedules(),
+        Door.FOLDER: Folders(stack, stack.now.data / "folders"),
     }
     if objects.data is not None:
         keepers[Door.OBJECT] = ObjectReferences(objects.data)

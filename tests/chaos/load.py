@@ -42,6 +42,7 @@ class Door(StrEnum):
     OBJECT = "object"
     LATER = "start time"
     SCHEDULE = "schedule"
+    FOLDER = "folder"
 
 
 @dataclass
