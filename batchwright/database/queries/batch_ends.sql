@@ -68,6 +68,6 @@ RETURNING id
 WITH answered AS (DELETE FROM waiting_reasons WHERE tenant = $1 AND batch_id = $2),
      attempts AS (DELETE FROM ingest_attempts WHERE tenant = $1 AND batch_id = $2),
      forecast AS (DELETE FROM forecasts WHERE tenant = $1 AND batch_id = $2)
-DELETE FROM slice_progress WHERE (tenant, batch_id, model, number) IN (
-    SELECT tenant, batch_id, model, number FROM slice_progress WHERE tenant = $1 AND batch_id = $2
+DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2 AND (model, number) IN (
+    SELECT model, number FROM slice_progress WHERE tenant = $1 AND batch_id = $2
     ORDER BY model, number FOR UPDATE)

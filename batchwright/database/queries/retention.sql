@@ -37,8 +37,8 @@ UPDATE batches SET swept_at = $3, files_pending_until = NULL WHERE tenant = $1 A
 
 -- name: clear_progress
 -- The rows are locked in the order in which workers write them.
-DELETE FROM slice_progress WHERE (tenant, batch_id, model, number) IN (
-    SELECT tenant, batch_id, model, number FROM slice_progress WHERE tenant = $1 AND batch_id = $2
+DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2 AND (model, number) IN (
+    SELECT model, number FROM slice_progress WHERE tenant = $1 AND batch_id = $2
     ORDER BY model, number FOR UPDATE)
 
 -- name: old_batches
