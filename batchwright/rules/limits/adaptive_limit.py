@@ -2,8 +2,8 @@
 
 Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
 together. If a backend rejects requests at any concurrency, its rejections do not lower the limit
-(`backend_load.py`). Every other change is a trial: later responses show if it is kept or undone
-(`limit_trial.py`).
+(`backend_load.py`). After rejections, the limit grows again with each response, up to where they began. Every
+other change is a trial: later responses show if it is kept or undone (`limit_trial.py`).
 
 Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the
 first responses of the next batch are its shortest ones. Such responses do not show how busy the backend is.
@@ -37,6 +37,7 @@ _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown 
 _RECOVERY_THRESHOLD = 0.9  # below this fraction of the last good limit, the limit recovers without a trial
 _UTILIZATION_THRESHOLD = 0.9  # fraction of the current limit that must be used before the limit is raised
 _MIN_PROBED_IN_FLIGHT = 4
+_REGROWTH = 0.5  # by this fraction of itself, but at least by 1, the limit grows with each round of responses
 # The load is steady if it is at least this fraction of what it was, minus the difference that chance makes.
 _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 
@@ -65,7 +66,10 @@ class AdaptiveLimit:
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
-        self._lowered_at = -math.inf
+        self._lowered_at = self._rejected_at = -math.inf
+        # After rejections, the limit grows to `_regrow_to` without trials. `_has_regrown` is True if it has
+        # grown since the last rejection.
+        self._regrow_to, self._has_regrown = 0.0, False
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
         self._schedule = TrialSchedule(bounds.ceiling, now)
@@ -110,8 +114,24 @@ class AdaptiveLimit:
         if signal is not LoadSignal.RESPONDED:
             timed_out = signal is LoadSignal.TIMED_OUT
             return self._on_timeout(sent_at, now) if timed_out else self._on_rejected(sent_at, now)
+        if self._limit < self._regrow_to and sent_at > self._rejected_at:
+            self._regrow(in_flight, now)
+            return None
         has_fallen = in_flight < _STEADY_LOAD * min(in_flight_when_sent, self.current) - _CHANCE_DIFFERENCE
         return self._on_response(now - sent_at, now, kind, has_fallen=has_fallen)
+
+    def _regrow(self, in_flight: int, now: float) -> None:
+        """Raise the limit after a response to a request that was sent after the last rejection.
+
+        The limit may have fallen far in an outage, and trials need many responses at each step. The limit
+        stays if less than half of it is used, because such a response does not show that more is possible.
+        """
+        if 2 * in_flight >= self.current:
+            if self._limit < _RECOVERY_THRESHOLD * self._regrow_to:
+                self._settle(now)
+            self._target = min(self._limit + max(1 / self._limit, _REGROWTH), self._regrow_to)
+            self._apply(self._target)
+            self._good_limit, self._has_regrown = max(self._good_limit, self._limit), True
 
     def _on_response(
         self, seconds: float, now: float, kind: Hashable, *, has_fallen: bool
@@ -193,6 +213,11 @@ class AdaptiveLimit:
         lower = congestion.record_rejection(
             self._used(), sent_at=sent_at, now=now, span=self._meter.window_seconds
         )
+        if self._has_regrown:
+            self._regrow_to = min(self._regrow_to, _RECOVERY_THRESHOLD * self._used())
+        else:
+            self._regrow_to = max(self._regrow_to, self._used())
+        self._rejected_at, self._has_regrown = now, False
         if self._clamped(lower) >= self._limit:
             return None  # the limit is at its minimum, and increases must stay possible
         if congestion.is_slight:
@@ -209,7 +234,7 @@ class AdaptiveLimit:
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
-        used = self._used()
+        used, self._regrow_to = self._used(), 0.0
         return self._lower(used * _TIMEOUT_FACTOR, used, now, LimitChange.TIMED_OUT)
 
     def _lower(self, lower: float, used: float, now: float, change: LimitChange) -> LimitChange:
@@ -308,6 +333,8 @@ class AdaptiveLimit:
         The next increase may follow at once.
         """
         self._good_limit = self._limit
+        if self._regrow_to:  # the backend accepts more than at its last rejection
+            self._regrow_to = float(self.bounds.ceiling)
         self._schedule.expect_decreases_to_help()
         self._end_trial(now)
         self._schedule.continue_increases(now)

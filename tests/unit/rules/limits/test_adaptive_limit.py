@@ -43,7 +43,7 @@ class Gateway:
     limits: list[int] = field(default_factory=list[int])
 
     def run(self, seconds: int) -> None:
-        for second in range(seconds):
+        for second in range(len(self.limits), len(self.limits) + seconds):
             count = self.limit.current
             refused = [place for place in range(1, count + 1) if self.refuses(place)]
             for signal, places, took in (
@@ -89,6 +89,34 @@ def test_the_limit_recovers_from_its_floor_even_if_some_are_still_refused() -> N
     gateway.refuses = lambda in_flight_when_sent: rng.random() < 0.25
     gateway.run(300)
     assert sum(gateway.limits[-50:]) / 50 > 60
+
+
+def test_the_limit_is_back_a_dozen_response_times_after_an_outage() -> None:
+    gateway = Gateway(lambda in_flight_when_sent: True)
+    gateway.run(30)
+    assert gateway.limit.current == 1
+    gateway.refuses = lambda in_flight_when_sent: False
+    gateway.run(12)
+    assert gateway.limit.current == 128
+
+
+def test_after_an_outage_that_took_capacity_the_limit_grows_to_what_is_left_and_is_rarely_refused() -> None:
+    gateway = Gateway(lambda in_flight_when_sent: True)
+    gateway.run(30)
+    refused: list[int] = []
+
+    def refuses(in_flight_when_sent: int) -> bool:
+        if in_flight_when_sent > 30:
+            refused.append(in_flight_when_sent)
+        return in_flight_when_sent > 30
+
+    gateway.refuses = refuses
+    gateway.run(20)
+    assert 25 < gateway.limit.current < 45
+    refused.clear()
+    gateway.run(100)
+    assert len(refused) < 0.05 * sum(gateway.limits[-100:])
+    assert 25 < sum(gateway.limits[-100:]) / 100 < 40
 
 
 def test_a_backend_that_mostly_refuses_gets_few_requests() -> None:
