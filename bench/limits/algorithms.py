@@ -6,8 +6,9 @@ A limit is the number of requests that may be in flight. `on_complete` adapts th
 from collections.abc import Callable
 from typing import Protocol
 
-from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit
 from batchwright.rules.limits.backend_load import LoadSignal
+from batchwright.rules.limits.limit_trial import LimitBounds
 
 
 class LimitAlgorithm(Protocol):

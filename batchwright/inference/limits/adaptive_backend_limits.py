@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from batchwright.inference.request_outcome import Outcome
 from batchwright.rules.dispatch.retry_policy import SUCCESS, Category
-from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit
 from batchwright.rules.limits.backend_load import LoadSignal
+from batchwright.rules.limits.limit_trial import LimitBounds
 from batchwright.telemetry.metrics import Metrics
 
 # Latency that is tolerated, relative to the baseline. Less is tolerated with interactive traffic.

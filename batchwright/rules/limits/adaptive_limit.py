@@ -15,13 +15,19 @@ first one, a second limit also applies: the number of slots that the other calle
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 
-from batchwright.rules.limits.backend_load import CongestionWindow, FreeSlots, LoadSignal, RejectionHistory
+from batchwright.rules.limits.backend_load import (
+    CongestionWindow,
+    FreeSlots,
+    LoadSignal,
+    Regrowth,
+    RejectionHistory,
+)
 from batchwright.rules.limits.limit_trial import (
     DECREASE_EFFECT,
     DECREASE_FACTOR,
     NEVER_SLOW_SECONDS,
+    LimitBounds,
     LimitChange,
     LimitTrial,
     TrialResult,
@@ -37,20 +43,8 @@ _STILL_RISING = 0.15  # if the level rises by more during a trial, the slowdown 
 _RECOVERY_THRESHOLD = 0.9  # below this fraction of the last good limit, the limit recovers without a trial
 _UTILIZATION_THRESHOLD = 0.9  # fraction of the current limit that must be used before the limit is raised
 _MIN_PROBED_IN_FLIGHT = 4
-_REGROWTH = 0.5  # by this fraction of itself, but at least by 1, the limit grows with each round of responses
 # The load is steady if it is at least this fraction of what it was, minus the difference that chance makes.
 _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
-
-
-@dataclass(frozen=True, slots=True)
-class LimitBounds:
-    """Maximum of an adaptive limit (`ceiling`, in requests in flight), and its tolerance of slow responses.
-
-    If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
-    """
-
-    ceiling: int = 100
-    tolerance: float = 1.5
 
 
 class AdaptiveLimit:
@@ -66,10 +60,7 @@ class AdaptiveLimit:
         self._meter = ResponseMeter(now)
         self._rejections, self._congestion = RejectionHistory(), CongestionWindow()
         self._free_slots = FreeSlots()
-        self._lowered_at = self._rejected_at = -math.inf
-        # After rejections, the limit grows to `_regrow_to` without trials. `_has_regrown` is True if it has
-        # grown since the last rejection.
-        self._regrow_to, self._has_regrown = 0.0, False
+        self._regrowth, self._lowered_at = Regrowth(), -math.inf
         self._load_fell = False  # True if fewer requests were in flight at the last response than before
         self._trial: LimitTrial | None = None
         self._schedule = TrialSchedule(bounds.ceiling, now)
@@ -114,24 +105,19 @@ class AdaptiveLimit:
         if signal is not LoadSignal.RESPONDED:
             timed_out = signal is LoadSignal.TIMED_OUT
             return self._on_timeout(sent_at, now) if timed_out else self._on_rejected(sent_at, now)
-        if self._limit < self._regrow_to and sent_at > self._rejected_at:
-            self._regrow(in_flight, now)
+        if self._limit < self._regrowth.goal and sent_at > self._regrowth.rejected_at:
+            if 2 * in_flight >= self.current:  # else the response does not show that more is possible
+                self._regrow(now)
             return None
         has_fallen = in_flight < _STEADY_LOAD * min(in_flight_when_sent, self.current) - _CHANCE_DIFFERENCE
         return self._on_response(now - sent_at, now, kind, has_fallen=has_fallen)
 
-    def _regrow(self, in_flight: int, now: float) -> None:
-        """Raise the limit after a response to a request that was sent after the last rejection.
-
-        The limit may have fallen far in an outage, and trials need many responses at each step. The limit
-        stays if less than half of it is used, because such a response does not show that more is possible.
-        """
-        if 2 * in_flight >= self.current:
-            if self._limit < _RECOVERY_THRESHOLD * self._regrow_to:
-                self._settle(now)
-            self._target = min(self._limit + max(1 / self._limit, _REGROWTH), self._regrow_to)
-            self._apply(self._target)
-            self._good_limit, self._has_regrown = max(self._good_limit, self._limit), True
+    def _regrow(self, now: float) -> None:
+        if self._limit < _RECOVERY_THRESHOLD * self._regrowth.goal:
+            self._settle(now)
+        self._target = self._regrowth.grow(self._limit)
+        self._apply(self._target)
+        self._good_limit = max(self._good_limit, self._limit)
 
     def _on_response(
         self, seconds: float, now: float, kind: Hashable, *, has_fallen: bool
@@ -165,8 +151,7 @@ class AdaptiveLimit:
     def _on_fallen_load(self, now: float) -> LimitChange | None:
         """Ignore responses until the load is steady again, for example because a batch ends.
 
-        The last responses of a batch are its longest ones, but this does not mean that the backend is slow.
-        Therefore a decrease that is still being tested is undone. Return why the limit changed, or None.
+        Undo a decrease that is still being tested. Return why the limit changed, or None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -177,21 +162,15 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def search_free_slot(self, now: float) -> None:
-        """Raise the limit by one, to find out if the backend has a free slot.
-
-        The limit is raised only if the backend has refused requests because of other clients, and has sent no
-        response for a long time. Call this regularly while the whole limit is used.
+        """Raise the limit by one, if the backend has refused requests because of other clients, and has sent
+        no response for a long time. Call this regularly while the whole limit is used.
         """
         slots = self._free_slots
         if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
             self._apply(self._limit)
 
     def _raise_to_free_slots(self, now: float) -> None:
-        """Raise the limit after a response, if the backend has refused requests before.
-
-        Such a backend serves other clients first, and refuses requests while these clients use all its slots.
-        A response shows that a slot is free again.
-        """
+        """Raise the limit after a response, if the backend has refused requests of ours to serve others."""
         if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
             self._apply(self._limit)
@@ -213,11 +192,7 @@ class AdaptiveLimit:
         lower = congestion.record_rejection(
             self._used(), sent_at=sent_at, now=now, span=self._meter.window_seconds
         )
-        if self._has_regrown:
-            self._regrow_to = min(self._regrow_to, _RECOVERY_THRESHOLD * self._used())
-        else:
-            self._regrow_to = max(self._regrow_to, self._used())
-        self._rejected_at, self._has_regrown = now, False
+        self._regrowth.record_rejection(self._used(), now)
         if self._clamped(lower) >= self._limit:
             return None  # the limit is at its minimum, and increases must stay possible
         if congestion.is_slight:
@@ -229,12 +204,11 @@ class AdaptiveLimit:
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
         """Lower the limit after a timeout, and return the reason of the change.
 
-        Return None, without a change, if the limit was lowered after the request was sent, or less than one
-        time window ago. This earlier decrease may already be enough.
+        Do nothing if the limit was lowered since the request was sent, or less than one time window ago.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
-        used, self._regrow_to = self._used(), 0.0
+        used, self._regrowth.goal = self._used(), 0.0
         return self._lower(used * _TIMEOUT_FACTOR, used, now, LimitChange.TIMED_OUT)
 
     def _lower(self, lower: float, used: float, now: float, change: LimitChange) -> LimitChange:
@@ -250,8 +224,7 @@ class AdaptiveLimit:
     def _evaluate_window(self, now: float) -> LimitChange | None:
         """Change the limit if the responses of the current window show that a change is useful.
 
-        Return the reason of the change. Return None if the limit did not change, for example because there
-        are not enough responses yet.
+        Return the reason of the change; None if there is none, or if there are not enough responses yet.
         """
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
@@ -333,8 +306,8 @@ class AdaptiveLimit:
         The next increase may follow at once.
         """
         self._good_limit = self._limit
-        if self._regrow_to:  # the backend accepts more than at its last rejection
-            self._regrow_to = float(self.bounds.ceiling)
+        if self._regrowth.goal:  # the backend accepts more than at its last rejection
+            self._regrowth.goal = float(self.bounds.ceiling)
         self._schedule.expect_decreases_to_help()
         self._end_trial(now)
         self._schedule.continue_increases(now)

@@ -21,6 +21,7 @@ _MAX_USUAL_SHARE = 1 / 3  # with a larger fraction of rejections, the backend co
 _TOLERANCE = 3.0  # standard deviations by which rejections may exceed the usual number
 _FOLLOW = 0.25  # by which fraction the usual fraction moves towards a new measurement
 _LOWEST, _SLIGHT = 0.7, 0.05  # fractions of the requests in flight
+_BELOW_REJECTED, _GROWTH = 0.9, 0.5
 _SLOTS_PER_RESPONSE = 0.5  # by which a response raises the limit of a backend that has refused requests
 # After so long without a response, and at least as long as some usual responses take, one more request may be
 # sent from time to time to a backend that has refused requests.
@@ -74,6 +75,35 @@ class CongestionWindow:
     @property
     def is_slight(self) -> bool:
         return self.rejected < _SLIGHT * self.used
+
+
+@dataclass(slots=True)
+class Regrowth:
+    """Growth of a limit after rejections, with each response to a request sent since then, without trials.
+
+    An outage may have lowered the limit far, and at a low limit, trials take long.
+
+    Attributes:
+        goal: the limit grows up to here; 0 if nothing was rejected.
+        rejected_at: time of the last rejection.
+        has_grown: True if the limit has grown since the last rejection.
+    """
+
+    goal: float = 0.0
+    rejected_at: float = -math.inf
+    has_grown: bool = False
+
+    def record_rejection(self, used: float, now: float) -> None:
+        """Set the goal to the number `used` of requests in flight. If the limit has grown too far, set it
+        below this number.
+        """
+        self.goal = min(self.goal, _BELOW_REJECTED * used) if self.has_grown else max(self.goal, used)
+        self.rejected_at, self.has_grown = now, False
+
+    def grow(self, limit: float) -> float:
+        """Return the limit after one more response. A round of responses raises it by half, at least by 1."""
+        self.has_grown = True
+        return min(limit + max(1 / limit, _GROWTH), self.goal)
 
 
 class RejectionHistory:

@@ -32,6 +32,17 @@ _INCREASE_FACTOR, _FAST_INCREASE_FACTOR, _MAX_INCREASE_FACTOR = 1.25, 1.6, 2.0
 _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed increase
 
 
+@dataclass(frozen=True, slots=True)
+class LimitBounds:
+    """Maximum of an adaptive limit (`ceiling`, in requests in flight), and its tolerance of slow responses.
+
+    If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
+    """
+
+    ceiling: int = 100
+    tolerance: float = 1.5
+
+
 class LimitChange(StrEnum):
     """Reasons why the adaptive limit of a backend has changed."""
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from random import Random
 
-from batchwright.rules.limits.adaptive_limit import AdaptiveLimit, LimitBounds
+from batchwright.rules.limits.adaptive_limit import AdaptiveLimit
 from batchwright.rules.limits.backend_load import LoadSignal
-from batchwright.rules.limits.limit_trial import LimitChange
+from batchwright.rules.limits.limit_trial import LimitBounds, LimitChange
 
 
 @dataclass
