@@ -223,7 +223,7 @@ async def test_a_batch_survives_the_crash_of_its_engine_and_no_settled_line_is_s
 ) -> None:
     port, tokens = free_port(), 1_000
     lines = [
-        chat(f"line-{n}", f"text {n}", model=MORTAL, max_tokens=tokens, ignore_eos=True) for n in range(60)
+        chat(f"line-{n}", f"text {n}", model=MORTAL, max_tokens=tokens, ignore_eos=True) for n in range(150)
     ]
     async with stack.client() as client:
         with llamacpp(folder, MORTAL, port=port, slots=SLOTS) as engine:
