@@ -208,7 +208,7 @@ class AdaptiveLimit:
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
-        used, self._regrowth.goal = self._used(), 0.0
+        used, self._regrowth = self._used(), Regrowth()
         return self._lower(used * _TIMEOUT_FACTOR, used, now, LimitChange.TIMED_OUT)
 
     def _lower(self, lower: float, used: float, now: float, change: LimitChange) -> LimitChange:
@@ -285,6 +285,7 @@ class AdaptiveLimit:
 
     def _start_trial(self, limit: float, level: float, now: float, change: LimitChange) -> LimitChange:
         self._trial = LimitTrial(self._limit, self._used(), level, change)
+        self._regrowth.goal = 0.0  # else the limit would grow during the trial
         return self._set_target(limit, now, change)
 
     def _judge_trial(self, trial: LimitTrial, now: float) -> LimitChange | None:
@@ -306,8 +307,7 @@ class AdaptiveLimit:
         The next increase may follow at once.
         """
         self._good_limit = self._limit
-        if self._regrowth.goal:  # the backend accepts more than at its last rejection
-            self._regrowth.goal = float(self.bounds.ceiling)
+        self._regrowth.goal = self._regrowth.began  # the backend accepts more than at its last rejection
         self._schedule.expect_decreases_to_help()
         self._end_trial(now)
         self._schedule.continue_increases(now)

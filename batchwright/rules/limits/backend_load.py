@@ -84,11 +84,13 @@ class Regrowth:
     An outage may have lowered the limit far, and at a low limit, trials take long.
 
     Attributes:
-        goal: the limit grows up to here; 0 if nothing was rejected.
+        began: requests in flight when the first requests were rejected; 0 if none was.
+        goal: the limit grows up to here; 0 if it does not grow.
         rejected_at: time of the last rejection.
         has_grown: True if the limit has grown since the last rejection.
     """
 
+    began: float = 0.0
     goal: float = 0.0
     rejected_at: float = -math.inf
     has_grown: bool = False
@@ -98,12 +100,15 @@ class Regrowth:
         below this number.
         """
         self.goal = min(self.goal, _BELOW_REJECTED * used) if self.has_grown else max(self.goal, used)
-        self.rejected_at, self.has_grown = now, False
+        self.began, self.rejected_at, self.has_grown = max(self.began, used), now, False
 
     def grow(self, limit: float) -> float:
         """Return the limit after one more response. A round of responses raises it by half, at least by 1."""
         self.has_grown = True
-        return min(limit + max(1 / limit, _GROWTH), self.goal)
+        grown = limit + max(1 / limit, _GROWTH)
+        if grown >= self.goal:
+            grown, self.goal = self.goal, 0.0
+        return grown
 
 
 class RejectionHistory:

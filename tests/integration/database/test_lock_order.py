@@ -167,4 +167,4 @@ async def test_a_statement_leaves_out_rows_that_others_are_changing(
     await other.execute("SET lock_timeout = '100ms'")
     async with connection.transaction():
         await connection.execute(f"SELECT FROM {case.table} WHERE {case.first} FOR UPDATE")
-        await other.execute(statement_of(case))
+        await other.execute(statement_of(case))  # raises LockNotAvailable if it waits

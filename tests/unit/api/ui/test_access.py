@@ -41,11 +41,6 @@ async def api() -> AsyncGenerator[ApiFixture]:
         yield api
 
 
-@pytest.fixture
-def browser(api: ApiFixture) -> Browser:
-    return Browser(api)
-
-
 @pytest.mark.parametrize("page", pages())
 async def test_without_a_session_every_page_asks_for_a_sign_in(api: ApiFixture, page: str) -> None:
     method, path = page.split(" ")

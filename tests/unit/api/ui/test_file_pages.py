@@ -20,11 +20,6 @@ async def api() -> AsyncGenerator[ApiFixture]:
         yield api
 
 
-@pytest.fixture
-def browser(api: ApiFixture) -> Browser:
-    return Browser(api)
-
-
 async def test_a_person_uploads_a_file_sees_the_estimate_and_submits_a_batch(
     api: ApiFixture, browser: Browser
 ) -> None:

@@ -23,11 +23,6 @@ async def api() -> AsyncGenerator[ApiFixture]:
         yield api
 
 
-@pytest.fixture
-def browser(api: ApiFixture) -> Browser:
-    return Browser(api)
-
-
 async def test_the_batches_and_quotas_of_all_tenants_are_shown(api: ApiFixture, browser: Browser) -> None:
     batches = [await api.create(tenant) for tenant in ("blue", "red")]
     page = text_of(await browser.page("/ui/operator/batches"))

@@ -23,11 +23,6 @@ async def api() -> AsyncGenerator[ApiFixture]:
         yield api
 
 
-@pytest.fixture
-def browser(api: ApiFixture) -> Browser:
-    return Browser(api)
-
-
 async def run(
     api: ApiFixture, batch: BatchObject, *models: ModelCounts, completed: int = 0, failed: int = 0
 ) -> None:

@@ -119,6 +119,21 @@ def test_after_an_outage_that_took_capacity_the_limit_grows_to_what_is_left_and_
     assert 25 < sum(gateway.limits[-100:]) / 100 < 40
 
 
+def test_an_engine_that_queues_after_an_outage_still_gets_fewer_requests() -> None:
+    backend = Backend(limit(64), slots=64)
+    backend.answer(20)
+    for _ in range(20):
+        backend.now += 1
+        refuse(backend.limit, at=backend.now, sent_at=backend.now - 0.1, times=60)
+    assert backend.limit.current == 1
+    backend.now += 1
+    backend.answer(200)
+    assert sum(backend.limits[-180:]) / 180 > 62
+    backend.slots = 16
+    backend.answer(150)
+    assert sum(backend.limits[-50:]) / 50 < 32
+
+
 def test_a_backend_that_mostly_refuses_gets_few_requests() -> None:
     rng = Random(3)
     gateway = Gateway(lambda in_flight_when_sent: rng.random() < 0.7)

@@ -167,7 +167,7 @@ async def test_the_processes_of_the_api_share_a_rate_and_leave_a_tenth_to_batche
 
 @pytest.mark.usefixtures("stopped_clock")
 async def test_the_processes_of_the_api_share_the_rate_of_a_model(api: Fixture) -> None:
-    """What calls of a tenant with the same name use does not count."""
+    """A tenant may have the name of a model. The use of its calls does not count for the model."""
     api.database.rows.clock = lambda: NOW
     used = [InteractiveRate(False, "llama", 360.0, 0.0), InteractiveRate(True, "llama", 1_080.0, 0.0)]
     await api.database.workers.report_interactive_rates("api:2", used)
