@@ -1,3 +1,3 @@
-"""Services that the routes call, in one folder per subject. Files beside the folders serve several
-subjects.
+"""The services do the work of the API's routes. Each folder has the services for one subject; the files
+beside the folders serve several subjects.
 """

@@ -1,4 +1,6 @@
-"""Limits concurrent expensive tasks in this process. A tenant gets at most half of the slots."""
+"""Limits concurrent expensive tasks in this process. A tenant gets at most half of the slots (places for one
+running task each).
+"""
 
 import asyncio
 from collections import Counter
@@ -16,14 +18,15 @@ class _Waiter(NamedTuple):
 
 
 class ExpensiveTaskLimiter:
-    """Limits expensive tasks in this process: at most `most` run at a time, and at most half of them for one
-    tenant.
+    """A limiter of expensive tasks in this process.
 
-    Two tasks of a tenant for the same object never run at the same time. Callers wait in the order of their
-    calls, for up to `seconds` each. If a caller must wait for its own tenant or object, later callers may
-    overtake it.
+    At most `max_tasks` tasks run at a time, and at most half of them for one tenant. Two tasks of a tenant
+    for the same object never run at the same time. Callers wait in the order of their calls. If a caller
+    waits because of the limit of its tenant or because of its object, later callers may overtake it.
 
-    `work` describes the running tasks in error messages.
+    Args:
+        seconds: maximum time that a caller waits.
+        work: description of the running tasks in error messages.
     """
 
     def __init__(self, max_tasks: int, seconds: float, work: str = "uploads are being completed") -> None:
@@ -35,8 +38,8 @@ class ExpensiveTaskLimiter:
 
     @asynccontextmanager
     async def slot(self, tenant: str, task: str) -> AsyncGenerator[bool]:
-        """Context manager that waits for a free slot, and occupies the slot until the end of the `with`
-        block.
+        """Context manager that waits for a free slot (a place for one running task), and occupies the slot
+        until the end of the `with` block.
 
         It yields True if the caller had to wait. The caller should then check whether another caller has
         already done the same work.

@@ -64,7 +64,8 @@ class IdempotencyKeys:
         return None if existing is None else stored_result(existing, fingerprint)
 
     async def find_claim(self, key: str) -> IdempotencyClaim | None:
-        """Return the claim of the earlier request with this key; None if there was none.
+        """Return the claim of the earlier request with this key: the digest of the request, and its result.
+        Return None if there was no such request.
 
         Use this if the digest of the request is not known yet, and then check the claim with `stored_result`.
         """

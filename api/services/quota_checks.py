@@ -76,8 +76,8 @@ class QuotaChecks:
                 await self._admissions.admit(admission)
 
     async def batch_admission(self, batch_id: str) -> Admission | None:
-        """Return the admission with which a later transaction counts a new batch towards the quota of live
-        batches.
+        """Return the admission of a new batch: an object with which a later transaction counts the batch
+        towards the quota of live batches.
 
         Return None if the tenant has no limit of live batches.
         """
@@ -85,8 +85,8 @@ class QuotaChecks:
         return Admission(self._tenant, batch_id, Quota.LIVE_BATCHES, 1, limit) if limit else None
 
     async def batch_admissions(self, batch_id: str, file: FileRow | None) -> list[Admission]:
-        """Return the admissions with which a later transaction counts a new batch and its new file towards
-        the quotas.
+        """Return the admissions of a new batch and its new file: objects with which a later transaction
+        counts the batch and the file towards the quotas.
 
         A quota without a limit needs no admission, so the list may be empty.
 
@@ -102,8 +102,8 @@ class QuotaChecks:
         return admissions
 
     def storage_admission(self, id: str, size: int, quota: StorageQuota) -> Admission | None:
-        """Return the admission with which a later transaction counts `size` bytes of a file or upload towards
-        the quota.
+        """Return the admission of a file or upload: an object with which a later transaction counts its
+        `size` bytes towards the quota.
 
         Return None if the tenant has no limit of stored bytes.
         """
@@ -111,8 +111,8 @@ class QuotaChecks:
 
     @asynccontextmanager
     async def quota_errors(self) -> AsyncGenerator[None]:
-        """Context manager that raises ApiError (429) instead of a QuotaExhausted that the `with` block
-        raises.
+        """Context manager that converts an error: if the `with` block raises QuotaExhausted, it raises
+        ApiError (429) instead.
         """
         try:
             yield

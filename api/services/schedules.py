@@ -75,10 +75,9 @@ class Schedules:
         return await self.shown(row)
 
     async def row(self, tenant: str, id: str) -> ScheduleRow:
-        """Return the row of a schedule.
+        """Return the database row of a schedule.
 
-        An earlier change may have been interrupted before it was applied in Temporal. It is then applied
-        first.
+        If an earlier change was interrupted before it was applied in Temporal, first apply that change.
         """
         row = await self._table.get(tenant, id) if is_schedule_id(id) else None
         row = None if row is None else await self._applied(row)

@@ -199,9 +199,9 @@ class Webhooks:
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
         """Send the event of an ended delivery again, with the same `webhook-id`. Return the delivery.
 
-        A pending delivery is refused, because it is attempted again without a replay. But if its workflow was
-        started more than 73 h ago, the workflow is lost, for example because an operator has terminated it.
-        The event is then sent again.
+        The replay of a pending delivery is refused, because the delivery is attempted again anyway. But if
+        its workflow was started more than 73 h ago, the workflow is lost, for example because an operator has
+        terminated it. The event is then sent again.
 
         Raises:
             ApiError: the endpoint has no such delivery (404), the delivery is still pending or the endpoint

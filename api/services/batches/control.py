@@ -1,4 +1,7 @@
-"""Reads, cancels, pauses, resumes and abandons one batch, for its tenant and for operators."""
+"""Reads, cancels, pauses, resumes and abandons one batch, for its tenant and for operators.
+
+To abandon a batch means to stop writing its files.
+"""
 
 import asyncio
 import math
@@ -138,14 +141,15 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> tuple[BatchRow, int]:
-        """Check that a batch may be paused or resumed once more. Return the batch's row and the number of
-        this change.
+        """Check that a batch may be paused or resumed once more, and count this change. Return the batch's
+        row and the number of the change: 1 for the first pause or resume of the batch, then 2 and so on.
 
         Call this before you send the signal to the batch's workflow. Each signal makes the workflow's history
-        longer, so a batch may have only a limited number of them. A signal that changes nothing counts, too.
+        longer, so a batch may have only a limited number of signals. A signal that changes nothing counts,
+        too.
 
         Signals may arrive in another order than they were sent. So the workflow and the database ignore a
-        change with a smaller number than the latest change.
+        change if they already have a change with a greater number.
 
         Args:
             verb: name of the operation in error messages: "pause" or "resume".
@@ -243,8 +247,9 @@ class BatchControl:
     async def _is_finalizing(self, row: BatchRow) -> bool:
         """Return True if a live batch is writing its result files, or if this is its next step.
 
-        The batch's row gets the status `finalizing` only when a worker begins to write. During an outage,
-        this may be late. So for a batch in progress, the state of its workflow is read, too.
+        The batch's row gets the status `finalizing` only when a worker begins to write. During an outage, a
+        worker may begin late. So if the row's status is `in_progress`, the state of the batch's workflow is
+        read, too.
         """
         if row.status is not BatchStatus.IN_PROGRESS:
             return row.status is BatchStatus.FINALIZING

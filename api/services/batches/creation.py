@@ -1,4 +1,5 @@
-"""Creates batches: builds the order, checks the quotas, starts the workflow, and inserts the row.
+"""Creates batches: builds the order, checks the quotas, starts the workflow, and inserts the batch's row into
+the database.
 
 The order is the message that starts the workflow of a batch. It contains everything that workers need.
 """
@@ -35,7 +36,8 @@ def check_input_location(settings: Settings, url: str, tenant: str, param_prefix
 
     Args:
         url: URL of the object.
-        param_prefix: prefix of the parameter's name in the error.
+        param_prefix: prefix of the parameter's name in the error. With the prefix `batch.`, the error names
+            `batch.input_file_id`.
 
     Raises:
         ApiError: the URL is not valid, or the operator has not allowed it (403). The error does not reveal
@@ -77,8 +79,8 @@ def check_output_location(settings: Settings, url: str, tenant: str, param_prefi
 class CreatedBatch(NamedTuple):
     """A new batch, and the webhook endpoint that was created with it.
 
-    `webhook` is None if the client requested no endpoint. A repeated request returns the endpoint of the
-    first request; it is None if the client has deleted the endpoint meanwhile.
+    `webhook` is None if the client requested no endpoint. For a repeated request, `webhook` is the endpoint
+    of the first request, or None if the client has deleted that endpoint meanwhile.
     """
 
     row: BatchRow
@@ -116,8 +118,9 @@ class BatchCreator:
             key: the idempotency key.
             fingerprint: digest of the request. If it differs from the digest stored with the key, the key was
                 used for another request.
-            file: input file whose object is written and whose row is inserted together with the key. If the
-                batch of an earlier call is returned, the row is not inserted. None if the file has a row.
+            file: a new input file. Its object is already stored, and its row is inserted together with the
+                key. If the batch of an earlier call is returned, the row is not inserted. None if the input
+                file already has a row.
 
         Raises:
             ApiError: as in `create`, or the key was used with another request, or the batch of this key was
@@ -142,8 +145,9 @@ class BatchCreator:
         """Return the batch that an earlier request has created for an idempotency key, as in `create_once`.
 
         Args:
-            stored: the order that is stored with the key, as JSON.
-            webhook: webhook endpoint in the repeated request; None if it has none.
+            stored: the order (the message that starts the batch's workflow) that is stored with the key, as
+                JSON.
+            webhook: webhook endpoint in the repeated request; None if the request has none.
 
         Raises:
             ApiError: the batch was deleted (409). Or the earlier request was interrupted before the batch
@@ -190,13 +194,14 @@ class BatchCreator:
             raise invalid_value("x_batchwright.priority", str(error)) from None
 
     async def start(self, order: BatchOrder) -> BatchRow:
-        """Start the workflow of a new batch, insert the batch's row, and return the row.
+        """Start the workflow of a new batch with its order (the start message), insert the batch's row, and
+        return the row.
 
         Call this only after the quota check has admitted the batch.
 
-        If another call has already started the workflow with another order, return the row with that order.
-        If the database does not respond, return a row that is not inserted yet. It is inserted later by the
-        workflow, or when a client reads the batch.
+        If another call has already started the workflow with another order, return the row with the order of
+        that call. If the database does not respond, return a row that is not inserted yet. It is inserted
+        later by the workflow, or when a client reads the batch.
 
         Raises:
             TemporalUnavailable: the workflow was not started, or its order cannot be read. The batch no
@@ -218,9 +223,12 @@ class BatchCreator:
             return BatchRow(order=order, status=BatchStatus.VALIDATING)
 
     async def start_unless_there(self, order: BatchOrder) -> BatchRow:
-        """Start the batch of an order, unless it has a row, which an earlier call created. Return the row.
+        """Return the row of a batch. If no earlier call has created the row, start the batch first.
 
-        If this call starts the batch, its completion window counts from now.
+        If this call starts the batch, the batch's completion window counts from now.
+
+        Args:
+            order: message that starts the batch's workflow.
 
         Raises:
             ApiError: the batch cannot be started, because the tenant has too many live batches (429).
@@ -231,11 +239,11 @@ class BatchCreator:
         return await self.start(await self._order_to_restart(order)) if row is None else row
 
     async def _order_to_restart(self, order: BatchOrder) -> BatchOrder:
-        """Return the order with which to start a batch. The order is stored already, but no row of the batch
-        exists.
+        """Return the order (the start message) for a batch whose order is stored, but which has no row yet.
 
-        If the batch's workflow runs, return the order with which it was started. Otherwise, count the batch
-        towards the tenant's quota again, because the earlier admission may have ended.
+        If the batch's workflow runs, return the order with which it was started. Otherwise, return the stored
+        order with a completion window that counts from now. In this case, also count the batch towards the
+        tenant's quota again, because the earlier count may have expired.
 
         Raises:
             ApiError, ResultsGone: as in `start_unless_there`.
@@ -259,7 +267,7 @@ class BatchCreator:
         return order
 
     async def _checked_order(self, creation: BatchCreate, tenant: str) -> BatchOrder:
-        """Check a request, and build the order of the new batch.
+        """Check a request for a new batch. Return the batch's order: the message that starts its workflow.
 
         Raises:
             ApiError: as in `create`, except that no quota is checked.
@@ -292,10 +300,11 @@ class BatchCreator:
 
 
 def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:
-    """Return the row that the batch had when it was created, for the response to a repeated request.
+    """Return a batch's row as it was when the batch was created. It is the response to a repeated request.
 
     Args:
-        order: the order that was stored with the idempotency key.
+        order: the order (the message that starts the batch's workflow) that was stored with the idempotency
+            key.
         row: the batch's present row. Its times are used, because the batch may have been started later.
     """
     started = row.order

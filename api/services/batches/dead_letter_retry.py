@@ -33,7 +33,8 @@ class DeadLetterRetries:
         )
 
     async def retry_one(self, found: StoredDeadLetter, fields: Mapping[str, object]) -> BatchRow:
-        """Return the batch that retries a dead letter. If there is no such batch yet, create it.
+        """Return the batch that retries a dead letter (a line that used up its attempts). If there is no such
+        batch yet, create it.
 
         Args:
             found: the dead letter.
@@ -54,11 +55,12 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create one batch that retries all dead letters of a batch that were not retried yet.
+        """Create one new batch that retries the dead letters of a batch (lines that used up their attempts).
+        Dead letters that were retried before are left out.
 
-        Return a list with the new batch; empty if there is nothing to retry. An earlier call may have been
-        interrupted before it started its batch. This call then starts that batch, and the list contains it,
-        too.
+        Return a list with the new batch; empty if there is nothing to retry. If an earlier call was
+        interrupted before it started its batch, this call starts that batch, and the list contains that
+        batch, too.
 
         Args:
             fields: body of the request, which can set the completion window.
@@ -79,11 +81,14 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign the dead letters `ids` of a batch to a new batch. Return the new batch's order, which the
-        caller must start.
+        """Assign dead letters of a batch to a new batch, which retries them. Return the order of the new
+        batch: the message with which the caller must start it.
 
         If one of the dead letters was deleted or belongs to another retry, assign none of them and return
         None.
+
+        Args:
+            ids: ids of the dead letters (lines that used up their attempts).
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, a quota is exhausted, or too

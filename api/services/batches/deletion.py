@@ -42,9 +42,9 @@ class BatchDeletion:
             keep_files: True to keep the output and error files.
 
         Raises:
-            ApiError: the tenant has no such batch (404). The batch has not ended, or its files or their
-                copies at its output location are not completely written (409). A batch that resumes this
-                batch is still reading its results (409).
+            ApiError: the tenant has no such batch (404). The batch has not ended, or some of its files are
+                not written yet (409). Some of its files are not yet copied to its output location (409). A
+                batch that resumes this batch is still reading its results (409).
         """
         row = await self._batches.get(tenant, batch_id) if is_batch_id(batch_id) else None
         if row is None:
@@ -79,8 +79,8 @@ class BatchDeletion:
     async def _check_ended(self, row: BatchRow) -> None:
         """Check that the batch and its workflow have ended, and that all its files are written.
 
-        A workflow that has not ended can still write to the batch, so this waits up to two seconds for its
-        end.
+        A workflow that has not ended can still write to the batch, so this method waits up to two seconds
+        until the workflow has ended.
 
         Raises:
             ApiError: the batch or its workflow has not ended, or some files are not written yet (409).
@@ -104,10 +104,10 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no file of an ended batch is still to be copied to the batch's output location.
+        """Check that no files of an ended batch still have to be copied to the batch's output location.
 
-        The database shows such files forever if the workflow that copies was terminated. So this also asks
-        Temporal whether the workflow has ended.
+        A workflow copies the files. If it was terminated, the database shows forever that the files are still
+        to be copied. So this method also checks in Temporal whether that workflow has ended.
 
         Raises:
             ApiError: files will still be copied (409).

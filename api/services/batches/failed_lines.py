@@ -22,13 +22,15 @@ class InputMismatch(Exception):
 
 
 async def failed_line_digests(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:
-    """Return digests that identify the lines in an error file that failed with one of the codes.
+    """Return digests that identify lines of a batch: the lines in its error file that failed with one of the
+    codes.
 
-    With them, `copy_lines` finds the same lines in the input. A digest has 16 bytes, and is computed from the
-    id of a line. The digests are joined in the order of the file.
+    With the digests, `copy_lines` finds the same lines in the input. A digest has 16 bytes, and is computed
+    from the id of a line. The digests are joined in the order of the file.
 
     Args:
-        codes: error codes, as shown in the batch's `errors_summary`; empty for all lines.
+        error: database row of the error file.
+        codes: error codes, as shown in the batch's `errors_summary`; empty for all lines of the file.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -55,9 +57,8 @@ async def _all_digests(error: FileRow, deps: ApiDependencies) -> bytes:
 
 
 async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDependencies) -> FileRow:
-    """Copy selected lines of a batch's input to a new object in storage. Return a row for this new file.
-
-    The caller must insert the row into the database.
+    """Copy selected lines of a batch's input to a new file in storage. Return the database row for the new
+    file, which the caller must insert.
 
     Args:
         row: row of the ended batch.

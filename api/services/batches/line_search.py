@@ -39,7 +39,14 @@ class LineSearch:
         ascending: bool,
         after: str | None,
     ) -> FoundBatches:
-        """Search the batches of all tenants for a line with this custom id. Only operators may do this."""
+        """Return batches of all tenants that have a line with this custom id. Only operators may do this.
+
+        Args:
+            filters: other conditions for the batches.
+            limit: maximum number of batches to return.
+            ascending: order of the batches: True for oldest first, False for newest first.
+            after: id of the batch after which to continue; None for the first page.
+        """
         async with self._limiter.slot(_OPERATORS, custom_id):
             return await self._operator_batches.search(
                 custom_id, filters, limit=limit, ascending=ascending, after=after

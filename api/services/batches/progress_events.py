@@ -1,4 +1,6 @@
-"""Progress of batches as Server-Sent Events. One loop reads all batches that have listeners."""
+"""Sends the progress of batches to clients as Server-Sent Events. One loop reads all batches that clients
+follow.
+"""
 
 import asyncio
 import logging
@@ -40,7 +42,7 @@ _COUNTDOWNS = {"x_batchwright": {"forecast": {"remaining_seconds_p50", "remainin
 
 
 class Event(NamedTuple):
-    """State of a batch, encoded as a Server-Sent Event.
+    """The state of a batch, encoded as a Server-Sent Event.
 
     Attributes:
         id: digest of the state. Every API process computes the same id for the same state.
@@ -95,8 +97,8 @@ class Topic:
 
 
 class Listener:
-    """Event stream of one client. A client that reads slowly does not get every event, but always the latest
-    one.
+    """The event stream of one client. A client that reads slowly does not get every event, but it always gets
+    the latest event.
     """
 
     def __init__(self, topic: Topic, known: str | None) -> None:
@@ -171,8 +173,8 @@ class BatchEvents:
 
     @contextmanager
     def listener(self, topic: Topic, known: str | None) -> Generator[Listener]:
-        """Context manager that yields a new listener. The listener counts towards the limits until the block
-        ends.
+        """Context manager that yields a new listener. The listener (the event stream of one client) counts
+        towards the limits until the `with` block ends.
 
         Args:
             topic: the batch to listen to.

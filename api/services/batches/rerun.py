@@ -1,5 +1,5 @@
-"""Reruns of ended batches. A retry sends the failed lines again; a resumption sends lines without a
-result.
+"""Creates batches that rerun lines of ended batches. A retry sends the failed lines again; a resumption sends
+the lines without a result.
 """
 
 import logging
@@ -44,7 +44,7 @@ _FILES_PENDING = "its files are still to be written. Poll it until `x_batchwrigh
 
 
 class _NewBatch(NamedTuple):
-    """Order of a new batch, and its new input file.
+    """The order of a new batch (the message that starts its workflow), and the new input file.
 
     `file` is the row of the input file, which the caller must insert. It is None if the new batch uses the
     input of the ended batch.
@@ -92,7 +92,11 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, partial(self._retry, row, codes))
 
     async def _retry(self, row: BatchRow, codes: list[str], template: BatchTemplate) -> _NewBatch:
-        """Copy the failed lines of an ended batch to a new input, and build the order of a batch with it.
+        """Copy failed lines of an ended batch to a new input file. Return the order (the start message) of a
+        new batch with this file, and the row of the file.
+
+        Args:
+            codes: copy only lines that failed with one of these error codes; empty for all failed lines.
 
         Raises:
             ApiError: no line failed (409), or a file of the batch is deleted (409), lost or damaged (500).
@@ -145,7 +149,8 @@ class BatchReruns:
         return await self._rerun(row, origin, fields, key_id, partial(self._resumption, row))
 
     async def _resumption(self, row: BatchRow, template: BatchTemplate) -> _NewBatch:
-        """Build the order of a batch that resumes an ended batch: it sends the lines that have no result.
+        """Build the order (the start message) of a batch that resumes an ended batch. The new batch sends the
+        lines that have no result.
 
         Raises:
             ApiError: the batch cannot be resumed, or its results or files are no longer kept (409).
@@ -198,8 +203,8 @@ class BatchReruns:
         parameters: BatchTemplate,
         build: Callable[[BatchTemplate], Awaitable[_NewBatch]],
     ) -> BatchOrder:
-        """Build a new batch that reruns lines of an ended batch, and claim these lines for it. Return its
-        order.
+        """Build a new batch that reruns lines of an ended batch, and claim these lines for the new batch.
+        Return the new batch's order: the message that starts its workflow.
 
         A claim is a stored record that prevents a second rerun of the same lines. If another new batch
         already has the claim, return the order of that batch.
@@ -296,8 +301,8 @@ class RerunBuilder:
     async def order(self, row: BatchRow, template: BatchTemplate) -> BatchOrder:
         """Build the order of the new batch: the message that starts its workflow.
 
-        The new batch has the priority of the ended batch, or the highest priority that the tenant may now use
-        if that is lower.
+        The new batch has the priority of the ended batch. If the tenant may now only use lower priorities, it
+        has the highest of those.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)

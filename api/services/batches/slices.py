@@ -1,6 +1,6 @@
 """Shows the state of each slice of a batch, since when it has this state, and why it waits.
 
-A slice is a part of a batch's lines that one worker processes at a time.
+A slice is a part of a batch's lines of one model. One worker at a time processes a slice.
 """
 
 import asyncio

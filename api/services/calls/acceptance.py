@@ -37,7 +37,7 @@ _REMEMBERED_STARTS = 1_000
 
 
 class CallWindow(NamedTuple):
-    """The time within which a call must be answered, as text and as a duration. Otherwise, the call fails."""
+    """A time limit for the answer to a call, as text and as a duration. After this time, the call fails."""
 
     text: str
     length: timedelta
@@ -75,7 +75,7 @@ class CallRequest(NamedTuple):
 
 
 class SentKey(NamedTuple):
-    """An idempotency key that a client has sent, and a digest of its request."""
+    """An idempotency key that a client has sent, and a digest of the client's request."""
 
     text: str
     fingerprint: str
@@ -178,8 +178,8 @@ class Calls:
         return await self.get(tenant, id)
 
     async def _admit(self, request: CallRequest, tenant: str) -> None:
-        """Check that the limits of the tenant allow this call. Add the call to the usage that this process
-        knows.
+        """Check that the limits of the tenant allow this call. Then add the call to the tenant's usage, as
+        this process knows it.
 
         Raises:
             ApiError: the tenant may not use the model, or no backend serves it (404). Too many calls of the
@@ -207,8 +207,8 @@ class Calls:
         return _CallUsage(await checks.own(), storage, max_open, await self._calls.count_open(tenant))
 
     async def _call_if_accepted(self, tenant: str, id: str) -> Call | None:
-        """Return a stored call if it has ended or if its batch was started. Otherwise return None: the call
-        is not accepted yet.
+        """Return a call that is accepted: it has ended, or its batch was started. Return None if the call is
+        not stored or not accepted yet.
         """
         call = await self._calls.get(tenant, id)
         if call is None or call.status.has_ended:
@@ -217,8 +217,8 @@ class Calls:
         return call if is_started else None
 
     async def _store(self, id: str, request: CallRequest, tenant: str, caller: Caller) -> Call:
-        """Store a call as a line of the rolling batch that is open now, start this batch, and return the
-        call.
+        """Store a call as a line of the open rolling batch (the batch that now collects such calls). Start
+        this batch, and return the call.
 
         All steps may be repeated. If an earlier request for this call was interrupted, the call may be a line
         of an older batch that was never started. The open batch is then started, and the call is moved to it.

@@ -1,4 +1,4 @@
-"""An interactive call at one backend: the request, the answer, and the report to the circuit breaker."""
+"""Handles an interactive call at one backend: request, answer, and report to the circuit breaker."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """Amount by which one request to a backend uses up the limits per minute.
+    """The amount that one request to a backend adds to the usage of the limits per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.
@@ -109,12 +109,14 @@ class SentCall:
         return Tokens(len(self.body) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
 
     def failure(self, error: Exception) -> Outcome:
-        """Return the outcome of a call that has failed with `error`. Its message is meant for the client."""
+        """Return the outcome of a call that has failed with `error`. The outcome's message is meant for the
+        client.
+        """
         return self.dispatch.upstream.backend.client.failure(error)
 
     def end(self) -> None:
-        """End the request to the backend. If a background report of this call is still running, end the
-        request after it.
+        """End the request to the backend. If a background task is still reporting the outcome of the call,
+        end the request when that task has ended.
         """
         if self.reporting is None or self.reporting.done():
             self.dispatch.end()
@@ -185,8 +187,9 @@ async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
     If the backend has answered requests before, one probe is enough. It is sent to an endpoint at which the
     backend has answered.
 
-    Otherwise, the model may lack `endpoint`, which the tenant has chosen. So other endpoints are probed, too,
-    one after the other. If any of them answers successfully, the model works.
+    Otherwise, `endpoint` is probed first. The tenant has chosen this endpoint, and the model may lack it. So
+    if this probe shows only that the backend is alive, other endpoints are probed, one after the other. If
+    any of them answers successfully, the model works.
     """
     answered = upstream.probes.answered
     if answered:
@@ -285,6 +288,9 @@ class BackendAnswer:
 
         Before the end, the call counts with an estimate. If a successful answer reports no tokens, the
         estimate stays. Lines of batches are counted in the same way.
+
+        Args:
+            charge: object in which the number of tokens is stored.
         """
         if self.is_success and not self.tokens.input_tokens + self.tokens.output_tokens:
             charge.keep_estimate()

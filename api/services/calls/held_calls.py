@@ -24,11 +24,11 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 
 
 class HeldConnections:
-    """Limits the number of client connections that stay open while clients wait for answers.
+    """A limit for the number of client connections that stay open while clients wait for answers.
 
-    There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which
-    wait in the queue) and interactive calls have separate objects of this class, so they do not count
-    together.
+    There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which a
+    batch sends) and interactive calls (which are sent at once) have separate objects of this class, so each
+    kind has its own limits.
     """
 
     def __init__(self) -> None:

@@ -242,7 +242,7 @@ class InteractiveCalls:
         reason.
 
         Args:
-            charge: the tokens that the call has used are stored in it.
+            charge: object in which the number of used tokens is stored.
             sending: exit stack with the resources of the request. The request ends when this stack is closed.
         """
         upstream, backend = dispatch.upstream, dispatch.upstream.backend
@@ -290,7 +290,7 @@ class InteractiveCalls:
 
 
 class _NotSent(Exception):
-    """A hook has stopped the call, or no backend has answered. `error` is the error for the client."""
+    """A failed call: a hook has stopped it, or no backend has answered it. The client gets `error`."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -312,10 +312,10 @@ def error_of(outcome: Outcome) -> ApiError:
 
 
 def _refused(answer: BackendAnswer | Outcome) -> bool:
-    """Return True if a backend has not processed the call, so that another backend may get it.
+    """Return True if a backend has not processed the call. Another backend may then get the call.
 
-    This is so if the call could not be sent, or if the status is one of `_REFUSALS`. A refusal is also
-    reported to the backend's circuit breaker.
+    The result is True if the call could not be sent, or if the answer is a refusal: an answer with a status
+    in `_REFUSALS`. A refusal is also reported to the backend's circuit breaker.
     """
     if isinstance(answer, Outcome):
         return answer.verdict is NOT_SENT
@@ -331,8 +331,8 @@ def _refused(answer: BackendAnswer | Outcome) -> bool:
 def _closed_fallbacks(router: ModelRouter, status: int) -> list[Upstream]:
     """Return the backends of fallback models that must not get a call after a refusal with `status`.
 
-    After 401 or 403, these are all backends of fallback models: perhaps the prompt was refused, and a
-    fallback must not answer a refused prompt. After any other status, there are none.
+    After 401 or 403, return all backends of fallback models: perhaps the prompt was refused, and a fallback
+    model must not answer a refused prompt. After any other status, return an empty list.
     """
     return [each for other in router.fallbacks for each in other.upstreams] if status in (401, 403) else []
 

@@ -1,5 +1,5 @@
-"""Averages of interactive calls over the last seconds: calls in flight at each backend, and use of the limits
-per minute.
+"""Measures interactive calls: the calls in flight at each backend, and the use of the limits per minute. The
+results are averages over the last seconds.
 """
 
 import math
@@ -40,7 +40,7 @@ class _BackendUse:
 
 
 class InteractiveLoad:
-    """Counts how many interactive calls of this process are in flight at each backend."""
+    """A counter of the interactive calls of this process that are in flight at each backend."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._gauge = clock, metrics.interactive_in_flight
@@ -107,7 +107,7 @@ class _RateUse:
 
 
 class InteractiveRates:
-    """Counts the requests and tokens of interactive calls in this process, for the limits per minute."""
+    """A counter of the requests and tokens of this process's interactive calls, for the limits per minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -118,6 +118,7 @@ class InteractiveRates:
         """Add requests and tokens of a call to the use of its tenant and its model.
 
         Args:
+            requests: number of requests to add; -1 subtracts a request that no backend has got.
             tokens: tokens for the limit of the tenant.
             model_tokens: tokens for the limit of the model.
         """

@@ -11,8 +11,8 @@ from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
 
 
 class WatchedConnections:
-    """Watches client connections, so that a call can end early if its client disconnects or the process
-    stops.
+    """An observer of client connections. With it, a call can end early if its client disconnects or the
+    process stops.
     """
 
     def __init__(self, stopping: ShutdownStage) -> None:

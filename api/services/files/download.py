@@ -1,4 +1,7 @@
-"""Downloads of whole files, compressed or not, or of one byte range (RFC 9110), in small pieces."""
+"""Sends a file to a client in small pieces: the whole file or one byte range (RFC 9110).
+
+A whole file can be compressed while it is sent.
+"""
 
 import re
 import unicodedata

@@ -18,14 +18,14 @@ _MAX_TYPE_CHARACTERS = 1024  # the time to parse the header grows with the squar
 
 
 class FormField(NamedTuple):
-    """A field of the form, except a file, with its whole value."""
+    """A field of the form that is not a file, with its complete value."""
 
     name: str
     value: str
 
 
 class FormFile(NamedTuple):
-    """Start of a file in the form. The file's content follows as items of type bytes."""
+    """The start of a file in the form. The file's content follows as items of type bytes."""
 
     name: str
     filename: str

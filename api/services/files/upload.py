@@ -1,4 +1,4 @@
-"""Uploads of `POST /v1/files`.
+"""Receives the uploads of `POST /v1/files`.
 
 A file is validated while it is streamed to storage. If it is rejected, its object is deleted. If the input of
 a batch is compressed, it is stored decompressed, so that all other code reads plain JSON lines.
@@ -71,7 +71,8 @@ class FileUpload:
 
         Args:
             max_bytes: maximum size of the file; None for the limit of its purpose.
-            observer: called with each piece after it was stored; None for no observer.
+            observer: function that is called with each piece of the file after the piece was stored; None for
+                no observer.
         """
         self.tenant, self._max_bytes, self._observer = tenant, max_bytes, observer
         self.idempotency_key = idempotency_key
@@ -114,7 +115,7 @@ class FileUpload:
         """Check that the tenant's storage quota allows the bytes of this file that were stored so far.
 
         Args:
-            least: minimum number of bytes to check, for a file of which fewer bytes are stored so far.
+            least: number of bytes to check if fewer bytes of the file are stored so far.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -211,8 +212,8 @@ class FileUpload:
     def _expands(self) -> bool:
         """True if a compressed file is decompressed before it is stored.
 
-        With the profile `relaxed`, this applies to inputs of batches, and to files whose purpose is not known
-        yet.
+        This is so for inputs of batches, and for files whose purpose is not known yet. With the profile
+        `strict`, which accepts only what OpenAI accepts, no file is decompressed.
         """
         return self._settings.profile is not Profile.STRICT and self._purpose in (None, "batch")
 

@@ -45,7 +45,8 @@ class SentLines:
 
 
 class LineFilter(NamedTuple):
-    """Selects lines of a file. A line must meet all conditions; a field that is None is no condition.
+    """The conditions for the lines that are selected from a file. A line must meet all conditions. A field
+    that is None is no condition.
 
     Attributes:
         after: select only lines that follow the line with this id.
@@ -61,11 +62,11 @@ class LineFilter(NamedTuple):
 async def selected_lines(
     pieces: AsyncIterator[bytes], only: LineFilter, is_disconnected: Callable[[], Awaitable[bool]]
 ) -> AsyncGenerator[bytes]:
-    """Yield the selected lines of a file, until the file ends or the client disconnects.
+    """Yield the selected lines of a file, many in each item, until the file ends or the client disconnects.
 
     Args:
         pieces: the bytes of the file.
-        only: selects the lines.
+        only: conditions for the lines to select.
         is_disconnected: function that returns True if the client has disconnected.
 
     Raises:
@@ -109,7 +110,7 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that follow the line's id in each result line with this custom id.
+    """Return the bytes that each result line with this custom id has directly after the line's id.
 
     The caller compares result lines with these bytes, which is faster than parsing the lines.
     """

@@ -1,4 +1,5 @@
-"""The lines of a running batch in input order, including duplicates, with their positions in the input.
+"""Collects the lines of a running batch in input order, including duplicates, with their positions in the
+input.
 
 A line takes 12 bytes. A duplicate takes 20 bytes more, and the size of its record in the list of duplicates.
 These data are stored in columns, which are on the local disk if the batch is large.
@@ -31,7 +32,7 @@ class BatchLines(NamedTuple):
     stored a record of each duplicate.
 
     Attributes:
-        columns: owner of the memory or the file of the columns below.
+        columns: owner of the memory, or of the file, in which the columns below are stored.
         offsets: for each line, the byte at which it begins in the input file.
         distances: for each line, its number minus the number of its original; 0 if the line is not a
             duplicate.
@@ -59,7 +60,10 @@ class BatchLines(NamedTuple):
         return line - self.distances[line]
 
     def all_offsets(self) -> Iterator[int]:
-        """Yield `offsets`. If the offsets are on disk, only a small part of them is in memory at any time."""
+        """Yield for each line the byte at which it begins in the input file, in input order.
+
+        If these numbers are on disk, only a small part of them is in memory at any time.
+        """
         for start in range(0, len(self.offsets), _OFFSETS_AT_ONCE):
             yield from self.offsets[start : start + _OFFSETS_AT_ONCE]
             self.columns.release_pages()
@@ -70,7 +74,11 @@ class BatchLines(NamedTuple):
         return line if line < len(self.offsets) and self.offsets[line] == offset else None
 
     def sharing_result(self, line: int) -> Sequence[int]:
-        """Return the numbers of all lines that get the result of this line: itself and its duplicates."""
+        """Return the numbers of all lines that get the result of this line: the line itself and its
+        duplicates.
+
+        If the line is a duplicate, return only its own number.
+        """
         first = bisect_left(self.originals, line)
         if first == len(self.originals) or self.originals[first] != line:
             return (line,)
@@ -89,7 +97,8 @@ class BatchLines(NamedTuple):
 
 
 class LineCollector:
-    """Collects the lines of a batch from several lists, in any order. `lines` then returns all of them.
+    """Collects the lines of a batch from several lists, in any order. The method `lines` then returns all
+    lines.
 
     Raises, from all methods:
         StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
@@ -99,7 +108,8 @@ class LineCollector:
         self._offsets, self._duplicates, self._texts = (space.new_bytes() for _ in range(3))
 
     def add_plan(self, entries: bytes) -> None:
-        """Add the lines that a part of a plan lists. A plan lists a model's lines in the order of sending.
+        """Add the lines in `entries`, which is a part of a plan. A plan lists a model's lines in the order of
+        sending.
 
         Raises:
             PlanDamaged: `entries` does not consist of whole entries.
@@ -133,7 +143,11 @@ class LineCollector:
         self.add_offsets([offset for _, offset, _, _ in map(_DUPLICATE.unpack, rows)])
 
     def lines(self, space: ColumnSpace) -> BatchLines:
-        """Return all lines in input order. This takes about 2 microseconds for each line."""
+        """Return all lines in input order. This takes about 2 microseconds for each line.
+
+        Args:
+            space: creates the columns (arrays in memory or in a file) in which the lines are returned.
+        """
         lines, duplicates = len(self._offsets) // _OFFSET_BYTES, len(self._duplicates) // _DUPLICATE.size
         columns = space.new_columns(
             ("Q", lines),

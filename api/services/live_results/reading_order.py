@@ -1,4 +1,5 @@
-"""Two orders in which results of a running batch are read: input order, and the order in which lines settle.
+"""Selects which results of a running batch to read next, in input order or in the order in which lines
+settle.
 
 A line settles when its final result is stored.
 """
@@ -13,7 +14,7 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """Lines whose results are read from storage together. `end` is the position at which the next window
+    """The lines whose results are read from storage together. `end` is the position at which the next window
     begins.
     """
 

@@ -1,4 +1,4 @@
-"""Results of a batch while it runs, in input order or as lines settle (get a final result).
+"""Sends the results of a batch while it runs, in input order or as lines settle (get a final result).
 
 In input order, the results of a running batch are the beginning of the later output or error file.
 """
@@ -46,7 +46,7 @@ class ReaderCutOff(Exception):
 
 
 class ResultQuery(NamedTuple):
-    """Selects results of a batch.
+    """A query that selects results of a batch.
 
     Attributes:
         success: True for the lines of the output file, False for the lines of the error file.
@@ -125,8 +125,8 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch. Return None if there is none, because the batch's input is not
-        validated yet or is invalid.
+        """Return the index of a running batch's results. Return None if the batch's input is not validated
+        yet or is invalid: there is no index then.
 
         Raises:
             ObjectMissing: the batch has ended meanwhile.
@@ -293,8 +293,8 @@ class _Reader:
     async def _from_file(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
-        In input order, reading continues after the last line that was yielded. The file may lack this line,
-        because a later result has replaced the yielded one. Then nothing is yielded.
+        In input order, reading continues after the last line that was yielded. If the file does not contain
+        that line, nothing is yielded. This can happen if a later result has replaced the yielded result.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.
@@ -329,7 +329,7 @@ class _Reader:
 
 
 class _ResultStream(StreamingResponse):
-    """Response that sends `first` and then `pieces`. At its end it always calls `release`, even after an
+    """A response that sends `first` and then `pieces`. At its end, it always calls `release`, even after an
     error.
     """
 

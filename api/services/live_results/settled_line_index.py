@@ -1,4 +1,4 @@
-"""Index of a running batch's results. It shows which lines are settled, and where each result is stored.
+"""An index of a running batch's results. It shows which lines are settled, and where each result is stored.
 
 A line is settled if it has a final result. Results are stored in segments: objects with many results each.
 The end of a segment lists its results, so the index reads only this end.
@@ -41,7 +41,7 @@ BYTES_PER_LINE = 38  # size of an index, if no line is a duplicate
 
 
 class _Place(NamedTuple):
-    """Position of a line's result in its segment (an object with results): first byte and length in bytes."""
+    """The place of a result in its segment (an object with results): first byte and length in bytes."""
 
     line: int
     position: int
@@ -49,7 +49,7 @@ class _Place(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Range of bytes in a segment that contains results: from `start` up to, but not including, `end`.
+    """A range of bytes in a segment (an object with results): from `start` up to, but not including, `end`.
 
     `places` has the positions of these results. The positions stay the same if the index is refreshed during
     the read.
@@ -69,7 +69,8 @@ class Settlement(NamedTuple):
 
 
 class LiveIndex:
-    """Shows where the results of a running batch are stored. All readers of the batch share one index.
+    """An index that shows where the results of a running batch are stored. All readers of the batch share one
+    index.
 
     Results are in segments: objects that workers write while the batch runs.
     """
@@ -310,7 +311,7 @@ async def open_index(
     Args:
         ingested: result of ingestion, the step that read the input. It says where the plans (lists of lines)
             are stored.
-        space: creates the columns of the index.
+        space: creates the columns (arrays in memory or in a file) of the index.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
     Raises:
@@ -347,7 +348,9 @@ def _result_columns(space: ColumnSpace, lines: int) -> Columns:
 
 
 async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield a plan (list of lines) in pieces that end between two entries. `pieces` may end anywhere."""
+    """Yield a plan (list of lines) in pieces of whole entries. The pieces in `pieces` may end within an
+    entry.
+    """
     rest = b""
     async for piece in pieces:
         data = rest + piece
