@@ -21,7 +21,8 @@ _MISSING_SCOPE = "missing_scope"  # code of the error if a caller lacks the scop
 
 
 class DenialRecorder:
-    """Records in the audit log that a caller was denied an action, such as the removal of a model.
+    """A recorder that writes to the audit log if a caller was denied an action, such as the removal of a
+    model.
 
     Authentication denies a request before FastAPI finds the route of the request. So `record` finds the route
     itself. A request is recorded only if its route declares an action for the audit log.

@@ -1,4 +1,6 @@
-"""Targets of operators' actions in the audit log: objects of any tenant, or of the whole installation."""
+"""Finds the targets of operators' actions for the audit log: objects of any tenant, or of the whole
+installation.
+"""
 
 from collections.abc import Mapping
 
@@ -128,8 +130,8 @@ class NewKeyTarget(KeyTarget):
 
 
 class RateTarget(TargetKind):
-    """A rate limit, as a target in the audit log. The target's id is the name of the model. It is empty for
-    the limit over all models.
+    """A rate limit, as a target in the audit log. The target's id is the name of the model. The id is empty
+    for the limit over all models.
     """
 
     type = AuditTargetType.RATE

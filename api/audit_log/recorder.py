@@ -41,7 +41,7 @@ Applies = Callable[[State], bool]
 
 
 class AuditLog:
-    """Records actions in the audit log: who changed or destroyed what.
+    """A recorder of actions in the audit log: who changed or destroyed what.
 
     The methods `of_...` return FastAPI dependencies. A route declares its action with one of these
     dependencies.
@@ -58,6 +58,10 @@ class AuditLog:
         log.
 
         A request that the API refuses is recorded, too.
+
+        Args:
+            action: name under which the requests are recorded.
+            target: finds and reads the object that a request changes.
         """
         return [Depends(OperatorAction(self, action, target(self._deps)), scope="function")]
 
@@ -76,10 +80,10 @@ class AuditLog:
           so this limit can be higher.
 
         Args:
-            target: finds and reads the object.
-            ends: None if the action can be repeated. For an action that ends the object, a function that gets
-                the object's state, and returns False if the object has already ended. The request is then not
-                recorded.
+            target: finds and reads the object that a request changes.
+            ends: for an action that ends the object, a function that gets the object's state. It returns
+                False if the object has already ended; the request is then not recorded. None if the action
+                can be repeated.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
@@ -167,7 +171,7 @@ class AuditLog:
 
 
 class OperatorAction:
-    """FastAPI dependency that records each request to a route of operators in the audit log."""
+    """A FastAPI dependency that records each request to a route of operators in the audit log."""
 
     def __init__(self, log: AuditLog, action: AuditAction, target: TargetKind) -> None:
         self._log = log
@@ -180,7 +184,7 @@ class OperatorAction:
 
 
 class TenantAction(OperatorAction):
-    """FastAPI dependency that records requests of tenants that change or end an existing object.
+    """A FastAPI dependency that records requests of tenants that change or end an existing object.
 
     A request is not recorded if the object does not exist, or if the request would end an object that has
     already ended.
@@ -227,7 +231,7 @@ class TenantAction(OperatorAction):
 
 
 class CreationAction(TenantAction):
-    """FastAPI dependency that records requests of tenants that create an object. Each request is recorded."""
+    """A FastAPI dependency that records each request with which a tenant creates an object."""
 
     async def __call__(self, request: Request) -> AsyncGenerator[None]:
         target = await self.target.find(request)
@@ -237,7 +241,8 @@ class CreationAction(TenantAction):
 
 
 def in_any_state(state: State) -> bool:
-    """Return True. Pass this function as `ends` for an action that can end an object in any state.
+    """Return True always. Pass this function to `AuditLog.of_tenant` as `ends` for an action that can end an
+    object in any state.
 
     For example, a webhook can be deleted even if it is disabled.
     """
@@ -245,14 +250,16 @@ def in_any_state(state: State) -> bool:
 
 
 def is_live(batch: State) -> bool:
-    """Return True if the batch has not ended. Pass this function as `ends` for the cancellation of a
-    batch.
+    """Return True if the batch has not ended. Pass this function to `AuditLog.of_tenant` as `ends` for the
+    cancellation of a batch.
     """
     return batch["status"] in LIVE_STATES
 
 
 def has_not_ended(call: State) -> bool:
-    """Return True if the call has not ended. Pass this function as `ends` for the cancellation of a call."""
+    """Return True if the call has not ended. Pass this function to `AuditLog.of_tenant` as `ends` for the
+    cancellation of a call.
+    """
     return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 
 

@@ -1,4 +1,4 @@
-"""Targets of actions in the audit log: which object a request changes, and the state of that object.
+"""Finds the targets of actions for the audit log: the object that a request changes, and its state.
 
 The state contains no secrets, and no content of requests or results. As a second protection, `recorder.py`
 redacts all text that looks like a secret.
@@ -54,7 +54,9 @@ class TargetKind(ABC):
 
 
 class _OwnTarget(TargetKind):
-    """An object of the caller's tenant. The path parameter `_id_name` of a request has the object's id."""
+    """An object of the caller's tenant, as a target in the audit log. `_id_name` is the name of the path
+    parameter with the object's id.
+    """
 
     _id_name: str
 
