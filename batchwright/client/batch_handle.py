@@ -30,7 +30,8 @@ from batchwright.client.results import STATUSES, InputOrder, Result, Status
 
 
 class BatchHandle:
-    """Handle of a batch: follow the batch, control it and read its results. `Batches` creates handles.
+    """A handle of a batch, with which you follow the batch, control it and read its results. `Batches`
+    creates handles.
 
     `follow`, `wait` and `results` reconnect if a connection breaks or the API is unavailable. After about 15
     minutes without a response, they raise the last error.
@@ -95,7 +96,8 @@ class BatchHandle:
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: window of the new batch; None to keep the length of this batch's window.
+            completion_window: completion window of the new batch, such as `90m`; None for the same length as
+                this batch's window.
 
         Raises:
             openai.ConflictError: the batch has not ended, no line failed with one of the codes, or the batch
@@ -115,14 +117,15 @@ class BatchHandle:
         return self.batch
 
     def resume(self, *, completion_window: str | None = None) -> "BatchHandle":
-        """Resume a paused batch, or continue a batch that ended early in a new batch. Return the handle of
-        the batch that runs now.
+        """Resume the batch if it is paused. If it ended early, create a new batch that continues it. Return
+        the handle of the batch that runs now.
 
-        A new batch sends the lines without a result, and copies the results of this batch. A repeated call
+        The new batch sends the lines without a result, and copies the results of this batch. A repeated call
         returns the handle of the same new batch.
 
         Args:
-            completion_window: window of a new batch; None to keep the length of this batch's window.
+            completion_window: completion window of the new batch, such as `90m`; None for the same length as
+                this batch's window.
 
         Raises:
             openai.ConflictError: the batch is completed, or is being cancelled.
@@ -181,6 +184,10 @@ class BatchHandle:
     def _next_results(self, order: InputOrder, patience: Patience) -> Generator[Result]:
         """Yield results in input order. Begin with the first result that was not yielded yet, and end before
         the first line without a final result.
+
+        Args:
+            order: merges completed and failed lines, and remembers which results were yielded.
+            patience: decides how long to wait after an error.
         """
         while True:
             try:
@@ -208,8 +215,9 @@ class BatchHandle:
     def _read_results(self, status: Status, order: InputOrder) -> Generator[Result]:
         """Request the results with this status from the API, and yield them in input order.
 
-        Results that `order` has recorded as taken are not yielded again. The API sends results only up to the
-        first line of the input that has no final result yet, so later results are not yielded either.
+        Results that `order` has recorded as taken by the caller are not yielded again. The API sends results
+        only up to the first line of the input that has no final result yet, so later results are not yielded
+        either.
         """
         lines, path = Lines(), batch_path(self.id, "/x/results")
         with self._open(path, order.parameters(status), RESULTS_TIMEOUT_SECONDS) as pieces:
@@ -220,7 +228,11 @@ class BatchHandle:
                         yield result
 
     def _read_custom_ids(self, patience: Patience) -> list[str]:
-        """Read the batch's input file, and return its custom ids in order."""
+        """Read the batch's input file, and return its custom ids in order.
+
+        Args:
+            patience: decides how long to wait after an error.
+        """
         while True:
             lines = Lines()
             try:

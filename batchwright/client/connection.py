@@ -1,5 +1,5 @@
-"""Reads response streams of the API: lines, events, and the pauses before reconnecting. Both clients,
-synchronous and asynchronous, use this module.
+"""Helps to read response streams of the API: splits them into lines, parses events, and decides how long to
+wait before connecting again. Both clients, synchronous and asynchronous, use this module.
 """
 
 from urllib.parse import quote
@@ -23,8 +23,11 @@ ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 def batch_path(batch_id: str, below: str) -> str:
-    """Return the path of a batch in the API plus `below`, as in `/batches/batch_1/x/pause`. The path is
-    relative to the client's base URL.
+    """Return the API path of a batch, relative to the client's base URL.
+
+    Args:
+        below: rest of the path after the batch's id. With `/x/pause`, the result is
+            `/batches/batch_1/x/pause`.
     """
     return f"/batches/{quote(batch_id, safe='')}{below}"
 
@@ -39,7 +42,7 @@ def has_ended(batch: Batch) -> bool:
 
 
 class Patience:
-    """Decides after an error if a client connects again, and how long it waits before that.
+    """A rule that decides after an error whether a client connects again, and how long it waits before.
 
     After 30 errors in a row without data from the API, `pause_after` raises the last error.
     """
@@ -68,7 +71,7 @@ class Patience:
 
 
 class Lines:
-    """Splits a response that arrives in pieces into lines.
+    """A splitter that divides a response into lines while the response arrives in pieces.
 
     Only a line feed ends a line. Other line separators, such as U+2028, may be inside JSON texts.
     """
@@ -92,7 +95,7 @@ class Lines:
 
 
 class Events:
-    """Parses the event stream (Server-Sent Events) of one batch.
+    """A parser of the event stream (Server-Sent Events) of one batch.
 
     A stream may continue over several connections.
     """

@@ -26,10 +26,11 @@ _Done = TypeVar("_Done")
 
 
 class GroupHandle(BatchHandle):
-    """Handle of a group: several batches with the requests of one input that is too large for one batch.
+    """A handle of a group: several batches with the requests of one input that is too large for one batch.
 
     Attributes:
-        batch: sums over the batches of the group, as the API last showed them. Its id is the id of the group.
+        batch: one `Batch` for the whole group: its counts are the sums over the batches of the group, as the
+            API last showed them. Its id is the id of the group.
         handles: one handle per batch, in the order of the requests.
     """
 
@@ -43,8 +44,8 @@ class GroupHandle(BatchHandle):
         The state is a `Batch` whose counts are the sums of the counts of all batches in the group. The last
         state is yielded when the files of all batches are written.
 
-        The batches are followed one after another, each until its end. Until a batch is followed, its counts
-        in the sums may be old.
+        The batches are followed one after another, each until its end. The counts of a batch that is not
+        followed yet may be old.
         """
         for handle in self.handles:
             with closing(handle.follow()) as batches:
@@ -53,8 +54,8 @@ class GroupHandle(BatchHandle):
                     yield self.batch
 
     def wait(self) -> Batch:
-        """Wait until all batches have ended and their files are written. Return one `Batch` with the sums
-        over the group.
+        """Wait until all batches have ended and their files are written. Return one `Batch` whose counts are
+        the sums over the group.
         """
         for _ in self.follow():
             pass
@@ -82,7 +83,8 @@ class GroupHandle(BatchHandle):
 
         Args:
             codes: retry only lines with these error codes, as in `LineError.code`; None for all failed lines.
-            completion_window: window of the new batches; None to keep the length of each batch's window.
+            completion_window: completion window of the new batches, such as `90m`; None for the same length
+                as each batch's window.
 
         Raises:
             ValueError: a batch has not ended, or no line failed with one of the codes.
@@ -100,7 +102,7 @@ class GroupHandle(BatchHandle):
         return GroupHandle(self._client, self._group, self._each(failed, retry))
 
     def pause(self) -> Batch:
-        """Pause all batches that have not ended. Return one `Batch` with the sums over the group.
+        """Pause all batches that have not ended. Return one `Batch` whose counts are the sums over the group.
 
         Raises:
             PartsFailed: the API rejected the call for some of the batches.
@@ -108,10 +110,10 @@ class GroupHandle(BatchHandle):
         return self._change_live(BatchHandle.pause)
 
     def resume(self, *, completion_window: str | None = None) -> "GroupHandle":
-        """Resume the paused batches, and continue the batches that ended early in new batches. Return a new
-        handle of the group.
+        """Resume the paused batches. For each batch that ended early, create a new batch that continues it.
+        Return a new handle of the group.
 
-        The new handle has each new batch in place of the batch that it continues. Completed batches stay
+        The new handle has the new batches in place of the batches that they continue. Completed batches stay
         unchanged.
 
         Raises:
@@ -126,7 +128,8 @@ class GroupHandle(BatchHandle):
         )
 
     def cancel(self) -> Batch:
-        """Cancel all batches that have not ended. Return one `Batch` with the sums over the group.
+        """Cancel all batches that have not ended. Return one `Batch` whose counts are the sums over the
+        group.
 
         Results that the batches already have are kept.
 
@@ -174,7 +177,7 @@ class GroupHandle(BatchHandle):
         return self.batch
 
     def _refresh(self) -> None:
-        """Read all batches again from the API, and update the sums in `batch`."""
+        """Read all batches again from the API, and update the counts of `batch`."""
         for handle in self.handles:
             self._read(handle)
         self.batch = self._summed()

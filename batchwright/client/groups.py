@@ -1,5 +1,5 @@
-"""Groups of batches: find the batches of a group, and add their counts up. Both clients, synchronous and
-asynchronous, use this module.
+"""Finds the batches of a group, and adds up their counts. Both clients, synchronous and asynchronous, use
+this module.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ MAX_BATCHES = 100  # batches per page of a list
 
 
 class PartsFailed(Exception):
-    """Raised if the API rejected a call for some batches of a group. For the other batches, the call has
-    succeeded.
+    """An error that is raised if the API rejected a call for some batches of a group. For the other batches,
+    the call has succeeded.
 
     If you repeat the call, it tries the rejected batches again and does not change the others.
 
@@ -99,8 +99,8 @@ def check_all_ended(group: str, batches: Sequence[Batch]) -> None:
 def with_failed_lines(batches: Iterable[Batch], codes: Iterable[str] | None) -> set[str]:
     """Return the ids of the batches that have failed lines.
 
-    If `codes` is not None, return only batches in which a line failed, or may have failed, with one of these
-    error codes.
+    If `codes` is not None, return only batches in which a line failed with one of these error codes. If a
+    batch has so many different codes that the API does not list all of them, the batch is returned, too.
     """
     wanted = None if codes is None else {*codes, OTHER}
     return {

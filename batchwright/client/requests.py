@@ -1,4 +1,4 @@
-"""Write requests from a list or a table as lines of an input file, and read the custom ids of such lines."""
+"""Writes requests from a list or a table as lines of an input file, and reads custom ids from such lines."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,14 +53,15 @@ def table(
 
 
 class BatchLimits(BaseModel):
-    """Limits of one batch, as the API reports them. The defaults are OpenAI's limits."""
+    """The limits of one batch, as the API reports them. The defaults are OpenAI's limits."""
 
     max_lines: int = PartLimits().lines
     max_batch_file_bytes: int = PartLimits().file_bytes
 
 
 class Upload(NamedTuple):
-    """Data of the two requests for one batch: the upload of its input file, and the creation of the batch.
+    """The data of the two requests that create one batch: the upload of its input file, and the creation
+    itself.
 
     Attributes:
         headers: headers of both requests.
@@ -74,7 +75,8 @@ class Upload(NamedTuple):
 
 
 class Submission:
-    """Writes requests into an input file, and divides it into several batches if it is too large for one.
+    """An input file with requests. If the file is too large for one batch, it is divided into several
+    batches.
 
     Args:
         requests: requests or bodies. A body gets the custom id `request-N`; N is its index, from 0.
@@ -116,9 +118,10 @@ class Submission:
         metadata: Mapping[str, str] | None,
         x_batchwright: Mapping[str, object] | None,
     ) -> tuple[list[Upload], str]:
-        """Return one upload for each batch, and the id of their group.
+        """Return one `Upload` for each batch to create, in the order of the requests, and the id of the group
+        of these batches.
 
-        The id is empty if there is only one batch.
+        If there is only one batch, there is no group, and the id is empty.
         """
         creation: dict[str, object] = {
             "endpoint": self._endpoint,

@@ -1,5 +1,5 @@
-"""Results of a batch. The API returns completed and failed lines in two lists; `InputOrder` merges the lists
-in input order.
+"""The results of a batch. The API returns completed and failed lines in two lists; `InputOrder` merges the
+lists in input order.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _Model = TypeVar("_Model", bound=openai.BaseModel)
 
 
 class RequestFailed(Exception):
-    """Raised when you read the response of a request that failed. `result.error` is the reason."""
+    """The error when you read the response of a failed request. `result.error` is the reason."""
 
     def __init__(self, result: "Result", error: LineError) -> None:
         super().__init__(f"Request {result.custom_id!r} failed with {error.code}: {error.message}")
@@ -25,7 +25,9 @@ class RequestFailed(Exception):
 
 
 class ResultsMissing(Exception):
-    """Raised if a batch has ended and some lines have no result. `batch.errors` may contain the reasons."""
+    """An error that is raised if a batch has ended and some lines have no result. `batch.errors` may contain
+    the reasons.
+    """
 
     def __init__(self, batch: Batch, missing: int, lines: int) -> None:
         errors = (batch.errors and batch.errors.data) or []
@@ -41,7 +43,7 @@ class ResultsMissing(Exception):
 
 
 class Result(LineResult):
-    """Result of one request. The method `response` converts the response to an object of the official
+    """The result of one request. The method `response` converts the response to an object of the official
     client.
     """
 
@@ -121,7 +123,8 @@ class InputOrder:
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Read both lists of results from the beginning again. Return False if no result was read yet.
+        """Let the next requests read both lists of results from the beginning. Return False if they would
+        have done so anyway.
 
         Call this if the API rejects the last result as a starting point. For example, a line was read as
         failed and has succeeded later. Its result is then no longer in the list of failed lines.
