@@ -125,12 +125,11 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 def refuse_surplus(held: HeldSlice, request: SliceRequest) -> None:
     """Refuse to run a surplus slice (`HeldSlice.is_surplus`), so that it returns to its queue.
 
-    A worker sometimes searches for a slice of a certain tenant or batch. It cannot choose, because it always
-    gets the next slice of the queue. If it gets another slice, and does not need that slice, the slice is
-    surplus.
+    A worker sometimes needs a slice of a certain tenant or batch, but it always gets the next slice of the
+    queue. A slice of another tenant or batch is surplus if the worker does not need it.
 
-    A surplus slice is sent nevertheless in two cases: its deadline has passed, or attempts of it have
-    crashed. In the second case, the cause of the crashes is soon found.
+    In two cases, a surplus slice is not refused: its deadline has passed, or earlier attempts of it have
+    crashed. In the second case, running the slice now helps to find the cause of the crashes soon.
 
     Raises:
         TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.

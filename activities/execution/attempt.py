@@ -66,7 +66,7 @@ _REASONS = {
 
 
 class _TurnEnd(NamedTuple):
-    """How a turn ended.
+    """How a turn (one attempt of a slice) ended.
 
     Attributes:
         blocked_seconds: seconds until a line may be sent.
@@ -188,7 +188,10 @@ class SliceAttempt:
             self._held.release_memory(self._worker.budget)
 
     def _may_read(self, record: SliceRecord) -> bool:
-        """Return True if the slice has memory for its lines, and need not wait for other quarantined work."""
+        """Return True if the lines may be read now: the memory for the slice's lines is granted.
+
+        After several crashes, return False while other quarantined work of this process runs.
+        """
         if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
             if not self._held.waits_for_memory:  # otherwise, keep its place in the queue
                 self._held.release_memory(self._worker.budget)  # other slices may need it,
@@ -215,10 +218,10 @@ class SliceAttempt:
 
     @contextlib.asynccontextmanager
     async def _quarantined_preparation(self) -> AsyncGenerator[None]:
-        """Context manager for a preparation that may crash the process, because earlier attempts crashed.
+        """Context manager for the preparation of a slice whose earlier attempts crashed.
 
-        No other quarantined line, preparation or activity of this process runs in the block. A heartbeat
-        before the block and another one at its end show the next attempt if the process crashed in the block.
+        No other quarantined line, preparation or activity of this process runs during the block. A heartbeat
+        is sent before the block and at its end. From it, the next attempt knows if this block crashed.
 
         Raises:
             ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.
@@ -236,7 +239,7 @@ class SliceAttempt:
                 quarantine.is_preparing = False
 
     async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
-        """Return the objects that send the lines without a result. Settle the lines that may not be sent."""
+        """Return the objects that send the lines of this turn. Settle the lines that may not be sent."""
         worker, request, storage = self._worker, self._request, self._worker.storage
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
@@ -307,10 +310,9 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
-        After a grace period and `LAST_FLUSH_SECONDS`, the result is False, because the workflow waits no
-        longer for the slice. It is also False after the lease was lost. The grace period begins with the stop
-        signal. It begins with the batch's deadline if there is no stop signal, or if the batch has reached
-        the cap on its cost.
+        Return False if the lease is lost, or a grace period plus `LAST_FLUSH_SECONDS` is over. The workflow
+        then no longer waits. The grace period begins with the stop signal. Without a stop signal, or after
+        the batch has reached the cap on its cost, it begins with the batch's deadline.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())

@@ -1,4 +1,4 @@
-"""The loop of one attempt of a slice (turn): it starts to send lines, and ends the turn."""
+"""The loop that runs during one attempt of a slice (turn): it sends the lines, and ends the turn."""
 
 import asyncio
 import math
@@ -61,7 +61,7 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the send loop check now, and not at its next tick, if it has to stop."""
+        """Make the send loop check at once whether it has to stop, and not only at its next tick."""
         if not self._sender.may_send_now():
             self._sender.cancel_permit_request()
         self._state.wake.set()
@@ -134,7 +134,7 @@ class SliceDispatcher:
         self._ticker = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     def _free_memory(self) -> None:
-        """Release the memory of lines that have a result."""
+        """Release the reserved memory of the slice, except what its lines without a result need."""
         if self._held.memory is not None:
             self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
 

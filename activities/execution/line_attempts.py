@@ -1,4 +1,4 @@
-"""Attempts of a slice's lines: count them, schedule the next ones, and store this with the results."""
+"""Count the attempts of a slice's lines, schedule the next attempts, and store both with the results."""
 
 import time
 

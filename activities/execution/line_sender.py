@@ -44,7 +44,7 @@ class LineSender:
     its response, such as a hook, gets a task (`RequestTasks`).
 
     Attributes:
-        tasks: requests that tasks await.
+        tasks: sends the lines that need an asyncio task.
         started_at: when the first line was sent, in monotonic seconds; None before that.
         is_exclusive: True while a quarantined line is in flight. No other line is sent then.
         must_track: True if the next lines must be recorded before they are sent.
@@ -69,7 +69,11 @@ class LineSender:
         self._opened_at = time.monotonic()
 
     def can_dispatch(self, now: float) -> bool:
-        """Return True if the state of the turn allows another request. `now` is the monotonic time."""
+        """Return True if nothing stops another request, such as a rate limit or a lease that has ended.
+
+        Args:
+            now: the monotonic time in seconds.
+        """
         now_suspend_aware = time.clock_gettime(SUSPEND_AWARE_CLOCK)
         return (
             now <= self._writer.flush_overdue_at
@@ -82,9 +86,9 @@ class LineSender:
         )
 
     def may_send_now(self) -> bool:
-        """Return True if a line may be sent at this moment.
+        """Return True if a line may be sent now: lines are left, the turn goes on, `can_dispatch` is True.
 
-        The conditions can change between two sends. So call this right before each send.
+        This can change between two sends. So call this method right before each send.
         """
         return (
             time.time() < self._stop.sends_until
@@ -117,10 +121,11 @@ class LineSender:
             self._limiter.enqueue(self._permit_request)
 
     def _waits_for_slices(self, line: SliceLine) -> bool:
-        """Return True if the slice has just begun, and `line` should leave a free permit to another slice.
+        """Return True if `line` should wait a moment, so that lines of other slices get the free permits.
 
-        With `line`, a system prompt would be computed a second time. Slices with other prompts may follow at
-        once. The slice with the number 0 may be the only one of its batch, so it does not wait.
+        `line` waits if its slice has just begun, and `line` would make a backend compute a system prompt a
+        second time. The next slices may have other system prompts. Slice 0 never waits, because it may be the
+        only slice of its batch.
         """
         return (
             self._request.number > 0
@@ -182,10 +187,10 @@ class LineSender:
             state.wake.set()
 
     def _prompt_cost(self) -> float:
-        """Return how much work the next line of this slice causes in the backends' prefix caches.
+        """Return how much work the next line causes in the backends' prefix caches (a `PromptCost`).
 
-        The slice with the lowest `PromptCost` gets the next permit. If any number of lines with the same
-        system prompt may be in flight (`width` is infinite), the result is 0 for all slices.
+        The slice with the lowest value gets the next permit. If the number of lines in flight with the same
+        system prompt is not limited, the value is 0 for all slices.
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
@@ -335,8 +340,9 @@ class LineSender:
     def _complete(self, sent: InFlightRequest) -> None:
         """Free the memory and release the permit of a request that has ended.
 
-        The next line that waits for a permit is then sent. It is sent a moment later if it could take the
-        slot of a system prompt that is needed again.
+        The next line that waits for a permit then gets it. If the backends keep few system prompts in their
+        caches, and every waiting line needs another prompt, the permit is released a moment later. A line
+        that needs a cached prompt can then come first.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held

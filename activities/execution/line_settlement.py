@@ -224,7 +224,7 @@ class LineSettler:
     def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Report an outcome to the adaptive limits and the prefix groups (lines with the same system prompt).
 
-        The memory budget gets the size of the response's body.
+        Also report the size of the response's body to the memory budget.
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:

@@ -1,4 +1,4 @@
-"""Reporter of one slice attempt: its progress, and why it waits."""
+"""Report the progress of one slice attempt, and the reason why the slice waits."""
 
 import time
 
@@ -64,9 +64,9 @@ class SliceReporter:
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
         """Clear the slice's waiting reason and its deferral at the end of a turn that has sent lines.
 
-        With a deferral, the metrics count the slice as returned to its queue. While the model's circuit
-        breaker allows only trial requests, the waiting reason stays. The deferral then stays, too, if another
-        turn follows.
+        A deferral is a note for the metrics that the slice has returned to its queue. While the model's
+        circuit breaker allows only trial requests, the waiting reason is not cleared. If
+        `another_turn_follows` is also True, the deferral is not cleared either.
         """
         is_open = self._open_circuit() is not None
         if not is_open:

@@ -1,4 +1,4 @@
-"""Rate limit of one turn of a slice: limits the number of its requests and the interval between them."""
+"""Limit how many requests one attempt of a slice (turn) sends, and the interval between two requests."""
 
 import math
 import time
@@ -65,7 +65,7 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a request that is sent now, even if it repeats a line.
+        """Count a request that is sent now. A request that repeats a line counts, too.
 
         Call `may_send` first, because this method uses the rate that `may_send` has looked up.
         """

@@ -357,9 +357,10 @@ async def _is_backend_up(line: SliceLine, dispatch: Dispatch) -> bool | None:
     Call this before a line is sent again after a request without a response. The result shows if the line or
     the backend was at fault (decision 0005).
 
-    If the backend has answered another line since this line was last sent, the result is True. If it has not,
-    the backend's list of models is requested. A backend that does not respond to this request is down. But if
-    it has answered lines before, and never a request for its list, the result is None.
+    - If the backend has answered another line since this line was last sent, the result is True.
+    - Otherwise, the backend's list of models is requested. If the backend responds, the result is True.
+    - If the backend does not respond, the result is usually False. It is None if the backend has answered
+      lines, but has never returned its list of models.
     """
     circuit, backend = dispatch.upstream.circuit, dispatch.upstream.backend
     if line.tried_at is not None and circuit.succeeded_since(line.tried_at):

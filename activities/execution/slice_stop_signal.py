@@ -24,7 +24,7 @@ class StopReason(Enum):
 
 @dataclass
 class StopSignal:
-    """Says that an attempt of a slice (turn) has to stop, and why.
+    """The signal that an attempt of a slice (turn) has to stop, with the reason.
 
     The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
 
@@ -32,8 +32,8 @@ class StopSignal:
         cancel_grace: seconds that requests in flight may still take after a cancel, or after the batch has
             reached the cap on its cost.
         shutdown_grace: seconds that requests in flight may still take after the worker begins to shut down.
-        sends_until: lines may be sent until this time, in Unix seconds; minus infinity after a reason was
-            set.
+        sends_until: lines may be sent until this time, in Unix seconds; minus infinity if a reason is set,
+            because no more lines may be sent.
     """
 
     deadline: Deadline

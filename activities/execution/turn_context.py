@@ -31,7 +31,7 @@ from batchwright.telemetry.backend_traffic import CHAT
 
 @dataclass(eq=False, slots=True)
 class TurnState:
-    """Changing state of one turn (attempt of a slice). All classes that work on the turn share it."""
+    """The state of one turn (attempt of a slice). All classes that work on the turn share and change it."""
 
     in_flight: set[InFlightRequest] = field(default_factory=set[InFlightRequest])
     waiting_line: SliceLine | None = None  # the line that is queued for a permit
@@ -45,7 +45,7 @@ class TurnState:
 
 @dataclass(frozen=True, eq=False)
 class TurnContext:
-    """Objects of one turn (attempt of a slice). All classes that work on the turn share them."""
+    """The objects of one turn (attempt of a slice). All classes that work on the turn share them."""
 
     worker: WorkerContext
     request: SliceRequest

@@ -107,9 +107,11 @@ def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
 def temporal_heartbeat(client: Client) -> Heartbeat:
     """Return a function that sends a heartbeat for the running activity and returns Temporal's reply.
 
-    The function sends each heartbeat twice: through the SDK, which does not report if the server has
-    acknowledged it, and then directly to the server, which replies. The details also have the number of
-    attempts that ended with an unknown exception, so that a crash of this attempt does not lose it.
+    The function sends each heartbeat twice: through the SDK, and then directly to the server. Only the direct
+    call shows if the server has acknowledged the heartbeat.
+
+    Each heartbeat also contains the number of attempts that ended with an unknown exception. The next attempt
+    reads this number, even if this attempt crashes.
     """
     info = activity.info()
     handle = client.get_async_activity_handle(task_token=info.task_token)

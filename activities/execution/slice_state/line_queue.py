@@ -33,7 +33,7 @@ class SubmittedJob(BaseModel):
 
 
 class LineAttempt(BaseModel):
-    """Record of a line's attempts so far. All times are Unix seconds.
+    """A record of a line's attempts so far. All times are Unix seconds.
 
     This record is stored in segments together with the slice's results (as ATTEMPT and SUBMITTED records). So
     the next attempt of the slice (turn) knows the earlier attempts of the line.
@@ -97,12 +97,14 @@ class SliceLine(Struct, eq=False):
 class PromptCost(IntEnum):
     """How much work a line causes in the prefix caches of the backends, from the least to the most.
 
+    A slot is a place for one request at a backend. It keeps the system prompt of its last request.
+
     Attributes:
         NONE: a free slot of a backend has the line's system prompt. If the worker does not know the prompts
             in the slots, every line whose group is not full has this cost.
         ONE_PROMPT: a backend may have to compute the line's system prompt.
-        SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it. A
-            part of 1 is added: the more lines follow in this slot, the smaller it is.
+        SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it.
+            `DueLines.prompt_cost` adds at most 1: the more lines can then use this slot, the less it adds.
     """
 
     NONE = 0
@@ -121,12 +123,11 @@ Line = TypeVar("Line", bound=GroupedLine)
 
 
 class DueLines(Generic[Line]):
-    """Queue of the lines that may be sent now, by prefix group (lines with the same system prompt).
+    """A queue of the lines that may be sent now, by prefix group (lines with the same system prompt).
 
-    A backend caches the system prompt of a group when it responds to the group's first line. Until then, the
-    group is *full*: its next line should wait. Later it is full while `PrefixGroups.width` of its lines are
-    in flight. `pop` prefers a group whose prompt is in a free slot of a backend (`PrefixGroups.in_slot`), and
-    then a group that is not full.
+    A group is *full* if its next line should wait. A backend caches the system prompt of a group when it
+    responds to the group's first line. The group is full until this response. Later, it is full while as many
+    of its lines are in flight as `PrefixGroups.width` allows. `pop` selects the group of the next line.
 
     The groups are in the order of the plan, and so are the lines within a group. Lines without a group are in
     group 0, which is never full.
@@ -162,12 +163,12 @@ class DueLines(Generic[Line]):
     def pop(self) -> Line | None:
         """Remove and return the next line to send; None if there are no lines.
 
-        It is the first line of a group. The first rule that applies selects the group:
+        It is the first line of a group. The first of these groups that exists is selected:
 
-        - A group whose prompt a backend has in a free slot.
+        - A group whose prompt is in a free slot (place for one request) of a backend.
         - The first group that is not full.
-        - If the backends have few slots, the group with the most lines left for each line in flight. It
-          lasts longest, so one more slot that computes its prompt is used for many lines.
+        - If the backends have few slots: the group with the most lines left for each line in flight. One more
+          slot computes its prompt, and many lines then use this slot.
         - The first group.
         """
         groups = self._groups
@@ -193,7 +194,7 @@ class DueLines(Generic[Line]):
         return len(self._groups[group]) / (self._prefixes.count_in_flight(group) or 1)
 
     def count_outside_full_groups(self) -> float:
-        """Return how many lines could be sent without sending a line of a full group.
+        """Return how many lines can be sent before all lines that are left belong to full groups.
 
         A group is full while its next line should wait for the response to an earlier line of the group.
         """
@@ -201,7 +202,7 @@ class DueLines(Generic[Line]):
         return sum(min(len(lines), until_full(group)) for group, lines in self._groups.items() if lines)
 
     def prompt_cost(self) -> float:
-        """Return the work in the backends' prefix caches if the next line were sent now (`PromptCost`).
+        """Return how much work the next line would cause in the backends' prefix caches (`PromptCost`).
 
         The next line is the line that `pop` would return. It stays in the queue.
         """
@@ -215,7 +216,7 @@ class DueLines(Generic[Line]):
 
 
 class LineQueue:
-    """Queue of a slice's lines that have no result yet.
+    """The queue of a slice's lines that have no result yet.
 
     Lines that may be sent now are in the order of `DueLines`. Lines that wait for a retry are sorted by the
     time of the retry. Quarantined lines, which may have crashed a worker, are in a separate list.
@@ -245,9 +246,10 @@ class LineQueue:
 
     @property
     def due_outside_full_groups(self) -> float:
-        """Number of lines that can be sent now before the next line of every prefix group should wait.
+        """Number of lines that can be sent before all lines that are left belong to full prefix groups.
 
-        A prefix group consists of the lines with the same system prompt.
+        A prefix group consists of the lines with the same system prompt. It is full while its next line
+        should wait.
         """
         return self._ready.count_outside_full_groups()
 
@@ -268,10 +270,9 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines are never returned. If a line's wait for a retry has ended, the line may be sent
-        now. It goes to the end of its prefix group (lines with the same system prompt). But if a job for the
-        line already runs at a backend, it goes before all lines without a group, because polling a job is
-        cheap.
+        Quarantined lines are never returned. A line whose wait for a retry has ended goes to the end of its
+        prefix group (lines with the same system prompt). If a job for the line already runs at a backend, the
+        line goes before all lines without a group, because polling a job is cheap.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -284,8 +285,9 @@ class LineQueue:
     def reselect(self, line: SliceLine) -> SliceLine:
         """Return the line to send now: usually `line`, which `next` has returned earlier.
 
-        If the prefix group of `line` (the lines with the same system prompt) is full now, put `line` back.
-        Then take the next line of a group that is not full, if there is such a line.
+        A line without a prefix group (lines with the same system prompt), with a running job, or with crashes
+        is returned unchanged. Any other line is put back, and the next line is selected again, because other
+        groups may be full now.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line

@@ -4,9 +4,9 @@ After two crashes, a slice stores which lines it is about to send. If its worker
 are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other
 quarantined line or quarantined step (activity such as ingestion) of the process may run at the same time.
 
-An attempt may also crash before it sends a line, while it prepares the slice: it reads stored results and
-lines. After two crashes, preparations are quarantined, too. After three crashes during a quarantined
-preparation, the slice fails.
+An attempt may also crash before it sends a line, while it reads the stored results and the lines. This is
+the preparation of the slice. After two crashes, preparations are quarantined, too. After three crashes during
+a quarantined preparation, the slice fails.
 """
 
 from collections.abc import Sequence
@@ -21,13 +21,15 @@ TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, an
 
 
 class AttemptHistory(NamedTuple):
-    """How many attempts of a slice have crashed, since a turn last ended after it had read the lines.
+    """The crashes of earlier attempts of a slice, as the current attempt knows them.
+
+    The counts begin again after an attempt that has read the slice's lines and did not crash.
 
     Attributes:
         attempt: number of the current attempt.
-        crashes: number of crashed attempts.
-        first_crash: number of the first of them; 0 if no attempt crashed. Each attempt since then has crashed
-            or ended before it read the lines.
+        crashes: number of attempts that crashed.
+        first_crash: number of the first attempt that crashed; 0 if no attempt crashed. Each later attempt has
+            also crashed, or ended before it read the lines.
         preparation_crashes: how many of the crashed attempts crashed during a quarantined preparation.
     """
 
@@ -38,11 +40,13 @@ class AttemptHistory(NamedTuple):
 
 
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
-    """Return how many attempts of a slice crashed before this one, as its last heartbeat shows it.
+    """Return how many attempts of a slice crashed before this one, as the slice's last heartbeat shows it.
 
-    An attempt that ended without RELEASED has crashed. If an attempt ended otherwise after it had read the
-    lines of the slice, as nearly all turns do, the count begins again. If it ended earlier, for example
-    because a dependency was unavailable, it shows nothing about the lines, and the count stays.
+    - An attempt has crashed if it ended without a heartbeat that contains RELEASED. It is counted.
+    - If an attempt did not crash, and has read the lines of the slice, the count begins again at 0. This is
+      how nearly all attempts end.
+    - If an attempt did not crash, and ended before it read the lines, the count does not change. For example,
+      a dependency was unavailable. Such an attempt shows nothing about the lines.
 
     Args:
         attempt: number of the attempt that starts now.
@@ -71,7 +75,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
 
 class CrashQuarantine:
-    """Decides if an attempt of a slice must record which lines it sends, because earlier attempts crashed.
+    """Decides if an attempt of a slice must record which lines it sends. It must after several crashes.
 
     A marker is a text that names an attempt. If lines are recorded, the marker of the attempt is stored with
     each line that it is about to send. After a crash, the next attempts find these lines by this marker.
@@ -80,7 +84,7 @@ class CrashQuarantine:
         history: the attempts that crashed before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
         marker: marker of this attempt.
-        crashed_markers: markers of the attempts that crashed. All of them are needed, because an attempt may
+        crashed_markers: markers of all attempts that crashed. The last marker is not enough: an attempt may
             crash before it has quarantined the lines of the attempt before it.
         is_preparing: True during a quarantined preparation.
         has_read: True when the attempt has read the lines.
@@ -94,5 +98,5 @@ class CrashQuarantine:
         self.crashed_markers = frozenset(f"{generation}/{attempt}" for attempt in crashed)
 
     def heartbeat_fields(self) -> dict[str, int]:
-        """Return the fields of `SliceResult` from which the next attempt knows the crashes before it."""
+        """Return the fields of the heartbeat (`SliceResult`) that inform the next attempt about crashes."""
         return {**self.history._asdict(), "has_read": self.has_read, "is_preparing": self.is_preparing}

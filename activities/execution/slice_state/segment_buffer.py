@@ -1,6 +1,7 @@
 """Buffer the results of a slice and store them as segments, objects with many results each.
 
-A segment is stored after 2 s, 256 results or 4 MiB.
+A segment is stored after 2 s, 256 results or 4 MiB. Results of calls (single requests) are
+stored after 0.1 s, because clients wait for them.
 """
 
 import asyncio
@@ -65,9 +66,10 @@ class SegmentBuffer:
         names: SegmentNames,
         answers: CallAnswers | None = None,
     ) -> None:
-        """Create a writer for one attempt of a slice.
+        """Create the buffer for one attempt of a slice.
 
         Args:
+            budget: memory budget of the process, which includes the buffered results.
             answers: records the answers of calls once their results are stored; None if the lines are not
                 calls.
         """
