@@ -130,14 +130,15 @@ class BatchWorkflow:
 
     @workflow.signal
     def progress(self, progress: ModelProgress) -> None:
-        """Record how far a model run (child workflow) is. Model runs send this signal."""
+        """Record the progress of a model run (child workflow). The model run sends this signal."""
         self._on_progress(progress)
 
     @workflow.signal
     def hand_over(self, rest: ModelRun) -> None:
-        """Start another model run for the slices that a model run has left.
+        """Start another model run (child workflow) for the slices in `rest`.
 
-        A model run sends this signal when its history is long. Its scheduled slices stay with it.
+        A model run sends this signal when its history is long. Its scheduled slices stay with it, and `rest`
+        contains the slices that still have to be scheduled.
         """
         self._runs.begin(rest)
 
@@ -211,9 +212,9 @@ class BatchWorkflow:
 
         Temporal's start delay is not used, because any signal would end it.
 
-        Meanwhile, an activity inserts the batch's row if the API could not, so that clients find the batch.
-        If the activity takes longer than the wait, the start does not wait for it, because ingestion inserts
-        the row, too.
+        Meanwhile, an activity inserts the batch's row in the database if the API could not, so that clients
+        find the batch. The batch starts on time even if this activity has not ended. Ingestion then inserts
+        the row.
         """
         start = self._order.start_at
         if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:

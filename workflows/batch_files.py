@@ -140,10 +140,10 @@ class BatchFiles:
         )
 
     async def end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for an activity, but at most FILES_TIMEOUT.
+        """Wait for an activity, but at most FILES_TIMEOUT. Then set the batch's final status if necessary.
 
-        If the activity takes longer, or fails because storage is unavailable, set the batch's final status
-        now. The files are written later. If an operator abandons the files, return at once and set no status.
+        It is necessary if the activity takes longer, or fails because storage is unavailable. The files are
+        written later. If an operator abandons the files, return at once and set no status.
 
         Args:
             status: the final status.

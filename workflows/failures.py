@@ -1,4 +1,4 @@
-"""Describe a failed step in one sentence, from Temporal's nested failures."""
+"""Describe in one sentence why a step (an activity of a batch) failed, from Temporal's nested failures."""
 
 from temporalio import workflow
 from temporalio.exceptions import (
@@ -36,7 +36,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def sentence_for_tenant(error: BaseException) -> str:
-    """Explain to tenants in a sentence why a step failed. The sentence names no host, path or exception."""
+    """Return a sentence for tenants that says why a step failed. It names no host, path or exception."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -53,7 +53,7 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def code_for_tenant(error: BaseException) -> str:
-    """Return the code of the error with which a batch fails because of a failed step."""
+    """Return the error code for tenants of a batch that fails because a step (activity) failed."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)):
         cause = cause.cause

@@ -43,8 +43,8 @@ _EVENTS_OF_PAUSE = 12  # most events that a pause of one model and its resume ad
 class ModelRuns:
     """Starts a model run (child workflow) for each model of a batch, and pauses, resumes or stops them.
 
-    A model run with a long history hands its remaining slices over to another model run of the same model,
-    which starts at once. So a model may have several runs at a time.
+    A model run with a long history hands the slices that it still has to schedule over to another model run
+    of the same model. The other run starts at once. So a model may have several runs at a time.
 
     The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
     change is being sent, the new change is sent afterwards, so no change is lost.
@@ -94,7 +94,7 @@ class ModelRuns:
             run.result()
 
     def begin(self, run: ModelRun) -> None:
-        """Begin a model run with the slices that `run` has left, unless the batch has to stop."""
+        """Start a model run (child workflow) for the slices in `run`, unless the batch has to stop."""
         self._begun[run.model] += 1
         numbered = run.model_copy(update={"number": self._begun[run.model]})
         self._runs.append(asyncio.create_task(self._run(numbered)))

@@ -1,4 +1,4 @@
-"""The retention workflow: delete expired data, one kind after the other, in turns of limited length.
+"""The retention workflow: delete expired data, one kind after the other, in activities of limited length.
 
 If one kind fails, the workflow continues with the next kind.
 """

@@ -40,7 +40,7 @@ class SliceScheduler:
     """Schedules the slices of one model as activities, in the order of their numbers, and reports progress.
 
     `stop`, `pause` and `resume` only record what is requested, and `work` acts on it. When the workflow's
-    history is long, the run hands the slices that are left to schedule over to another model run.
+    history is long, another model run gets the slices that still have to be scheduled.
     """
 
     def __init__(self, run: ModelRun) -> None:
@@ -114,7 +114,7 @@ class SliceScheduler:
 
     @property
     def _schedulable(self) -> bool:
-        """True if slices are left to schedule and the deadline has not passed."""
+        """True if slices still have to be scheduled and the deadline has not passed."""
         slices_left = bool(self._unfinished) or self._next < self._run.slices
         return slices_left and not self._deadline.passed(workflow.time())
 
@@ -135,7 +135,10 @@ class SliceScheduler:
         return self._schedulable and (self._has_room() or self._should_hand_over())
 
     def _should_hand_over(self) -> bool:
-        """Return True if the workflow's history is too long and slices are left to schedule."""
+        """Return True if another model run should get the slices that still have to be scheduled.
+
+        This is so if the workflow's history is too long.
+        """
         info, limit = workflow.info(), self._run.policy.hand_over_events
         if not self._schedulable or info.parent is None:
             return False
@@ -252,13 +255,14 @@ class SliceScheduler:
     # A long history
 
     async def _hand_over(self) -> None:
-        """Hand the slices that are left to schedule over to another model run. The batch starts it at once.
+        """Hand the slices that still have to be scheduled over to another model run.
 
-        The scheduled slices stay with this run, and it ends when they have ended. Continue-as-new would end
-        their requests in flight, which would be sent and paid again.
+        The batch's workflow starts the other run at once. The scheduled slices stay with this run, and this
+        run ends when they have ended. Continue-as-new is not used: it would end the requests in flight of the
+        scheduled slices, and these requests would be sent and paid again.
 
-        A slice that a pause cancels, or that moves to another queue, is scheduled again. If the history has
-        grown much longer by then, it is handed over, too.
+        A slice that a pause cancels, or that moves to another queue, has to be scheduled again. If the
+        history has grown much longer by then, this slice is handed over, too.
         """
         info = workflow.info()
         assert info.parent is not None

@@ -1,4 +1,4 @@
-"""The batch in Temporal's Web UI: search attributes and a Markdown summary."""
+"""Show a batch in Temporal's Web UI, with search attributes and a summary in Markdown."""
 
 import json
 from collections.abc import Sequence
