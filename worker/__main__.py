@@ -1,4 +1,4 @@
-"""Start of `python -m batchwright.worker`.
+"""Entry point of the worker: it runs when the worker is started with `python -m batchwright.worker`.
 
 The imports take seconds. A SIGTERM or SIGINT during the imports ends the process at once with exit code 0,
 because there is no work to drain yet. Later, `ShutdownSignal` handles both signals.

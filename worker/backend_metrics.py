@@ -104,8 +104,8 @@ class StaleSeriesRemover:
         Args:
             label: `model` or `backend`, the label of the series.
             present: all models or backend URLs that exist now.
-            counted: names that have series although earlier calls may not have had them in `present`. If such
-                a name is not in `present` now, its series are removed, too.
+            counted: names that have series, even if no earlier call had them in `present`. If such a name is
+                not in `present` now, its series are removed ten minutes later, too.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

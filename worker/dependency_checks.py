@@ -42,8 +42,8 @@ class DependencyMonitor:
     Attributes:
         failing: required dependencies that failed the last check, with their errors, as text; empty if none
             failed.
-        blocking: the same text, from the second failed check in a row until a check succeeds. While it is not
-            empty, the worker may not start slices.
+        blocking: empty if the worker may start slices. After two failed checks in a row, it contains the same
+            text as `failing`, until a check succeeds.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Life of a worker process: connect, poll, drain, exit."""
+"""Run a worker process: connect, poll task queues, finish or return current work, exit."""
 
 import asyncio
 import contextlib
@@ -195,9 +195,7 @@ async def _poll(
 ) -> None:
     """Poll the task queues until a stop signal arrives or a poller fails.
 
-    Then stop all pollers after their current work.
-
-    If a poller failed, its exception is raised at the end.
+    Then stop all pollers after their current work. If a poller failed, raise its exception at the end.
     """
     resources, background, dependencies = worker.resources, worker.background, worker.dependencies
     progress = ProgressReporter(resources.database.progress)

@@ -1,6 +1,6 @@
-"""Slots for a task queue of slices (parts of batches).
+"""Slots (permissions to poll and run one activity) for a task queue of slices (parts of batches).
 
-The SDK polls the queue only while the worker wants another slice.
+Temporal's SDK gets a slot, and polls the queue, only while the worker wants another slice.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class SliceSlots(CustomSlotSupplier):
         """Create the slots of one task queue.
 
         Args:
-            queue: the model of the task queue, or `ALL_MODELS` for the queue that models share.
+            queue: the model whose task queue it is, or `ALL_MODELS` for the queue that models share.
             demand: decides if the worker wants another slice (activity that sends lines) from the queue.
         """
         self._queue, self._demand = queue, demand
@@ -85,7 +85,7 @@ class SliceSlots(CustomSlotSupplier):
 
 
 class _Pause(asyncio.Future[None]):
-    """Future that a task can await even if the task may be cancelled on another thread.
+    """A future that a task can await even if the task may be cancelled on another thread.
 
     A cancel of the task also cancels the awaited future. An ordinary future would then schedule a callback in
     the event loop, which is not safe on another thread.

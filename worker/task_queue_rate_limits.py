@@ -1,7 +1,7 @@
-"""Apply Batchwright's rate limits on the Temporal server, as rate limits of the task queues of slices.
+"""Set rate limits of task queues on the Temporal server, from Batchwright's rate limits.
 
-A slice is a part of a batch's lines. Every worker that runs slices sets these limits, and all of them set the
-same ones.
+The task queues contain slices (parts of a batch's lines). Every worker that runs slices sets these limits,
+and all workers set the same limits.
 """
 
 import asyncio
@@ -113,11 +113,12 @@ class RateLimitSync:
         """Read Batchwright's rates, and set or remove the limits on the server accordingly.
 
         Each queue with a rate gets its limit. If a queue has no rate, a limit that Batchwright has set is
-        removed. But if this process is known not to poll that queue, the limit stays. Failures are logged,
-        and the next call tries again.
+        removed. It is not removed if this process does not poll the queue. Failures are logged, and the next
+        call tries again.
 
         Args:
             polled: queues that the process polls from now on; None if they are the same as in the last call.
+                Before the first call with queues, all queues count as polled.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)

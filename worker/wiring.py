@@ -276,7 +276,7 @@ class InferenceWorkers:
         return self._execution.running
 
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
-        """Return a function for each task queue to poll. The function creates the poller of the queue.
+        """Return for each task queue to poll, by its name, a function that creates the poller of the queue.
 
         The queues are those of `models` and the dispatch queue, which models share. While there is a rate
         limit over all models, a model without its own rate limit uses the dispatch queue.

@@ -22,7 +22,9 @@ class BudgetCollector:
 
     The tenants and organizations that have used the greatest part of their budgets get their own series.
     Budgets of teams, users and keys are only counted, because their names and ids must not become labels.
-    `default` is the budget of each tenant that has no budget of its own.
+
+    Args:
+        default: the budget of each tenant that has no budget of its own.
     """
 
     def __init__(

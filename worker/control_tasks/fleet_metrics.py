@@ -301,9 +301,12 @@ class MaintenanceCollector:
 class QueueCollector:
     """Sets the metrics of task queues: length, age and pollers of the fixed queues and of each model's queue.
 
-    `models` returns the models in the registry and the models that live batches need. Batches may name any
-    number of models, so the number of label values is limited. Queues of models without a label value are
-    left out.
+    Batches may name any number of models, so the number of label values is limited. Queues of models without
+    a label value are left out.
+
+    Args:
+        describe: reads the state of a task queue from Temporal.
+        models: returns the models in the registry and the models that live batches need.
     """
 
     def __init__(

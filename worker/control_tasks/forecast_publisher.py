@@ -46,9 +46,11 @@ class _Batch(NamedTuple):
 class ForecastPublisher:
     """Forecasts when each live batch will end, stores the forecasts, and shows them as metrics.
 
-    All control workers compute the same forecasts, and usually only one of them stores them. If a forecast
-    has changed enough, this worker also sends it to the batch's workflow. It also stores the speeds of
-    models, for forecasts of new batches, and samples of the batches' progress.
+    All control workers compute the same forecasts, and usually only one worker stores them. If a forecast has
+    changed enough, the worker that stores it also sends it to the batch's workflow.
+
+    Each refresh also stores the speeds of models, which forecasts of new batches use, and samples of the
+    batches' progress.
     """
 
     def __init__(self, database: Database, metrics: Metrics, report: ForecastSignal) -> None:

@@ -66,7 +66,8 @@ class WaitingReasonMonitor:
     """Writes to the database why live batches wait, and reports changes to their workflows.
 
     All control workers find the same reasons. The worker that is the first to write a change reports it to
-    the workflow. If `SignalBudget` allows no signal now, it reports the change later.
+    the workflow. `SignalBudget` limits the number of signals. If it allows no signal now, the worker reports
+    the change later.
     """
 
     def __init__(
@@ -120,9 +121,10 @@ class WaitingReasonMonitor:
         await self._database.waiting.delete_expired(now - _KEEP_EXPIRED)
 
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
-        """Return a waiting reason for each live batch whose next activity reads or writes files.
+        """Return the waiting reason of each live batch whose next activity reads or writes files.
 
-        Call this only if no worker polls the queue of these activities. This is what the reason says.
+        The reason is the same for all these batches: no worker polls the task queue of these activities. Call
+        this method only if that is true.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {

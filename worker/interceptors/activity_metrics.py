@@ -77,8 +77,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """Remembers the details of an activity's latest heartbeat.
 
-    If the attempt fails, the final heartbeat repeats these details. It replaces the latest heartbeat, so
-    Temporal would otherwise lose them.
+    Temporal keeps only the details of the last heartbeat. If an attempt fails or is cancelled, one more
+    heartbeat is sent. It repeats the remembered details, so that they are not lost.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -176,8 +176,8 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
         """Send a last heartbeat with RELEASED, so that the next attempt does not count this one as
         crashed.
 
-        The heartbeat of a slice also has the number of the attempt. Without it, crashes of later attempts
-        before their first heartbeat could not be counted.
+        The heartbeat of a slice also contains the number of the attempt. It is needed to count later attempts
+        that crash before their first heartbeat.
         """
         last = self._heartbeats.last if self._heartbeats else ()
         if attempt.step == SLICE and not last:
@@ -195,10 +195,10 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._count_release(attempt, "db_transient" if is_transient else "system_error")
 
     def _count_release(self, attempt: _Attempt, reason: str | None) -> None:
-        """Count an attempt that ended before its work was finished, so that Temporal starts another attempt.
+        """Count an attempt that ended before its work was finished. Temporal then starts another attempt.
 
-        While the worker is shutting down, every attempt of a batch's step is counted, with the shutdown as
-        the reason. At all other times, an attempt is counted if `reason` is not None.
+        While the worker is shutting down, every attempt of a batch's step (activity) is counted, and the
+        shutdown is the reason. At all other times, the attempt is counted only if `reason` is not None.
 
         Args:
             attempt: the attempt of the activity.
@@ -212,10 +212,12 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 
 
 def _recovery(result: object) -> tuple[str, str]:
-    """Return two metric labels for an activity that this worker took over from a lost worker and finished.
+    """Return the metric labels (batch status, outcome) of an activity taken over from a lost worker.
 
-    The first label is the batch's status during the activity, the second label is the outcome. `result` is
-    the result of the activity.
+    The batch status is the status during the activity.
+
+    Args:
+        result: the result of the activity, which this worker has finished.
     """
     match result:
         case IngestResult(failed=failed):

@@ -1,4 +1,4 @@
-"""Heartbeat details with which the attempts of an activity count crashes."""
+"""Count the crashed attempts of an activity, from the details of its heartbeats."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,14 +11,14 @@ CRASH_MEMORY = timedelta(hours=1)  # an attempt that ends by itself later begins
 
 
 class StepCrashes(Message):
-    """Heartbeat detail of a step: how many of its attempts had crashed before an attempt.
+    """A heartbeat detail of a step (activity): the crashes before the attempt that sends the heartbeat.
 
     Attributes:
         attempt: number of the attempt that sends the heartbeat.
-        crashes: number of attempts before it that crashed.
-        quarantined_crashes: how many of these were running in quarantine.
+        crashes: number of earlier attempts that crashed.
+        quarantined_crashes: how many of these crashed attempts were running in quarantine.
         is_quarantined: True if the attempt that sends the heartbeat is running in quarantine.
-        crash_seen_at: when the attempt after the last crash started, as Unix time; 0 without a crash.
+        crash_seen_at: when the attempt after the last crash started, in Unix seconds; 0 without a crash.
     """
 
     attempt: int
@@ -29,12 +29,15 @@ class StepCrashes(Message):
 
 
 def step_crashes(attempt: int, details: Sequence[object], started_at: datetime) -> StepCrashes:
-    """Return how many attempts of a step have crashed, as its last heartbeat shows it.
+    """Return how many attempts of a step (activity) have crashed, as the step's last heartbeat shows it.
 
-    An attempt that ended without RELEASED has crashed: its worker was killed, froze, or could not reach
-    Temporal. Every other end, such as an exception, an unavailable dependency, a wait for a quota or a
-    shutdown, leaves the count unchanged, because the attempt did not finish its work. The count begins again
-    if an attempt ends so `CRASH_MEMORY` after the last crash, or if an operator resets the activity.
+    An attempt has crashed if it ended without a heartbeat that contains RELEASED: its worker was killed,
+    froze, or could not reach Temporal. An attempt that ended without a crash, for example by an exception, an
+    unavailable dependency, a wait for a quota or a shutdown, leaves the count unchanged, because it did not
+    finish its work.
+
+    The count begins again at 0 in two cases: an operator has reset the activity, or the previous attempt did
+    not crash, and the last crash is longer ago than `CRASH_MEMORY`.
 
     Args:
         attempt: number of the attempt that starts now.

@@ -6,7 +6,7 @@ Temporal would give the step to one worker after the other until its timeout.
 
 After two crashes, the step is quarantined: it first waits until no other quarantined step and no quarantined
 line of the process runs. If two of them ran during a crash, each could be the cause. After three crashes in
-quarantine, the step fails. A crash while it still waits is not one of them, because it did not run.
+quarantine, the step fails. Crashes while the step still waits do not count, because the step did not run.
 
 While a quarantined step runs, which may take minutes, all other quarantined steps and lines of the process
 wait. A step that waits sends heartbeats, can be cancelled, and keeps its slot. A slice that waits returns its

@@ -134,13 +134,15 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
             self._report_while_running(waiting, blocked)
 
     def _report_while_running(self, waiting: _BatchReason, blocked: str) -> None:
-        """Report why the batch waits although an attempt runs. Clear the report if it does not wait.
+        """Report why the batch waits although an attempt runs. If it does not wait, clear the last report.
 
         - Unavailable dependencies are reported until they respond again. An attempt may wait for them for a
           long time without failing.
-        - Crashes of earlier attempts are reported as long as the attempt runs, if the attempt just before it
-          crashed. The report is valid until Temporal would start the next attempt, because this worker may
-          crash, too.
+        - If the previous attempt of a quarantined step crashed, this is reported as long as the attempt runs.
+          This worker may crash, too. So the report stays valid until Temporal would start the next attempt.
+
+        Args:
+            blocked: start of the reported sentence, such as "its files cannot be written now".
         """
         info = activity.info()
         if self._failing():
