@@ -221,7 +221,7 @@ class SliceAttempt:
         """Context manager for the preparation of a slice whose earlier attempts crashed.
 
         No other quarantined line, preparation or activity of this process runs during the block. A heartbeat
-        is sent before the block and at its end. From it, the next attempt knows if this block crashed.
+        is sent before the block and at its end. From these, the next attempt knows if the block crashed.
 
         Raises:
             ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.

@@ -86,9 +86,10 @@ class LineSender:
         )
 
     def may_send_now(self) -> bool:
-        """Return True if a line may be sent now: lines are left, the turn goes on, `can_dispatch` is True.
+        """Return True if a line may be sent now.
 
-        This can change between two sends. So call this method right before each send.
+        It may if lines are left, the turn does not have to stop, and `can_dispatch` returns True. This can
+        change between two sends. So call this method right before each send.
         """
         return (
             time.time() < self._stop.sends_until

@@ -1,7 +1,7 @@
 """Buffer the results of a slice and store them as segments, objects with many results each.
 
-A segment is stored after 2 s, 256 results or 4 MiB. Results of calls (single requests) are
-stored after 0.1 s, because clients wait for them.
+A segment is stored after 2 s, 256 results or 4 MiB. Results of calls (single requests) are stored
+after 0.1 s, because clients wait for them.
 """
 
 import asyncio
