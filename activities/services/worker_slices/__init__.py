@@ -1,1 +1,1 @@
-"""Slices that a worker holds: when it takes another one, searches for one, or defers one."""
+"""Decide when a worker takes another slice, searches for a certain slice, or defers a slice."""

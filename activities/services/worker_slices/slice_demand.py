@@ -193,12 +193,12 @@ class SliceDemand:
         return held.is_yielding
 
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if this slice may end early while `limit` blocks it: many other slices of this worker
-        can use up the same limit.
+        """Return True if the other slices of this worker can use up `limit` without this slice.
 
-        This is so if more than `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit
-        of the tenant) or the same model (for a limit of the model). Slices that yield are not counted. The
-        result is False in all queues except `ALL_MODELS`.
+        This slice may then end early while `limit` blocks it. The result is True if more than
+        `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit of the tenant) or the
+        same model (for a limit of the model). Slices that yield are not counted. In all queues except
+        `ALL_MODELS`, the result is False.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -210,8 +210,10 @@ class SliceDemand:
     def holds_few_of_tenant(self, held: HeldSlice, few: int = _MAX_BLOCKED_SLICES) -> bool:
         """Return True if the worker holds only few slices of this slice's tenant from the same queue.
 
-        The worker then takes more slices while this slice may not send. Few means at most
-        `_MAX_BLOCKED_SLICES`, or at most `few` if this is more.
+        The worker then takes more slices while this slice may not send.
+
+        Args:
+            few: largest number of slices that counts as few; at least `_MAX_BLOCKED_SLICES` is used.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, few)

@@ -1,4 +1,4 @@
-"""Search of a worker for slices of certain tenants and batches in one task queue.
+"""Decide when a worker searches a task queue for slices of certain tenants and batches.
 
 A worker cannot choose a slice: it always gets the next slice of the queue. In a search, it takes one more
 slice, in the hope that the slice belongs to a tenant or batch that has no lines on this worker.
@@ -54,16 +54,16 @@ class SliceSearch:
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def check_again(self) -> None:
-        """Let the next calls of `start_for_tenant` and `start_for_first_batch` search again."""
+        """Record that the waiting batches may have changed, so a search for them may be needed again."""
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def must_check_tenants(self, now: float) -> bool:
-        """Return True if `start_for_tenant` could start a search, so that it has to be called."""
+        """Return True if `start_for_tenant` must be called, because it may start a search now."""
         return not self._tenants_are_checked and now >= self._no_tenant_before
 
     @property
     def must_check_first_batches(self) -> bool:
-        """True if `start_for_first_batch` could start a search, so that it has to be called."""
+        """True if `start_for_first_batch` must be called, because it may start a search now."""
         return not self._first_batches_are_checked
 
     def start_for_tenant(
@@ -73,13 +73,15 @@ class SliceSearch:
         with_lines: Collection[HeldSlice],
         now: float,
     ) -> bool:
-        """Start a search if a tenant has batches to send that have no slice on this worker.
+        """Start to search for a slice if a tenant has a batch to send that has no slice on this worker.
 
-        Return True if a search was started, False if none is due.
+        Return True if the worker must take another slice for this search. Return False if no search is due.
 
         Args:
             sendable: number of batches that have lines to send now, by tenant.
-            waiting: tenants that have lines to send, including those at their caps.
+            waiting: all tenants that have lines to send, including tenants that have reached their caps.
+            with_lines: slices on this worker that have lines left to send.
+            now: the current time in seconds.
         """
         batches_here = {(held.tenant, held.batch_id) for held in with_lines}
         here = Counter(tenant for tenant, _ in batches_here)
@@ -107,14 +109,15 @@ class SliceSearch:
         with_lines: Sequence[HeldSlice],
         now: float,
     ) -> bool:
-        """Start a search for slices of a batch that must be sent before others, but has no slice here.
+        """Start to search for a slice of a batch that must be sent first, but has no slice on this worker.
 
-        Return True if a search was started, False if none is due.
+        Return True if the worker must take another slice for this search. Return False if no search is due.
 
         Args:
             first: tenant and id of each batch whose lines must be sent before those of other batches.
             waiting: number of batches that have lines to send, by tenant.
             with_lines: slices on this worker that have lines left to send.
+            now: the current time in seconds.
         """
         if first and len(with_lines) < _MAX_SLICES:
             batches_here = {held.batch_id for held in with_lines}
@@ -142,13 +145,13 @@ class SliceSearch:
     ) -> bool:
         """Record that a slice has arrived, and end the running search. Return True if the slice is wrong.
 
-        A slice is wrong if the worker was searching for another one. The caller returns it to its queue,
-        except if the worker needs more lines. If no search runs, the result is False.
+        A slice is wrong if the worker was searching for another slice. The caller returns a wrong slice to
+        its queue, unless the worker needs more lines. If no search runs, the result is False.
 
         Args:
             found: the slice that has arrived.
             with_lines: the other slices of the worker that have lines.
-            first: tenant and id of each batch of the slice's model that goes first.
+            first: tenant and id of each batch of the slice's model that must be sent before other batches.
         """
         search, self._running = self._running, None
         is_wrong = search is not None and self._is_wrong(search, found, with_lines, first, now)
@@ -164,14 +167,16 @@ class SliceSearch:
         first: Collection[tuple[str, str]],
         now: float,
     ) -> bool:
-        """Return True if a search has found the wrong slice, and decide when the next search may start.
+        """Return True if the slice `found` is not one for which the worker has searched.
+
+        Also decide when the next search may start.
 
         The first rule that applies decides:
 
         - If no other slice of the same tenant has lines on this worker, the slice is right.
         - If the search was for a tenant without lines on this worker, the slice is wrong.
         - In all other searches, the slice is wrong if its batch already has lines on this worker, or if
-          another batch of its tenant goes first.
+          another batch must be sent before it.
         """
         if found.tenant not in {held.tenant for held in with_lines}:
             self._misses = 0
