@@ -41,7 +41,7 @@ class CallbackWatch:
         return self._base + CALLBACK_PATH + sign_token(callback, self._secret)
 
     def subscribe(self, id: str) -> CallbackFuture:
-        """Return a future for the callback with this id. A callback that has already arrived counts, too."""
+        """Return a future for the callback with this id. The callback may already have arrived."""
         call = self._subscribed[id] = asyncio.get_running_loop().create_future()
         return call
 
@@ -87,8 +87,8 @@ class CallbackWatch:
         """Read callbacks that have arrived, and pass them to the waiting jobs. If no job waits, do nothing.
 
         Return True if more callbacks have arrived than were read. The callbacks that expire first are read
-        first. One call reads callbacks of at most a quarter of the worker's memory budget together. But if
-        the first callback alone is larger than that, it is read, and no other.
+        first. All callbacks that one call reads have together at most a quarter of the worker's memory
+        budget. But if the first callback alone is larger than that, only this callback is read.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -25,7 +25,9 @@ class RouterLookup(Protocol):
 
 
 class RunningJob(NamedTuple):
-    """A job that was still running when the last attempt to send its line's slice (turn) ended.
+    """A job that was still running at its backend when the last turn of its slice ended.
+
+    A turn is one attempt to send the lines of a slice.
 
     Attributes:
         request_id: id of the line's request.
@@ -73,7 +75,7 @@ class JobCanceller:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch at their backends, for at most 5 s. The other jobs continue to run.
+        """Cancel jobs of a batch at their backends. Stop after 5 s; jobs that are left then continue to run.
 
         Args:
             models: models of the batch, whose backends are searched for the jobs.

@@ -98,8 +98,8 @@ class BatchCosts:
     async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost | None:
         """Start to count the cost of a slice. Return the object that counts it; None if there are no prices.
 
-        Call `end` after the turn. If no other slice of the batch is tracked, the cap of the batch and its
-        cost so far are read from the database at once.
+        Call `end` after the turn (the present attempt to send the slice's lines). If no other slice of the
+        batch is tracked, the cap of the batch and its cost so far are read from the database at once.
 
         Args:
             usage: tokens that earlier turns of the slice have used.
@@ -126,14 +126,14 @@ class BatchCosts:
         """Record that the turn of a slice (an attempt to send its lines) has ended.
 
         The cost of the slice is counted here for `_REPORTED_SECONDS` more. After that, its last report is
-        certainly in the database, and the cost is read from there.
+        certainly in the database, and its cost is read from the database.
         """
         cost.ended_at = self._clock()
 
     async def refresh(self) -> None:
         """Read the caps of all tracked batches, and the cost of their slices on other workers.
 
-        Record in the database which of them have reached their caps.
+        If a batch has reached its cap, record this in the database.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The last known amounts stay in use.

@@ -1,4 +1,7 @@
-"""Record the results of a rolling batch's lines as the answers of their calls."""
+"""Store the results of calls, so that clients can fetch them as answers.
+
+A call is a single request that a client sends without a batch. Calls run as the lines of rolling batches.
+"""
 
 import asyncio
 import logging
@@ -16,8 +19,8 @@ _RECORD_SECONDS = 2.0
 class CallAnswers:
     """Records the answers of calls as soon as their results are stored.
 
-    A call is a single request of a client. One object is for the calls of one rolling batch. If the recording
-    fails, finalization records the answers later.
+    A call is a single request of a client. It runs as a line of a rolling batch. One object of this class is
+    for one rolling batch. If the recording fails, finalization records the answers later.
     """
 
     def __init__(self, calls: CallsTable, tenant: str) -> None:
@@ -25,9 +28,12 @@ class CallAnswers:
         self._outages = OutageLog(logger, "answers of calls are recorded later")
 
     async def record(self, lines: Sequence[bytes]) -> None:
-        """Store the answers to the calls of these result lines, so that clients can fetch them.
+        """Store results as the answers of their calls, so that clients can fetch them.
 
-        If this fails, only log it. `lines` are as in the output and error files.
+        If this fails, only log it.
+
+        Args:
+            lines: the results, in the format of the output and error files.
         """
         with self._outages.suppress(DatabaseUnavailable, TimeoutError):
             async with asyncio.timeout(_RECORD_SECONDS):

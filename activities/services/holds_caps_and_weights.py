@@ -1,6 +1,7 @@
-"""Read weights, caps and rates of tenants, caps of API keys, holds, and the order of batches.
+"""Read from the database how requests of tenants are limited, and which batches are sent first.
 
-A hold is an operator's order to send no lines of a tenant or a model.
+This module reads weights, caps and rates of tenants, caps of API keys, and holds. A hold is an instruction of
+the operator to send no lines of a tenant or a model.
 """
 
 import asyncio
@@ -24,9 +25,10 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredTenantSettings(TenantSettings):
-    """Limits and weights of tenants, caps of API keys, holds, and the order of batches.
+    """Limits and weights of tenants, caps of API keys, holds, and the order in which batches are sent.
 
-    They are read from the database every two seconds. A hold is an operator's order to send nothing.
+    They are read from the database every two seconds. A hold is an instruction of the operator to send no
+    lines of a tenant or a model.
 
     A cap limits requests in flight. The cap of a tenant or API key is divided between the workers that run
     slices of its batches. If another worker begins such a slice, the other workers learn this from its
@@ -125,7 +127,7 @@ def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
     """Return the part of a tenant's or an API key's cap that one worker may use.
 
     The parts of all workers add up to the cap. But if the cap is lower than the number of workers, each
-    worker gets 1. With a part of 0, the slices of a worker would never end.
+    worker gets 1, because a worker with a part of 0 would never finish its slices.
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.

@@ -76,9 +76,9 @@ class CachedPermissions(Permissions):
 
         Args:
             costs: costs of batches, which are refreshed together with the permissions.
-            longest_window: the longest time from a batch's creation to its deadline. If an API key was
-                revoked or expired more than this time plus a day ago, all its batches have ended, and the
-                key is not read.
+            longest_window: the longest time from a batch's creation to its deadline. An API key that was
+                revoked or has expired is read for this time and one day more. After that, all batches of the
+                key have ended.
         """
         self._table, self._budgets, self._costs, self._clock = table, budgets, costs, clock
         self._oldest = longest_window + _KEY_MARGIN

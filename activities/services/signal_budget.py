@@ -49,7 +49,10 @@ class SignalBudget:
         self._spent: dict[str, _Spent] = {}
 
     def take(self, batch_id: str) -> bool:
-        """Count a signal to the batch and return True. Return False if none may be sent now."""
+        """Return True if a signal may be sent to the batch's workflow now, otherwise False.
+
+        If the result is True, the signal is counted.
+        """
         now = self._clock()
         spent = self._spent.get(batch_id)
         if spent is None:
