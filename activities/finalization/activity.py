@@ -1,4 +1,4 @@
-"""The finalization activity: write output and error file from the stored results, and end the batch's row."""
+"""The finalization activity: write the output and error file from the stored results, and end the batch."""
 
 import asyncio
 import logging
@@ -87,7 +87,7 @@ class Finalization(FinalizationActivities):
     async def finalize(self, request: FinalizeRequest) -> FinalizeResult:
         """Write the batch's output and error file, end the batch, and return its final counts.
 
-        If the batch would expire, but no line is without a result, it ends as completed.
+        If the deadline has passed, but every line had a result in time, the batch ends as completed.
 
         All attempts make the same files with the same ids. One database transaction decides which attempt
         ends the batch, and the other attempts return its result. If the batch has already ended and its row
@@ -101,7 +101,7 @@ class Finalization(FinalizationActivities):
             CancelAccepted: the batch was cancelled before it ended. The activity is retried until the
                 workflow handles the cancel and stops the activity.
             PlanDamaged, ResultsDamaged, InputVanished: stored objects are damaged or missing. The activity is
-                not retried, and the row is unchanged.
+                not retried, and it does not end the batch.
         """
         order = request.order
         async with heartbeating(), translated():
@@ -128,7 +128,7 @@ class Finalization(FinalizationActivities):
     async def _end(self, request: FinalizeRequest, before: BatchRow) -> BatchRow:
         """Finalize the batch, whose row is `before`, and return its new row.
 
-        If this attempt fails, but another attempt has already finalized the batch, return the row that the
+        If this attempt fails, and another attempt has already finalized the batch, return the row that the
         other attempt wrote.
         """
         order = request.order
@@ -293,7 +293,8 @@ def _errors_of_slices(
 def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> list[ModelUsage]:
     """Count the requests that succeeded in slices, and their tokens, for each model.
 
-    Results that were copied from another batch are not counted, because their segments belong to no model.
+    Results that were copied from another batch are not counted. Their segments (stored objects with results)
+    belong to no model.
     """
     root = object_keys.results_root(request.order.tenant, request.order.batch_id)
     return [

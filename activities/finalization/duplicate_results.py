@@ -87,7 +87,7 @@ class DuplicateSettler:
         return list(counts.values())
 
     async def _read(self, number: int) -> None:
-        """Read the list of the duplicates of a model, given by its number."""
+        """Read the stored list of a model's duplicate lines. `number` says which model of the batch it is."""
         lines, share = 0, self._request.models[number]
         key = object_keys.duplicates(self._request.ingest_prefix, share.safe_model)
         async for some in whole_lines(self._storage.read(key)):

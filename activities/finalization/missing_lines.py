@@ -32,8 +32,8 @@ class MissingLines:
         found: number of planned lines that have a result.
         models: line counts of each planned model. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: for each model, the byte offset of one line in the input: the first line of the plan without
-            a result. A model has no entry if all its lines have a result.
+        first_of: for each model, the offset in bytes of a line in the input. The line is the first one in the
+            model's plan that has no result. A model has no entry if all its lines have a result.
     """
 
     def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:
@@ -55,14 +55,20 @@ class MissingLines:
 
     @property
     def end(self) -> int:
-        """Position in the input after the last line without a result, in bytes. There must be such a line."""
+        """Position in the input, in bytes, at which the last line without a result ends.
+
+        Do not call this if every line has a result.
+        """
         offset, length, *_ = _MISSING.unpack(
             self._rows.read(len(self._rows) - _MISSING.size, len(self._rows))
         )
         return offset + length
 
     def attempts_of(self, line: MissingLine) -> list[RecordRow]:
-        """Return a row for each stored record about an attempt of the line, with the record's position."""
+        """Return one row for each stored record about an attempt of the line.
+
+        A row says where the record is in the local file.
+        """
         return self._attempts.between(line[4], line[5])
 
     def in_sending_order(self) -> Iterator[MissingLine]:
@@ -76,7 +82,7 @@ class MissingLines:
         placed.clear()
 
     def add_plan(self, number: int, place: int, entries: bytes) -> None:
-        """Add a part of a model's plan, so that `compare` can find those of its lines that have no result.
+        """Add a part of a model's plan, so that `find` can find the lines of this part that have no result.
 
         A plan lists all lines of a model in the order in which they are sent.
 
@@ -131,8 +137,8 @@ class MissingLines:
     ) -> Iterator[tuple[int, int, int, int]]:
         """Yield the planned lines without a result. Count all other planned lines by their model.
 
-        Each item is (offset in the input, length, number of the model, place in its plan). The counts are
-        added to `completed` and `failed`, which are indexed by the number of the model.
+        Each item is (offset in the input, length, number of the model, place in the model's plan). The
+        counts are added to `completed` and `failed`, which are indexed by the number of the model.
         """
         successes, failures = selected.output.offsets(), selected.error.offsets()
         success, failure = next(successes, _END), next(failures, _END)
