@@ -85,7 +85,13 @@ class InputCopy:
         return StoredBytes(await quotas.stored(tenant), quota) if quota else StoredBytes()
 
     async def _reserve(self, size: int, stored: StoredBytes) -> None:
-        """Count the bytes of the copy for the tenant's quota of stored bytes, before the file has a row.
+        """Count the bytes of the copy for the tenant's quota of stored bytes.
+
+        Call this before the file gets its row in the database.
+
+        Args:
+            size: size of the copy in bytes.
+            stored: the bytes that the tenant has already stored, and the tenant's quota.
 
         Raises:
             InputRefused: the quota would be exceeded.

@@ -230,9 +230,9 @@ class Publisher:
     def _slicer(self, model: str, lines: int) -> Slicer:
         """Return the object that divides a model's lines into slices.
 
-        If the model has a rate limit, the number of lines of a slice is a multiple of the lines that one full
-        turn (attempt) of a slice sends. A last turn with fewer lines would count against the rate like a full
-        turn.
+        If the model has a rate limit, each turn (attempt to send a slice) sends a fixed number of lines. The
+        number of lines of a slice is then a multiple of this number. Otherwise, the last turn of a slice
+        would send fewer lines, but would count against the rate like a full turn.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:
@@ -274,8 +274,12 @@ class Publisher:
     def _error_of(self, id: str, data: bytes) -> tuple[bytes, str]:
         """Create the error result of a line that failed during ingestion.
 
-        Return the result line, and the model of the line. The model is empty if the request itself is
-        invalid, or if the line names no model and there is no default model.
+        Return the error result, as a line of the error file, and the model of the line. The model is empty if
+        the request itself is invalid, or if the line names no model and there is no default model.
+
+        Args:
+            id: request id of the line.
+            data: the line, as it is in the input.
         """
         order = self._context.order
         if order.policy.lines_fail_alone:

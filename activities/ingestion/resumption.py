@@ -130,7 +130,11 @@ class ResumedResults:
         """Copy the result that the source batch has for the line at `offset` in the input.
 
         Return True if the result was copied. Return False if the source batch has no usable result for the
-        line, so that the line must be sent.
+        line. The line must then be sent.
+
+        Args:
+            offset: position of the line in the input, in bytes.
+            model: model of the line; results are counted by model.
 
         Raises:
             ApplicationError (RESULTS_DAMAGED): a result is damaged or missing.
@@ -284,10 +288,11 @@ async def _copy_segments(
 
 
 async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> None:
-    """Check that no deletion of the source batch began before its segments were copied.
+    """Check that the segments of the source batch were copied before a deletion of the source batch began.
 
-    Each claim of a resumption keeps the results until its deadline, and a deletion ends this before it
-    deletes the first segment. Lines of deleted segments would be sent again.
+    If a segment was deleted before it was copied, its lines would be sent again. When a batch is resumed, the
+    row of the source batch says that its results are kept until the deadline of the new batch. A deletion
+    shortens this time before it deletes the first segment, and this function checks the time in the row.
 
     Raises:
         SourceBatchGone: a deletion has begun, or the source batch no longer exists.

@@ -33,7 +33,10 @@ _PLAIN = BatchPolicy()
 
 @dataclass(frozen=True)
 class IngestionContext:
-    """Order, settings and limits of the batch, which the scanner and the publisher of one attempt share."""
+    """The data about a batch that all parts of one ingestion attempt use.
+
+    `order` is the message that started the batch's workflow.
+    """
 
     order: BatchOrder
     settings: Settings
@@ -60,7 +63,8 @@ class UnservedLines:
     """Positions and counts of the lines that fail during ingestion and are therefore never sent.
 
     A line fails during ingestion if no backend serves its model, or if the tenant may not use its model. In a
-    message batch, a line with an invalid body also fails during ingestion.
+    batch of the Messages API and in a rolling batch (whose lines are single calls of clients), a line with an
+    invalid body also fails during ingestion.
     """
 
     def __init__(self) -> None:

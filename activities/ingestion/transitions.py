@@ -39,7 +39,7 @@ class BatchTransitions:
         codes: Mapping[LineCode, int],
         errors: list[ErrorCount],
     ) -> IngestResult:
-        """Set the row's status to `in_progress`, store the line counts, and return the activity's result.
+        """Set the batch's status to `in_progress`, store the line counts, and return the activity's result.
 
         Args:
             prefix: key prefix under which this attempt has written its objects.
@@ -137,8 +137,8 @@ def _now() -> datetime:
 def _began_at() -> datetime:
     """Return when this activity began.
 
-    The first attempt returns its own start. A later attempt does not know this time, and returns when the
-    first attempt was scheduled.
+    In the first attempt, the result is the start of this attempt. In a later attempt, it is the time at which
+    the first attempt was scheduled, because the start of the first attempt is not known.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time
@@ -148,6 +148,7 @@ def _with_settled(share: ModelShare, settled: ModelCounts | None) -> ModelCounts
     """Add up the counts of all lines of a model: lines to send, duplicates, and lines that have a result.
 
     Args:
+        share: numbers of lines to send and of duplicates.
         settled: counts of the lines that already have a result; None if there are none.
     """
     lines = share.lines + share.duplicates
