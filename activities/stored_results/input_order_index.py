@@ -47,8 +47,8 @@ class FolderUsage(NamedTuple):
     """Usage of the selected results in one folder of segments. A folder has the segments of one model.
 
     Attributes:
-        requests: number of successes.
-        tokens: tokens of the successes and of the failures.
+        requests: number of the results that are successes.
+        tokens: tokens of all the results, both successes and failures.
     """
 
     requests: int
@@ -84,7 +84,7 @@ class SelectedResults(NamedTuple):
 
 
 class ResultIndex:
-    """Index of all results of a batch, which are kept in a local file. Use it as a context manager.
+    """An index of all results of a batch. The results are in a local file. Use it as a context manager.
 
     Segments may be added in any order. `select` then selects one result for each line.
 
@@ -215,8 +215,9 @@ class ResultIndex:
     def _best_rows(self, rows: list[bytes], usages: dict[str, list[int]]) -> list[bytes]:
         """Select one result for each line. Return the packed rows of the selected results, in input order.
 
-        A success is preferred to a failure; among equals, the result whose segment has the smallest name. The
-        successes and tokens of all other results are subtracted from `usages`.
+        If a line has a success, a success is selected, otherwise a failure. If there are several of them, the
+        one whose segment has the smallest name is selected. The successes and tokens of all results that are
+        not selected are subtracted from `usages`.
 
         Args:
             rows: packed rows of all results, in the order of `RecordRows.in_order`; at least one.
@@ -259,8 +260,8 @@ class ResultIndex:
         """Yield the dead letters of failed lines, sorted by offset in the input. A dead letter says why a
         line failed.
 
-        Each item is (offset of the line in the input, dead letter). A dead letter in another segment than the
-        line's selected result belongs to a result that was not selected. So it is left out.
+        Each item is (offset of the line in the input, dead letter). A dead letter is left out if it is not in
+        the same segment as the line's selected result, because it belongs to another result.
         """
         if not self._dead_letters:
             return

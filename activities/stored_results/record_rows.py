@@ -63,7 +63,16 @@ class RecordRows:
     def add(
         self, keys: Iterable[int], segment: int, positions: Iterable[int], lengths: Iterable[int]
     ) -> None:
-        """Add rows about records of one segment. The arguments have one item for each record."""
+        """Add rows about records of one segment.
+
+        `keys`, `positions` and `lengths` have one item for each record.
+
+        Args:
+            keys: key of each record, which is made of the offset of its line in the input.
+            segment: number of the segment.
+            positions: position of each record in the local file.
+            lengths: length of each record in bytes.
+        """
         self._stored.append(b"".join(map(_ROW.pack, keys, repeat(segment), positions, lengths)))
 
     def add_packed(self, rows: Iterable[bytes]) -> None:

@@ -54,13 +54,16 @@ class SegmentReader:
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
 
     async def _new_groups(self, root: str, seen: frozenset[str]) -> list[list[str]]:
-        """List the segments under a key prefix except those in `seen`. Return their keys in groups."""
+        """List the segments under the key prefix `root`, without those in `seen`.
+
+        Return the keys of the segments in groups. The segments of a group are read at the same time.
+        """
         new = [info async for info in self._storage.list(root) if info.key not in seen]
         await self._spool.run_in_thread(self._spool.require, sum(info.size for info in new))
         return list(_groups(new))
 
     async def _read_groups(self, groups: list[list[str]]) -> bool:
-        """Read these segments. Return False if at least one no longer exists."""
+        """Read the segments with these keys. Return False if at least one segment no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*groups, []]:
             found, _ = await run_both(
