@@ -99,9 +99,9 @@ class Retention(RetentionActivities):
         )
 
     async def _finish(self, request: SweepRequest, turn: RetentionTurn) -> None:
-        """Log how much data of one kind was deleted, after the last turn for this kind.
+        """Log how much data of one kind was deleted. Call this after the last turn for this kind.
 
-        If all deletions succeeded, also record a success.
+        If all deletions succeeded and this is no dry run, also record a success in the database.
         """
         before = request.so_far
         data = {

@@ -124,15 +124,15 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position after all data of this tenant. Its `at` is set, so the next tenant follows."""
+    """Return the position after all data of this tenant. The next turn continues with the next tenant."""
     return SweepPosition(at=turn.now, tenant=tenant)
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants whose data this sweep has not processed yet.
 
-    The first one is the tenant in `position`, or the tenant after it if `position.at` is set
-    (`_tenant_done`).
+    The first name is `position.tenant`. But if `position.at` is set, this tenant is done (`_tenant_done`).
+    Then the first name is that of the next tenant.
     """
     after = position.tenant
     if after and position.at is None:
