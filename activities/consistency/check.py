@@ -1,8 +1,9 @@
 """Compare the database's rows with workflow runs, files and counts, and repair what is safe to repair.
 
 The row of a batch is repaired if its workflow run has ended or does not exist. An open run writes the row
-itself, with one exception: the row names the models of the batch, and without it workers may not poll the
-queues of these models. So if an open run sends lines, its row gets the models again.
+itself, so the check does not repair it. There is one exception: workers read from the row which models the
+batch has, and without the row they may not poll the queues of these models. So if an open run sends lines,
+the check writes the models to its row again.
 """
 
 import asyncio
@@ -186,7 +187,11 @@ class ConsistencyCheck:
         await self._add(DifferenceKind.ROW_MISSING, order, what, "the row is restored from its run", restore)
 
     async def _restore_start(self, order: BatchOrder) -> None:
-        """Change the row from `validating` to `in_progress`, with the counts that ingestion has returned."""
+        """Change the status in the batch's row from `validating` to `in_progress`.
+
+        Also store the line counts that ingestion has returned. If ingestion has not ended, or has failed, do
+        nothing.
+        """
         ingested = await self._sources.runs.ingested(order.batch_id)
         if ingested is None or ingested.failed:
             return
@@ -208,9 +213,9 @@ class ConsistencyCheck:
             await self._add(DifferenceKind.COUNTS, row.order, counts)
 
     async def _compare_files(self) -> None:
-        """Report each file whose object is missing in storage.
+        """Report each file that has a row in the database, but no object in storage.
 
-        Retention deletes the row of such a file later.
+        Retention deletes these rows later.
         """
         table, before = self._sources.database.retention, self._sources.now - SETTLING_TIME
         tenant = ""

@@ -15,10 +15,10 @@ from batchwright.storage.base import Storage
 async def restored_outcome(
     order: BatchOrder, result: BatchResult, at: datetime, storage: Storage, settings: Settings
 ) -> BatchOutcome | None:
-    """Build the outcome of a batch, its final counts and files, from the result of its workflow run.
+    """Build the outcome of a batch (its final counts and files) from the result of its workflow run.
 
-    The consistency check repairs the row of the batch with this outcome. Return None if the batch should have
-    an output or error file that is not in storage.
+    The consistency check writes this outcome to the batch's row. Return None if storage does not have the
+    output file or the error file, although the batch has results for this file.
 
     Args:
         at: when the run ended; used as the creation time of the files.
@@ -44,6 +44,10 @@ async def _file(
     """Build the database row of the batch's output or error file from the stored object.
 
     Return None if storage has no such object.
+
+    Args:
+        at: creation time of the file.
+        kept: how long the file is kept.
     """
     id = derived_file_id(order.batch_id, kind)
     async for info in storage.list(object_keys.output_key(order.tenant, id, "")):

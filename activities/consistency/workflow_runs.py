@@ -1,6 +1,6 @@
 """Read the workflow runs of batches from Temporal, for consistency checks.
 
-If a batch has several runs, the latest counts.
+If a batch has several runs, only the latest run is used.
 """
 
 from collections.abc import AsyncIterator
@@ -55,7 +55,7 @@ class BatchRunSource(Protocol):
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of the batch's ingestion; None if the run has none."""
+        """Return the result of the batch's ingestion; None if the ingestion has not completed."""
         ...
 
     async def start(self, order: BatchOrder) -> None:
