@@ -1,6 +1,6 @@
-"""Clock for leases and permissions, which also counts the time while the machine is suspended.
+"""A clock that also counts the time while the machine is suspended.
 
-A lease is the right of a worker to send the lines of a slice.
+Leases and permissions expire by this clock. A lease is the right of a worker to send the lines of a slice.
 """
 
 import time

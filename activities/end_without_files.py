@@ -1,6 +1,4 @@
-"""Two activities without finalization: insert the missing row of a batch, and end a batch that gets no files
-or gets them later.
-"""
+"""Two activities: insert the missing database row of a batch, and end a batch without writing its files."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -59,7 +57,9 @@ class Lifecycle(LifecycleActivities):
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
-        """End a batch that gets no files, or gets them later: set its final status. Return the status.
+        """End a batch without writing its files: set its final status, and return the status.
+
+        If `request.files_pending` is True, another activity writes the files later.
 
         If the batch's database row is missing because the API crashed, it is inserted first. A batch that has
         ended keeps its status. But if it still waits for its files, and the request says that they will never

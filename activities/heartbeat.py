@@ -1,4 +1,7 @@
-"""Heartbeats of all activities except slices, and the details in which attempts count unknown exceptions."""
+"""Send heartbeats while an activity runs. All activities use this, except those that run slices.
+
+The heartbeats also pass to the next attempt the number of attempts that ended with an unknown exception.
+"""
 
 import asyncio
 import contextlib
@@ -26,7 +29,7 @@ def previous_failures(details: Sequence[object]) -> int:
 def failure_count_details(failures: int) -> tuple[str, ...]:
     """Return the heartbeat details that pass the number of failures to the next attempt; empty for 0.
 
-    Every heartbeat needs them, because the details of a heartbeat replace those of the one before.
+    Send these details with every heartbeat, because Temporal keeps only the details of the last heartbeat.
     """
     return (f"{_FAILURE_COUNT_PREFIX}{failures}",) if failures else ()
 

@@ -74,11 +74,10 @@ class OutputCopies(OutputCopyActivities):
 
     @activity.defn
     async def give_up_output_copy(self, order: BatchOrder) -> OutputCopyState:
-        """Record that a batch's files were not copied, and that no further attempt follows. Return the final
-        state.
+        """Record that no further attempt to copy a batch's files follows. Return the final state of the copy.
 
-        The row keeps the error of the last attempt. If an attempt has copied the files, but its worker could
-        not report the success, the state stays `written`.
+        The final state is `failed`, and the batch's row keeps the error of the last attempt. If an attempt
+        has copied the files, but its worker could not report the success, the state stays `written`.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -131,8 +130,9 @@ class OutputCopies(OutputCopyActivities):
 
 
 def _sentence_of(error: ObjectMissing | ObjectRefused | StorageUnavailable) -> str:
-    """Return why an attempt failed, as a sentence for the tenant. The sentence names nothing of the
-    installation.
+    """Return why an attempt failed, as a sentence for the tenant.
+
+    The sentence contains no details of the operator's installation.
     """
     match error:
         case ObjectMissing():
