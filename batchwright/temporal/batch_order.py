@@ -16,7 +16,7 @@ _HAND_OVER_EVENTS = 0  # 0: when the server suggests it
 
 
 class PriorityNotAllowed(ValueError):
-    """The tenant may not use the requested priority. The message is for the client."""
+    """Raised if the tenant may not use the requested priority. The message is for the client."""
 
 
 def build_order(

@@ -50,11 +50,11 @@ _POLICIES = {
 
 
 class ScheduleMissing(Exception):
-    """Temporal has no such schedule. The message is its id."""
+    """Raised if Temporal has no such schedule. The message is the id of the schedule."""
 
 
 class TimeZoneUnknown(Exception):
-    """Temporal does not know the time zone of a schedule. The message is Temporal's error message."""
+    """Raised if Temporal does not know the time zone of a schedule. The message is that of Temporal."""
 
 
 class ScheduleStatus(NamedTuple):

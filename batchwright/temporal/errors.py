@@ -35,15 +35,15 @@ _CLOSED = re.compile(r"call error after connection: .*(transport error|operation
 
 
 class TemporalUnavailable(Exception):
-    """Temporal does not answer, or refuses the call. The message names the address."""
+    """Raised if Temporal does not answer, or refuses the call. The message names the address."""
 
 
 class TemporalOutcomeUnknown(TemporalUnavailable):
-    """Temporal did not answer in time, so it may have accepted the call."""
+    """Raised if Temporal did not answer in time. It may have accepted the call."""
 
 
 class TemporalNotSetUp(TemporalUnavailable):
-    """Temporal answers, but its namespace is not ready for batches. The message names the remedy.
+    """Raised if Temporal answers, but its namespace is not ready for batches. The message names the remedy.
 
     The namespace or a search attribute is missing, or a search attribute has the wrong type.
     """

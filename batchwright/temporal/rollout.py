@@ -1,6 +1,6 @@
-"""Builds (versions) of the workers, managed with Temporal's Worker Deployment Versioning.
+"""List the builds (versions) of the workers, and choose the build whose workers get all new batches.
 
-One build is the current one: its workers get all new batches.
+This build is called the current build. Builds are managed with Temporal's Worker Deployment Versioning.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Build:
 
 
 class RolloutRefused(Exception):
-    """Temporal refused to make a build current. The message has the reason and the remedy."""
+    """Raised if a build cannot be made the current build. The message has the reason and the remedy."""
 
 
 async def list_builds(client: Client, deployment: str) -> Sequence[Build]:

@@ -13,7 +13,7 @@ _NONCE_BYTES = 12
 
 
 class StoredSecretUnreadable(Exception):
-    """A stored secret cannot be decrypted in this process.
+    """Raised if a stored secret cannot be decrypted in this process.
 
     The message names the key with which the secret was encrypted, and does not contain the secret.
     """
