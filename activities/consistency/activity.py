@@ -38,8 +38,8 @@ class ConsistencyChecking(ConsistencyCheckActivities):
     async def check_consistency(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
         """Compare the database with Temporal and storage.
 
-        Return how much was compared, and the differences found. Differences are counted by kind, and logged.
-        They do not make the activity fail.
+        Return the numbers of compared rows, workflow runs and files, and the number of differences by kind.
+        Differences are also logged. They do not make the activity fail.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable, TemporalUnavailable: the service does not respond. The

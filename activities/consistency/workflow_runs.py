@@ -45,7 +45,7 @@ class BatchRunSource(Protocol):
     """
 
     def all(self) -> AsyncIterator[BatchRun]:
-        """Yield the runs of all batches, without their `result`."""
+        """Yield the runs of all batches. Their `result` is None, because it is not read."""
         ...
 
     async def find(self, batch_id: str) -> BatchRun | None: ...

@@ -96,7 +96,9 @@ class BatchCosts:
         self._batches: dict[BatchKey, _BatchSpending] = {}
 
     async def track(self, request: SliceRequest, usage: TokenUsage, requests: int) -> SliceCost | None:
-        """Start to count the cost of a slice. Return the object that counts it; None if there are no prices.
+        """Start to count the cost of a slice, and return the object that counts it.
+
+        Return None if the slice's model has no prices.
 
         Call `end` after the turn (the present attempt to send the slice's lines). If no other slice of the
         batch is tracked, the cap of the batch and its cost so far are read from the database at once.

@@ -137,7 +137,7 @@ class SliceDemand:
         self._queues[queue].slots.add(slot)
 
     def release(self, queue: str, slot: object) -> None:
-        """Stop counting the slice of this `slot`. Do nothing if `take` has not counted it."""
+        """Stop counting the slice that `take` has counted with this `slot`. If there is none, do nothing."""
         here = self._queues.get(queue)
         if here is not None and slot in here.slots:
             with self._lock:
@@ -269,8 +269,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, slices that only wait for responses are ignored, because they do not count
-        towards the number of slices that the worker may hold.
+        In the queue `ALL_MODELS`, a slice that only waits for responses is treated as if it were not on this
+        worker. Such a slice does not count towards the number of slices that the worker may hold.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
