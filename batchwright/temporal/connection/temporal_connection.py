@@ -69,8 +69,9 @@ class TemporalConnection:
             await asyncio.sleep(_REFRESH_SECONDS)
 
     async def refresh(self) -> None:
-        """Read the credential files again. Use new certificates in a new connection, and a new API key at
-        once.
+        """Read the credential files again, and use the new credentials if they have changed.
+
+        For new certificates, a new connection is opened. A new API key is used in the same connection.
 
         If this fails, log the error. The old credentials stay in use, and the next call tries again.
         """
