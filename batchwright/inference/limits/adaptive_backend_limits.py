@@ -67,7 +67,7 @@ class PlacedRequest(Struct, eq=False):
 
 
 class BackendLimits:
-    """Counts the requests in flight at each backend, and adapts each backend's limit to its responses.
+    """The requests in flight at each backend, and a limit for each backend that adapts to its responses.
 
     A permit (the right to have one request in flight) is granted before a backend is chosen for the request.
     Until then, the permit counts at each backend that may be chosen.
@@ -97,7 +97,10 @@ class BackendLimits:
         self._metrics = metrics
 
     def has_room(self, urls: Collection[str]) -> bool:
-        """Return True if one of the backends `urls` may get another request, or if `urls` is empty."""
+        """Return True if one of the backends `urls` may get another request, or if `urls` is empty.
+
+        Permits without a backend yet also take room, because their requests may be sent to these backends.
+        """
         if not urls:
             return True
         free = -self.unplaced
@@ -117,8 +120,8 @@ class BackendLimits:
     def has_used_share(self, url: str) -> bool:
         """Return True if this process has used up its part of the backend's fleet-wide limit.
 
-        In this case, the process may send a further request to the backend only after one of its requests
-        to this backend has ended.
+        All processes together share this limit of requests in flight. After the part is used up, the process
+        may send a further request to the backend only when one of its requests to this backend has ended.
         """
         use = self._uses.get(url) or self._usage_of(url)
         return use.in_flight >= use.share
@@ -126,7 +129,8 @@ class BackendLimits:
     def has_share(self, url: str) -> bool:
         """Return True if this process may send requests to the backend at all.
 
-        Return False if this process's part of the backend's fleet-wide limit is 0.
+        All processes together share the backend's fleet-wide limit. Return False if this process's part of
+        the limit is 0.
         """
         return self._shares.get(url, 1) > 0
 
@@ -173,11 +177,10 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends that may have a free slot again, so that one more request can be
-        sent.
+        """Raise the limit of each full backend by one request if the backend may accept more requests again.
 
-        Only backends that have refused requests because of other clients can have such slots. Call this
-        regularly while requests wait.
+        The limit changes only if the backend has refused requests because of other clients, and has sent no
+        response for a long time. Call this regularly while requests wait.
         """
         for url in urls:
             use = self._usage_of(url)

@@ -28,7 +28,8 @@ class PermitRequest:
         weight: weight of the tenant relative to other tenants; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        cost: returns how much work the next line causes in the backends' prefix caches (see `QueuedRequest`).
+        cost: returns how much a backend must compute for the next line because its prefix cache does not have
+            the line's system prompt; 0 for nothing. None if the cost is always 0.
     """
 
     model: str
@@ -42,7 +43,7 @@ class PermitRequest:
     cost: Callable[[], float] | None = None
 
     def detach(self) -> None:
-        """Drop the references to the functions to call, which would keep a finished slice in memory."""
+        """Drop the references to the callbacks, because they would keep a finished slice in memory."""
         self.on_granted, self.cost = _already_detached, None
 
 
@@ -135,8 +136,7 @@ class ConcurrencyLimiter:
             total: number of permits over all models.
             model_limit: returns the limit of a model, which may change at any time.
             backends: adaptive limits of the backends.
-            has_room: returns False while there is no memory for another request. Then no permit is granted.
-                So memory that one slice frees is available to all slices.
+            has_room: returns False while there is no memory for another request. No permit is granted then.
             limits: caps and rates of tenants, API keys and models; None for no limits.
         """
         self.clock, self._has_room = backends.clock, has_room
@@ -164,7 +164,7 @@ class ConcurrencyLimiter:
         return max(0, min(self.limit_of(name) - model.used, self._total - self.used))
 
     def lowest_cost(self, name: str) -> float:
-        """Return the lowest `cost` of the requests that wait for a permit of the model; 0 if none waits."""
+        """Return the lowest `PermitRequest.cost` of the model's waiting requests; 0 if none waits."""
         return min((queue.lowest_cost() for queue in self._permits_of(name).waiting.values()), default=0)
 
     def granted(self, name: str) -> int:
@@ -197,12 +197,12 @@ class ConcurrencyLimiter:
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if the tenant's lines for the model wait for a cap or a rate, not for a free permit."""
+        """Return True if a limit of the tenant or of its API keys makes its lines for the model wait."""
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
     def is_model_limited(self, name: str) -> bool:
-        """Return True if no line may be sent to the model now: its rate is used up, or it is stopped."""
+        """Return True if the model's rate is used up, or if an operator has stopped the model."""
         return self.limits.model_limit(name, self.clock()) is not None
 
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
@@ -335,9 +335,9 @@ class ConcurrencyLimiter:
         return found
 
     def _grant_one(self, model: _Model, now: float) -> None:
-        """Grant one permit for this model to the tenant that is next.
+        """Grant one permit for this model to the tenant that `FairShare` selects.
 
-        If this tenant is at a limit, grant nothing, and move the tenant's queue from `waiting` to `capped`.
+        If the tenant has reached a limit, grant nothing, and move its queue from `waiting` to `capped`.
         """
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
@@ -375,7 +375,7 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the tenant's queue from the model, which has it either in `capped` or in `waiting`."""
+        """Remove the tenant's queue from `model.capped`, or from `model.waiting` if it is there."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)

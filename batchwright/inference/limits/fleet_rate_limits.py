@@ -32,9 +32,9 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` says how fast one turn may send lines of each model. A turn is one attempt, limited in time,
-    to send lines of a slice (a part of a batch). A change of the limits replaces the object `allocation`.
-    Callers must therefore read the attribute again for each line.
+    `allocation` contains, for each model, how fast one turn may send lines. A turn is one attempt, limited in
+    time, to send lines of a slice (a part of a batch). A change of the limits puts a new object into the
+    attribute `allocation`. Callers must therefore read the attribute again for each line.
     """
 
     allocation: RateAllocation
@@ -116,7 +116,8 @@ class FleetRates(EffectiveRates):
         Raises:
             Exception: the database is unreachable. The class of this exception is the argument `unavailable`
                 of the constructor.
-            RatesConflict: the rates of single models use up the whole rate over all models.
+            RatesConflict: after the rates of single models are subtracted from the rate over all models,
+                nothing is left for the other models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
         rates = effective_rates(self._settings.rates, changes)

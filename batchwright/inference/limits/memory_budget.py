@@ -1,4 +1,4 @@
-"""Memory limit of one process, in bytes, for input lines, requests and responses.
+"""Limits the memory that one process uses for input lines, requests and responses.
 
 Input lines are stored in shards. A shard is an object with the lines of one model. A worker fetches the part
 of a shard that belongs to one slice, and reserves memory for this part. A response takes memory until it is
@@ -24,7 +24,7 @@ class Reservation:
 
 
 class MemoryBudget:
-    """Limits the memory of one process. Half of it is for shards, the other half for requests and responses.
+    """A memory limit of one process: half for shards, the other half for requests and responses.
 
     A shard is a stored object with input lines. If shards could take all memory, no request could be sent,
     and no memory would become free again. Shards get memory in the order of their reservations, so that small

@@ -1,4 +1,4 @@
-"""Permits of one model: how many it uses and may use, and which tenants wait for them."""
+"""Counts the permits (rights to have a request in flight) of one model, and stores which tenants wait."""
 
 import math
 from collections.abc import Collection
@@ -21,7 +21,7 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        last_grant: number of the model's last grant, counted over the grants of all models.
+        last_grant: position of the model's last grant in the sequence of all grants, from 1; 0 if none.
         max_permits: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order of each tenant's batches.
@@ -57,8 +57,8 @@ class ModelPermits(Generic[Request]):
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
         """Return the weight of a tenant in `capped` if the tenant may send again; None if it may not.
 
-        It may not send while it has reached a limit, or while the API keys of all its waiting requests have
-        reached their cap. Store this limit in `capped_by`.
+        The tenant may not send while it has reached a limit, or while the API keys of all its waiting
+        requests have reached their caps. In this case, also store the limit in `capped_by`.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -69,12 +69,13 @@ class ModelPermits(Generic[Request]):
     def is_starved(self, backends: BackendLimits, now: float) -> bool:
         """Return True if the model may send one request although its backends are full.
 
-        Otherwise the model could wait forever: requests of other models that never get a response may keep
-        its backends full. Call this only if the model has no request in flight. The result is True if both
-        conditions are met:
+        Call this only if the model has no request in flight. The result is True if both conditions are met:
 
         - The backends have been full for ten seconds.
         - At least one backend has no fleet-wide limit, or this process has not used up its part of the limit.
+
+        Without this rule, the model could wait forever while other models keep its backends full with
+        requests that never get a response.
         """
         is_long = now - self.full_since >= _STARVED_SECONDS
         return is_long and not all(map(backends.has_used_share, self.urls))
@@ -82,7 +83,7 @@ class ModelPermits(Generic[Request]):
     def limit_reached(
         self, limits: TenantAndModelLimits, tenant: str, key_id: str, now: float
     ) -> Limit | None:
-        """Return the limit that makes lines of the tenant or the API key wait; None if they may be sent."""
+        """Return the limit that makes lines of the tenant or the API key wait; None if no limit does."""
         if (limit := self.capped_by.get(tenant)) is not None:
             return limit
         if tenant not in self.waiting:

@@ -1,6 +1,7 @@
-"""Prefix groups of one model: lines with the same system prompt, which backends keep in their prefix caches.
+"""Decides which lines should wait, so that a backend computes each system prompt only once.
 
-Until a backend has responded to a first line of a group, it computes the group's system prompt again for each
+Backends keep system prompts in their prefix caches. The lines of one model with the same system prompt are a
+group. Until a backend has responded to one line of a group, it computes the system prompt again for each
 line. Therefore the first line of a group is sent alone. While this line has no response, lines of other
 groups are sent.
 """
@@ -31,8 +32,9 @@ class PrefixGroups:
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
-        slots: number of requests that the backends process at once, if it is small (below 16). Such backends
-            may keep only one prompt per request. 0 if the number is greater or not known.
+        slots: number of requests that the model's backends process at once, if it is below 16. In such
+            backends, each slot (place for one request) may keep only the prompt of its last request. 0 if the
+            number is greater or not known.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -46,9 +48,9 @@ class PrefixGroups:
         """Set the attributes `width` and `slots` of this object, for a changed list of backends.
 
         Args:
-            in_flight: for each backend, how many requests it processes at once, as an operator has stated it;
-                None if it is not stated. Such a backend may have a queue, in which lines of one group should
-                follow each other, so `width` then becomes infinity.
+            in_flight: for each backend, the configured number of requests that it processes at once; None if
+                no number is configured. If one of the numbers is None, `width` becomes infinity: this backend
+                may have a queue, in which lines of one group should follow each other.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -80,26 +82,28 @@ class PrefixGroups:
 
     @property
     def has_several(self) -> bool:
-        """True if lines of at least two groups are in flight, or if free slots hold the prompts of two
-        groups.
+        """True if at least two groups have a line in flight, or their prompt in a free slot of a backend.
+
+        A slot is a place for one request, which keeps the prompt of its last request.
         """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1
 
     @property
     def must_keep_slots(self) -> bool:
-        """True if a line with a new system prompt could take the slot of a prompt that is needed again.
+        """True if a line with a new system prompt could replace a prompt that a backend soon needs again.
 
-        This is so if the backends have few slots, and if a line of a warm group is in flight: more lines of
-        this group probably follow.
+        This is so if the backends have few slots (places that each keep one prompt), and if a line of a warm
+        group is in flight. More lines of this group probably follow.
         """
         return bool(self.slots) and any(group in self._warm for group in self._in_flight)
 
     def in_slot(self, groups: Container[int]) -> int | None:
-        """Return one of `groups` whose prompt is in a free slot of a backend; None if there is none.
+        """Return the one of `groups` whose prompt has been in a free slot the longest; None if there is none.
 
-        The next line of this group costs the least: the backend does not compute the prompt again, and no
-        other group loses its slot.
+        A slot is a backend's place for one request, which keeps the prompt of its last request. The next line
+        of the returned group costs the least, because the backend need not compute the prompt again, and no
+        other prompt is replaced.
         """
         return next((each for each in self._free_slots if each in groups), None)
 

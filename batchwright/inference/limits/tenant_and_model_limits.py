@@ -1,6 +1,6 @@
 """Limits that one process checks before it sends a line: caps on requests in flight, and rates per minute.
 
-If a tenant, an API key or a model has reached a limit, only its own lines wait.
+If a tenant, an API key or a model has reached a limit, only the lines of this tenant, key or model wait.
 """
 
 import math
@@ -98,7 +98,7 @@ class TenantSettings:
     def ranks(self, model: str) -> BatchRanks:
         """Return the ranks of the batches that have lines for the model.
 
-        Ranks order the batches of the same tenant and priority.
+        Ranks say in which order batches of the same tenant and priority send their lines.
         """
         return self.schedule.ranks(model)
 
@@ -150,7 +150,7 @@ def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> Non
 
 
 class TenantAndModelLimits:
-    """Checks caps on requests in flight and rates per minute in one process, and counts their usage.
+    """The caps on requests in flight and the rates per minute in one process, with counts of their usage.
 
     When a request is sent, the rates are charged with one request and an estimate of its tokens. The estimate
     is corrected when the response shows how many tokens were used.
@@ -197,8 +197,9 @@ class TenantAndModelLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the cap, hold or rate of the tenant that forbids a request now; None if a request is
-        allowed.
+        """Return the cap, hold or rate of the tenant that forbids a request now; None if none forbids it.
+
+        A hold means that an operator has stopped the tenant.
         """
         most = self.tenant_settings.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
@@ -206,9 +207,10 @@ class TenantAndModelLimits:
         return self.tenant_rate(tenant, now)
 
     def tenant_rate(self, tenant: str, now: float) -> Limit | None:
-        """Return the hold or rate of the tenant that forbids a request now; None if a request is allowed.
+        """Return the hold or rate of the tenant that forbids a request now; None if none forbids it.
 
-        The tenant's cap on requests in flight is not checked.
+        A hold means that an operator has stopped the tenant. The tenant's cap on requests in flight is not
+        checked.
         """
         if tenant in self.tenant_settings.held_tenants:
             return Limit.TENANT_HOLD
@@ -216,7 +218,10 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.TENANT_REQUESTS, Limit.TENANT_TOKENS)
 
     def model_limit(self, model: str, now: float) -> Limit | None:
-        """Return the hold or rate of the model that forbids a request now; None if a request is allowed."""
+        """Return the hold or rate of the model that forbids a request now; None if none forbids it.
+
+        A hold means that an operator has stopped the model.
+        """
         if model in self.tenant_settings.held_models:
             return Limit.MODEL_HOLD
         buckets = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
@@ -291,15 +296,16 @@ class TenantAndModelLimits:
         """Replace the estimated tokens of a charge by the number of tokens that the request has used.
 
         This also improves later estimates. An estimate is one token per four bytes of the line, plus an
-        average for the model and the tenant: how many tokens earlier requests have used beyond one per four
-        bytes.
+        average. The average is kept for each model and tenant. It says how many tokens earlier requests have
+        used in addition to one token per four bytes.
 
         Args:
             charge: the result of the method `charge`.
-            used: number of tokens that the request has used, or a better estimate. If it is 0, the average
-                stays.
-            most_of_model: None if the backend reported `used`. If `used` is an estimate: the greatest number
-                of tokens to take from the rate of the model. The average then stays.
+            used: number of tokens that the request has used, or a better estimate. If `used` is 0, the
+                average does not change.
+            most_of_model: None if `used` is the number that the backend reported. If `used` is only an
+                estimate, `most_of_model` is the greatest number of tokens to take from the model's rate, and
+                the average does not change.
         """
         of_model = used if most_of_model is None else min(used, most_of_model)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)
