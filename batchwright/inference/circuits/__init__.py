@@ -1,3 +1,3 @@
-"""Circuit breakers, one for each model at each backend: their states, the reports they get, and their
-metrics.
+"""Circuit breakers, one for each model at each backend. A circuit breaker gets the results of requests, and
+stops requests while its backend fails.
 """

@@ -45,7 +45,7 @@ class CircuitAttempt(Struct, eq=False):
 
 @dataclass
 class CircuitBreaker:
-    """Stops the requests of one model to one backend while the backend fails.
+    """Circuit breaker that stops the requests of one model to one backend while the backend fails.
 
     The circuit opens after a number of failures in a row: `failures_to_open`, or half the number of requests
     in flight if this is higher. If all failed lines belong to one tenant, the circuit may first wait some
@@ -87,9 +87,10 @@ class CircuitBreaker:
     def wait_seconds(self, tenant: str = "") -> float:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
-        While the circuit is open, a line may be sent only as a trial. This method then also records that the
-        tenant waits. If this tenant sent the last trial and it did not succeed, the tenant has to wait
-        longer. So another waiting tenant can send the next trial.
+        While the circuit is open, a line may be sent only as a trial, to show if the backend has recovered.
+        This method then also records that the tenant waits. If this tenant sent the last trial without
+        success and another tenant waits, this tenant has to wait longer, so that the other one can send the
+        next trial.
         """
         if not self._pause:
             return 0.0
@@ -128,11 +129,11 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return how many seconds after the start of an unanswered trial the next trial may start.
+        """Return the seconds between the start of a trial without an answer and the start of the next trial.
 
-        This applies if the last failure came quickly: the backend seems to refuse requests at once. If a
-        trial gets no answer at once, the backend is therefore probably processing it. So each such trial
-        makes the pause shorter.
+        Call this only if the last failure came quickly. The backend then seems to refuse requests at once. A
+        trial without a quick answer is therefore probably being processed. Each such trial makes the pause
+        shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -159,25 +160,25 @@ class CircuitBreaker:
             self._close()
 
     def record_probe_success(self) -> None:
-        """Close the circuit, because the backend answered a probe (a small test request) normally."""
+        """Close the circuit. Call this after a normal response to a probe (a small test request)."""
         self._record_response()
         self._accepts_key = True
         if self.is_open:
             self._close()
 
     def record_refusal(self) -> bool:
-        """Record a response with status 401 or 403. Return True if the request is at fault, not the API key.
+        """Record a refusal: a response with status 401 or 403. Return True if the API key is not at fault.
 
-        The API key is not at fault if the backend has accepted it since the previous refusal. This is shown
-        by a normal response to a probe (a small test request), or to a request that was sent after the
-        previous refusal.
+        The API key is not at fault if the backend has accepted it since the previous refusal. The backend has
+        accepted the key if it has sent a normal response to a probe (a small test request), or to a request
+        that was sent after the previous refusal.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
         return accepts_key
 
     def reset_failures(self) -> None:
-        """Set the number of failures in a row to 0, because the backend has sent a response of any kind."""
+        """Set the number of failures in a row to 0. Call this when the backend has sent any response."""
         self._failures, self._alive_at = 0, self.clock()
 
     def record_failure(
@@ -222,11 +223,11 @@ class CircuitBreaker:
             self._open(reason, pause, short_pauses=short_pauses)
 
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
-        """Record that the backend refused a request because other clients use its slots.
+        """Record that the backend refused a request because it is busy with requests of other clients.
 
         If the circuit is closed and the backend seems to process other requests of this process, the circuit
         stays closed. In all other cases, the refusal counts as a failure. If the circuit is then open, the
-        pauses between trials stay short, because a slot may become free at any time.
+        pauses between trials stay short, because the backend may accept requests again at any time.
 
         The backend seems to process other requests if some are in flight, and if it has responded recently or
         one of them was sent recently.
@@ -265,7 +266,10 @@ class CircuitBreaker:
         return self._tenant_errors.get(tenant, "")
 
     def allow_trial(self) -> None:
-        """Allow a trial through the open circuit now, because the backend responds again."""
+        """Allow a trial (one request that shows if the backend has recovered) through the open circuit now.
+
+        Call this when the backend responds again.
+        """
         self._retry_at = min(self._retry_at, self.clock())
 
     def succeeded_since(self, since: float) -> bool:
@@ -273,16 +277,18 @@ class CircuitBreaker:
         return self._last_success_at is not None and self._last_success_at >= since
 
     def record_suspect(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Record a failed line. Return True if a probe (a small test request) must show what has failed: the
-        backend or the line.
+        """Record a failed line. Return True if the caller must send a probe (a small test request), which
+        shows if the backend or the line is at fault.
 
-        - The backend has responded normally since `since`: False, because the line is at fault.
-        - The circuit is open: True if the request was a trial.
-        - The circuit is closed: count the line as failed. True if at least `failures_to_open` lines have
-          failed.
+        The first rule that fits decides:
 
-        The line is counted before the probe, because other lines may fail during the probe, and the count
-        decides about them, too.
+        - The backend has responded normally since `since`: return False, because the line is at fault.
+        - The circuit is open: return True if the request was a trial.
+        - The circuit is closed: count the line as failed. Return True if at least `failures_to_open` lines
+          are counted.
+
+        The line is counted before the probe, because the count is also needed for lines that fail during the
+        probe.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -300,7 +306,7 @@ class CircuitBreaker:
     def attribute_to_backend(
         self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
     ) -> bool:
-        """Decide what is at fault for a failure. Return True for the backend, False for the line.
+        """Return True if the backend is at fault for a failed request, False if the line is at fault.
 
         The first rule that fits decides:
 
@@ -344,9 +350,9 @@ class CircuitBreaker:
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. A line of
-        another tenant can show this. If such a line waits or was just sent, the method returns False for some
-        seconds.
+        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. The result of
+        another tenant's line can show this. While such a line waits or was just sent, the method returns
+        False, but only in the first seconds after the first failure.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

@@ -1,4 +1,4 @@
-"""Gauges of the circuit breakers of one process, worker or API."""
+"""Set the metrics that show which circuit breakers of a process (worker or API) are open."""
 
 from collections.abc import Iterable
 
@@ -7,10 +7,10 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the circuit gauge of each model at each backend: 1 if its circuit breaker is open.
+    """Set the circuit gauge of each model at each backend: 1 if its circuit breaker is open, otherwise 0.
 
-    Remove all other gauges. Several circuit breakers of a backend may have the same label, for example if
-    models share a label. The gauge of this label is 1 only if all of these circuit breakers are open.
+    Remove the gauges of all other models and backends. If several models share a metric label, they share
+    one gauge at each backend. This gauge is 1 only if all circuit breakers of these models are open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
     for router in routers:
@@ -22,9 +22,10 @@ def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) ->
 
 
 def update_model_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the gauge of each model in `routers`. Remove the gauges of all other models.
+    """Set the circuit gauge of each model: 1 if the circuit breakers of all its own backends are open.
 
-    Models that share a label have no gauge, because one gauge cannot show the state of several models.
+    Remove the gauges of models that are not in `routers`. Models that share a metric label have no gauge,
+    because one gauge cannot show the state of several models.
     """
     metrics.circuit_open.replace(
         {

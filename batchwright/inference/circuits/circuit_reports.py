@@ -1,4 +1,4 @@
-"""Report the ends of requests to the circuit breakers of their backends, and log when circuits change."""
+"""Report the results of requests to the circuit breakers of their backends, and log when circuits change."""
 
 import logging
 from collections.abc import Callable
