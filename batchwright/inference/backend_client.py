@@ -1,4 +1,4 @@
-"""HTTP client of one backend. It sends each request once and reads the response as an outcome."""
+"""HTTP client of one backend. It sends each request once, and classifies the response as an `Outcome`."""
 
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -93,8 +93,7 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the API key again.
 
-        A client that could not be used becomes usable again. It stays unusable only if no API key can be
-        read.
+        If the client was unusable, it becomes usable, except if no API key can be read.
         """
         self._transport = transport
         self._initial_problem = ""
@@ -171,7 +170,7 @@ class InferenceClient:
 
         Raises:
             httpx.ConnectError: this process has no usable API key or certificate for the backend. Nothing was
-                sent. The context manager raises the exceptions of `Transport.stream`.
+                sent. Later, the context manager can raise every exception of `Transport.stream`.
         """
         if self.problem:
             raise httpx.ConnectError(self.problem)
@@ -186,19 +185,20 @@ class InferenceClient:
     async def submit_job(
         self, target: TargetUrl, body: bytes, request_id: str, key: str, extra: Sequence[Header]
     ) -> Outcome:
-        """Send the request that starts a job, and return its outcome. The response body is not checked.
+        """Send the request that starts a job, and return the request's outcome.
 
-        `key` is the idempotency key of the job.
+        A job is a request whose result the backend returns later. The response body is not checked. `key` is
+        the idempotency key of the job.
         """
         return await self._post(target, body, request_id, key, extra, from_status)
 
     async def poll_job(
         self, method: bytes, target: TargetUrl, request_id: str, extra: Sequence[Header] = ()
     ) -> Outcome:
-        """Send a request that polls or cancels a job, and return its outcome.
+        """Send a request that polls or cancels a job, and return the request's outcome.
 
-        The response body is not parsed. Failures of the backend or the network are outcomes, not exceptions.
-        `method` is the HTTP method.
+        A job is a request whose result the backend returns later. The response body is not parsed. Failures
+        of the backend or the network are outcomes, not exceptions. `method` is the HTTP method.
         """
         if self.problem:
             return self._unusable_outcome()
@@ -280,10 +280,9 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with the verdict BUSY if the backend answered 503 because other clients use its
-        slots.
+        """Return the outcome, with the verdict BUSY if the backend answered 503 because of other clients.
 
-        This applies only to backends that also serve clients directly, without this product. With
+        The verdict changes only for backends that also serve clients directly, without this product. With
         BATCHWRIGHT_ADAPTIVE_LIMITS=false, the outcome stays unchanged.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:

@@ -1,4 +1,8 @@
-"""Headers of the requests to one backend: from this module, the registry and the caller, and the API key."""
+"""Builds the headers of requests to one backend, including the API key.
+
+The headers are fixed ones, those that the registry (the operator's list of backends) sets, and those that the
+caller sent with the batch.
+"""
 
 from collections.abc import Sequence
 
@@ -33,7 +37,7 @@ class BackendHeaders:
     """
 
     def __init__(self, settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> None:
-        """Create the headers without reading the API key of the registry. Call `reload_key` to read it.
+        """Create the headers. The API key that the registry names is read later, by `reload_key`.
 
         Args:
             backend: the backend's configuration in the registry; None to use only the settings of the

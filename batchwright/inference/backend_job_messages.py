@@ -1,4 +1,7 @@
-"""Read a backend's messages about jobs: responses to submissions, responses to polls, and callbacks."""
+"""Read a backend's messages about jobs, which are requests whose results the backend returns later.
+
+The messages are responses to submissions, responses to polls, and callbacks.
+"""
 
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.backend_job_config import JobConfig

@@ -1,7 +1,6 @@
-"""Clients and transports of one process.
+"""Creates the clients of backends in one process, and the transports that hold the clients' connections.
 
-Backends with equal settings share a client. A transport holds the connections. Clients with equal TLS and
-connect settings share a transport.
+Backends with equal settings share a client. Clients with equal TLS and connect settings share a transport.
 """
 
 import logging
@@ -78,8 +77,8 @@ class _SharedTransport:
 class ClientPool:
     """Creates the clients of backends, and reloads their API keys and certificates.
 
-    A transport holds the connections of clients. If it is no longer needed, it is closed when its last
-    request has ended.
+    Clients send requests through transports, which hold the connections. A transport that no client needs any
+    longer is closed when its last request has ended.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class ListingFailed(Exception):
     """Raised if a backend does not return a valid list of its models. The message has the reason.
 
     Attributes:
-        is_unreachable: True if there was no connection.
+        is_unreachable: True if there was no valid HTTP response, or if the status is 502, 503 or 504.
         status: HTTP status; 0 if there was no response.
     """
 
@@ -148,9 +148,9 @@ def _failed(
 
 
 def _response_date(response: BackendResponse) -> datetime | None:
-    """Parse the Date header of a response; None if the header is missing or invalid.
+    """Return the time in the Date header of a response, with a time zone.
 
-    The result has a time zone.
+    Return None if the header is missing or invalid.
     """
     try:
         date = parsedate_to_datetime(response.headers[b"date"].decode("ascii"))

@@ -144,7 +144,7 @@ class PreCallHooks:
 
 
 class _TimedOut(Exception):
-    """Result for a hook that took longer than its time limit."""
+    """Result of calling a hook that took longer than its time limit."""
 
 
 class _Refusal(NamedTuple):

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotSent(Exception):
-    """A line was not sent, or not sent again, because its slice may send no lines now."""
+    """Raised for a line that was not sent, or not sent again, because its slice may send no lines now."""
 
 
 def repeat_always() -> bool:
@@ -239,7 +239,7 @@ class MicrobatchSender:
             await self._send(key, half, repetitions + 1)
 
     async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
-        """Give each line its part of the successful response to a shared request, as the line's outcome."""
+        """Split the response to a successful shared request, and set the outcome of each line in it."""
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except MicrobatchFailed as error:
@@ -297,9 +297,9 @@ class MicrobatchSender:
 
 
 def _drop_unsendable(members: Sequence[_Member]) -> list[_Member]:
-    """Return the lines that may be sent again. The caller of each other line gets NotSent.
+    """Return the lines that may be sent again. For each line that may not, its `send` raises NotSent.
 
-    A line whose caller no longer waits for it is left out, too.
+    Lines that already have an outcome or were cancelled are left out, too.
     """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]

@@ -102,8 +102,10 @@ class ModelRouter:
 
     @property
     def all_own_circuits_open(self) -> bool:
-        """True if the circuit breakers of all the model's own backends are open, so that these get only
-        trials.
+        """True if the circuit breakers of all the model's own backends are open.
+
+        These backends then get only trials: single requests that show if the backend has recovered. False if
+        the model has no backend.
         """
         for upstream in self.upstreams:  # faster than `all` over a generator
             if not upstream.circuit.is_open:
@@ -112,17 +114,17 @@ class ModelRouter:
 
     @property
     def only_trials_allowed(self) -> bool:
-        """True if the circuit breakers of the model and of all its fallback models are open.
+        """True if the circuit breakers of all backends of the model and of its fallback models are open.
 
-        Only trials are then sent.
+        Only trials are then sent: single requests that show if a backend has recovered.
         """
         return self.all_own_circuits_open and all(upstream.circuit.is_open for upstream in self._reachable())
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker of the model's own backends that allows a request soonest.
+        """The circuit breaker that allows a request first, among those of the model's own backends.
 
-        Backends of fallback models do not count.
+        Circuit breakers of fallback models are not considered.
         """
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
@@ -199,9 +201,10 @@ class ModelRouter:
         return Dispatch(upstream, upstream.circuit.begin(tenant))
 
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
-        """Count a job that is already running as a request in flight, and return its Dispatch.
+        """Count a running job as a request in flight, and return its Dispatch.
 
-        Return None if no upstream has this key, or if the upstream does not run jobs.
+        A job is a request whose result the backend returns later. Return None if no upstream has this key, or
+        if the upstream does not run jobs.
 
         Args:
             key: `key` of the upstream that runs the job.

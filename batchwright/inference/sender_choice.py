@@ -135,9 +135,9 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 
 
 class SliceSender:
-    """Sends the lines of one slice, which share requests only with lines of the same tenant.
+    """Sends the lines of one slice. They share requests only with lines of the same tenant.
 
-    If `tenant` is empty, they share requests with lines of all tenants.
+    If `tenant` is empty, the lines may share requests with lines of all tenants.
     """
 
     def __init__(self, sender: "MicrobatchSender", tenant: str, may_repeat: Callable[[], bool]) -> None:

@@ -1,4 +1,4 @@
-"""A backend, and an upstream (a model at a backend), for the router and its callers."""
+"""State of each backend and of each upstream (a model at a certain backend), which the router uses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

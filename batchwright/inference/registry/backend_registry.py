@@ -127,7 +127,10 @@ class BackendRegistry:
         return found
 
     def _add_unlisted(self, model: str) -> ModelRouter | None:
-        """Create and return the router of a model that no backend lists; None if the model cannot be used."""
+        """Create and return the router, which chooses backends, of a model that no backend lists.
+
+        Return None if the model cannot be used.
+        """
         self._unlisted.add(model)
         if model in self._aliases or any(model in config.fallbacks for config in self._configs.values()):
             self._apply(self._changes_in_effect)
@@ -163,7 +166,7 @@ class BackendRegistry:
 
     @property
     def known_models(self) -> frozenset[str]:
-        """Names of all models, without aliases.
+        """Names of all models, without aliases. They include models in use that no backend lists.
 
         The set is empty before the first call of `served` or `refresh`.
         """
@@ -175,7 +178,7 @@ class BackendRegistry:
         return frozenset(self._routers.keys() & self._registered)
 
     async def changed(self) -> frozenset[str]:
-        """Wait until models are added or removed. Return the names of all models, without aliases."""
+        """Wait until models are added or removed. Then return the names of all models, without aliases."""
         await self._changed.wait()
         self._changed.clear()
         return frozenset(self._routers)

@@ -1,6 +1,6 @@
 """Transport protocol: send one HTTP request and return its whole response.
 
-A failed request raises one of httpx's exceptions. Its class shows if the request was sent:
+A failed request raises one of httpx's exceptions. The class of the exception shows if the request was sent:
 
 never sent                     httpx.ConnectError, httpx.ConnectTimeout
 sent, no complete response     httpx.ReadError: the connection ended, usually before the response began

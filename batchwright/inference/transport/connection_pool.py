@@ -1,4 +1,4 @@
-"""Transport with a connection pool, and the timeouts of its requests.
+"""Sends HTTP requests on reused connections from a connection pool, with a timeout for each request.
 
 For each origin (scheme, host and port), the pool reuses the idle connection that was used last.
 """
@@ -200,10 +200,10 @@ class PooledTransport(Transport):
 
 
 class Timeout(Struct, eq=False):
-    """Timeout of one request. When the time is over, `on_timeout` is called once, unless `cancel` was called.
+    """Timeout of one request. When it expires, `on_timeout` is called once. `cancel` prevents this.
 
-    The timeout may expire during an `await` of the caller, before `on_timeout` is set. After each `await`,
-    check that `expired` is False before you set `on_timeout`.
+    The timeout may expire before the caller has set `on_timeout`. Before you set `on_timeout`, check that
+    `expired` is False.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first
@@ -238,7 +238,7 @@ class TimeoutWheel:
         return timeout
 
     def close(self) -> None:
-        """Cancel all timers, so that no running timeout expires."""
+        """Cancel all timers. Timeouts that are still running then do not expire."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -258,7 +258,7 @@ class BackendConnection(asyncio.Protocol):
 
 
 class IdleTimeout:
-    """Limits the time until a response starts, and the time between two pieces of the response.
+    """A time limit until a response starts, and a time limit between two pieces of the response.
 
     An interim response (status 1xx) does not count as the start.
 

@@ -114,8 +114,8 @@ async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncI
     """Yield the pieces of a response's body.
 
     Raises:
-        TimeoutError: the body was not complete when the event loop's clock reached `until`, or no piece
-            arrived for `idle` seconds.
+        TimeoutError: the body was not complete at the time `until` of the event loop's clock, or no piece
+            arrived for `idle` seconds (0 for no limit).
     """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     chunks = aiter(response.stream)
@@ -142,8 +142,8 @@ async def _read(response: httpx.Response, max_bytes: int, idle: float) -> bytes:
 async def _next_chunk(chunks: AsyncIterator[bytes], idle: float, number: int) -> bytes | None:
     """Return the next chunk of the response; None at its end.
 
-    If httpx has received thousands of chunks together, it returns them without a pause. Therefore other tasks
-    may run before every `_CHUNKS_PER_TURN`-th chunk.
+    Before every `_CHUNKS_PER_TURN`-th chunk, let other tasks run. Otherwise they could not run while httpx
+    returns thousands of chunks that it has received together.
 
     Args:
         idle: maximum number of seconds until the chunk arrives; 0 for no limit.
