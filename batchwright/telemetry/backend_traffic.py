@@ -40,7 +40,7 @@ class _TrafficTotals:
 
 
 class BackendTraffic:
-    """Counts the requests of this process, by model and backend."""
+    """Counters for the requests of this process, by model and backend."""
 
     def __init__(self, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._metrics, self._monotonic = metrics, monotonic
@@ -100,19 +100,18 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Record that lines of a model were deferred (will be sent later).
+        """Count an error of the model if its lines are sent later because no backend could accept them.
 
-        If the reason is that no backend could take the lines, an error of the model is counted. All other
-        reasons are ignored.
+        `reason` says why the lines are sent later. For all other reasons, do nothing.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Keep separate totals only for these models and backends, to limit the number of totals.
+        """Keep separate totals only for these models and backends. This limits the number of totals.
 
-        All other totals are added to totals with the backend name `other`. A model that is not in `models`
-        also gets the name `other`.
+        The totals of all other backends are added to totals with the backend name `other`. The totals of a
+        model that is not in `models` are added to totals with the model name and the backend name `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

@@ -49,7 +49,7 @@ class SdkMetricsClient:
         seconds. If the server has closed the connection, the request is sent once more.
 
         Args:
-            on_sent: called each time a request was sent, to do other work while the SDK responds.
+            on_sent: called after each request was sent. It can do other work while the SDK responds.
         """
         if not self._address:
             return b""

@@ -7,7 +7,7 @@ MODEL_LABELS = ("model", "from_model", "to_model")
 
 
 class BoundedLabel:
-    """Callable that returns the metric label for a value, and limits the number of labels.
+    """A callable that returns the metric label for a value, and limits the number of labels.
 
     Each of the first `limit` values gets its own label. All other values get the label `other`. A value keeps
     its label as long as the process runs, so the labels can be used for counters, which must never decrease.
@@ -27,7 +27,7 @@ class BoundedLabel:
 
 
 class ModelLabels:
-    """Callable that returns the metric label for a model name, and limits the number of labels.
+    """A callable that returns the metric label for a model name, and limits the number of labels.
 
     Each model in the registry has its own label. At most `limit` models outside of the registry have their
     own label at the same time. All remaining models share the label `other`. All metrics of the process use
@@ -50,7 +50,7 @@ class ModelLabels:
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Models that have their own label now but are not in the registry."""
+        """Names of the models that have their own label now but are not in the registry."""
         return frozenset(self._unlisted)
 
     def set_listed(self, models: Collection[str]) -> None:
@@ -66,8 +66,8 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    The result changes when the weights change. Use it only for gauges whose series are all replaced at every
-    refresh.
+    Use the names only as labels of gauges whose series are all replaced at every refresh, because the names
+    change when the weights change.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])

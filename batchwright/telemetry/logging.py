@@ -1,7 +1,7 @@
-"""Logs on stderr, as text for people or as JSON for machines. Messages are constant; data is in `extra`.
+"""Writes log entries to stderr, as text for people or as JSON for machines.
 
-Every entry also has the fields of the current work (`context.py`) and the ids of the current trace span.
-Secrets are redacted.
+The message of an entry is a constant text, and its data is in the argument `extra`. Every entry also has the
+fields of the current work (`context.py`) and the ids of the current trace span. Secrets are redacted.
 """
 
 import logging
@@ -138,7 +138,7 @@ def _add_context(record: logging.LogRecord) -> bool:
 
 
 def _workflow_fields(record: logging.LogRecord) -> Mapping[str, str]:
-    """Return the batch id as a log field for an entry of workflow code; no field for all other entries.
+    """Return a log field with the batch id if the entry comes from workflow code; otherwise return no field.
 
     Workflow code runs in threads in which `current_fields` is empty. The id comes from the fields that
     Temporal's SDK adds to entries of workflow code.

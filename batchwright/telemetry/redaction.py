@@ -38,7 +38,7 @@ _SECRET_NAME = re.compile(rf"{_NAMES}|(?:proxy-)?authorization", re.IGNORECASE)
 
 
 class Redactor:
-    """Callable that returns a text in which secrets are replaced by `***`.
+    """A callable that gets a text, and returns it with `***` in place of each secret.
 
     It replaces the secrets with which it was created, and other text that looks like a secret.
     """

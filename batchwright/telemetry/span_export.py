@@ -109,9 +109,10 @@ class CountingSpanProcessor(BatchSpanProcessor):
 
 
 class _LastErrors(logging.Handler):
-    """Log handler that keeps the last two messages of OpenTelemetry, and prints none.
+    """A log handler that keeps the last two messages of OpenTelemetry, and prints no message.
 
-    A failed export logs two messages: one about its last attempt, and one about the final failure.
+    OpenTelemetry logs two messages for a failed export: one about the last attempt, and one about the final
+    failure.
     """
 
     def __init__(self) -> None:

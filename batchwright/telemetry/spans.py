@@ -36,7 +36,7 @@ TraceHeaders = list[tuple[bytes, bytes]]
 
 
 class _ActivityTrace(NamedTuple):
-    """Trace of the current activity. Its span is the parent of the spans of the activity's requests.
+    """The trace of the current activity. The activity's span is the parent of the spans of its requests.
 
     The trace is stored here, because finding the current span through OpenTelemetry is slow.
     """
@@ -74,7 +74,10 @@ class Spans:
         }
 
     def carrier(self) -> dict[str, str]:
-        """Return HTTP headers that identify the current span (W3C Trace Context); empty if there is none."""
+        """Return HTTP headers that identify the current span (W3C Trace Context).
+
+        The result is empty if there is no current span.
+        """
         carrier: dict[str, str] = {}
         _W3C.inject(carrier)
         return carrier
@@ -149,10 +152,10 @@ class Spans:
                 _activity.reset(token)
 
     def record_reenqueue(self, reason: str) -> None:
-        """Record that an attempt to send a slice (a part of a batch) has ended and a next attempt follows.
+        """Record that an attempt to send a slice (a part of a batch) has ended, and another attempt follows.
 
         The record is a span in a separate trace, with a link to the current span. `reason` says why the
-        attempt ended.
+        attempt has ended.
         """
         turn = trace.get_current_span()
         if turn.is_recording():
@@ -224,7 +227,7 @@ class Spans:
 
 
 class ApiCallSpan:
-    """Trace span of an API request. The result is added when the response is known."""
+    """The trace span of an API request. The status is added when the response is known."""
 
     def __init__(self, span: Span, method: str) -> None:
         self._span, self._method = span, method

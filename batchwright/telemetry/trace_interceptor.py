@@ -93,9 +93,9 @@ class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
 
 
 def fields_of(arguments: Sequence[object]) -> dict[str, FieldValue]:
-    """Return the log fields, such as the batch id, that are in the argument of an activity or workflow.
+    """Return the log fields, such as the batch id, from the arguments of an activity or workflow.
 
-    The result is empty if the argument has an unknown type.
+    The result is empty if the arguments have an unknown type.
     """
     match arguments:
         case [BatchOrder() as order]:

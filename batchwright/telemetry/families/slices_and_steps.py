@@ -1,4 +1,4 @@
-"""Metrics of slices and of the other steps of batches. The worker that runs a step counts it."""
+"""Metrics of slices (parts of batches) and of other steps of batches, counted by workers that run them."""
 
 from batchwright.telemetry.families.factory import MetricFactory
 
@@ -41,7 +41,7 @@ class StepMetrics:
 
 
 class SliceMetrics:
-    """Metrics of slices: how often they wait without a worker, and how long their results take to store."""
+    """Metrics of slices (parts of batches): how often and how long they wait, and how long storing takes."""
 
     def __init__(self, create: MetricFactory) -> None:
         self.flush_seconds = create.histogram("segment_flush_duration_seconds", "Time to store one segment")

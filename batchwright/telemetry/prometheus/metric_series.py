@@ -1,4 +1,4 @@
-"""Series of counters, gauges and histograms. A series has the values for one combination of label values."""
+"""Classes for metric series. A series has the values of one metric for one combination of label values."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -13,7 +13,7 @@ _BOUND_PLACEHOLDER = "\ud801"  # stands for a bucket's bound; like NUMBER_PLACEH
 
 
 class FamilyState:
-    """State that all series of one metric share. Any thread may update a series.
+    """The state that all series of one metric share. Any thread may update a series.
 
     Attributes:
         is_stale: True if a value, or the set of series, has changed since the last scrape.
@@ -111,9 +111,10 @@ class GaugeSeries(MetricSeries):
 
 
 class HistogramSeries(MetricSeries):
-    """Series of a histogram: the cumulative counts of its buckets, and the number and the sum of all values.
+    """A series of a histogram: cumulative counts of its buckets, and the number and the sum of all values.
 
-    The numbers are in the list `FamilyState.numbers`, which all series of the metric share.
+    These numbers are stored in the list `FamilyState.numbers`, together with those of the metric's other
+    series.
     """
 
     __slots__ = ("_bounds", "_les", "_numbers", "_start", "_sum_at")
@@ -127,7 +128,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Copy the values of the series to the end of the list `numbers`, and use them there from now on.
+        """Copy the values of the series to the end of the list `numbers`, and update only these copies later.
 
         The caller must hold the lock of the metric.
         """

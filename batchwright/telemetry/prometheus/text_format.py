@@ -37,7 +37,7 @@ class SeriesId(NamedTuple):
 
 
 class TextTemplate:
-    """Text with placeholders for numbers. It formats all numbers in one call, which is fast."""
+    """A text with placeholders for numbers. One call replaces all placeholders, which is fast."""
 
     def __init__(self, text: str) -> None:
         """Split the text at its placeholders. Each NUMBER_PLACEHOLDER in `text` stands for one number.
