@@ -25,7 +25,7 @@ class DnsLookup:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhook-hosts")
 
     async def addresses(self, host: str, family: socket.AddressFamily = socket.AF_UNSPEC) -> list[Address]:
-        """Return the addresses of a host. Raises OSError if the host has none."""
+        """Return the addresses of a host. Raise OSError if no address is found."""
 
         def look_up() -> list[Address]:
             found = socket.getaddrinfo(host, None, family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -132,7 +132,7 @@ class WebhookSender:
 
 
 class _Resolver(AbstractResolver):
-    """Adapter that lets aiohttp look up hosts with `lookup`. Closing this object does not close `lookup`."""
+    """An adapter that lets aiohttp look up hosts with a DnsLookup. `close` does not close the DnsLookup."""
 
     def __init__(self, lookup: DnsLookup) -> None:
         self._lookup = lookup

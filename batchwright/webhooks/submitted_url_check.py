@@ -29,11 +29,10 @@ class _Host(NamedTuple):
 
 
 class UrlChecker:
-    """Checks URLs of webhooks, and limits how many forbidden URLs a tenant may send. A process has one
-    checker.
+    """Checker for URLs of webhooks. It also limits how many forbidden URLs a tenant may send.
 
-    Concurrent checks of a tenant for the same host share one lookup. An allowed host is not looked up again
-    for ten seconds.
+    A process has one checker. Concurrent checks of a tenant for the same host share one lookup. An allowed
+    host is not looked up again for ten seconds.
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
