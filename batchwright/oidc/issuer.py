@@ -97,8 +97,7 @@ async def _fetch(client: httpx.AsyncClient, url: str, kind: type[_Document]) -> 
 
 
 def _check_discovery(issuer: str, discovery: _Discovery) -> None:
-    """Check that the discovery document belongs to the issuer, and that the URL in it for fetching keys is
-    safe.
+    """Check that the discovery document belongs to the issuer and names a safe URL for fetching keys.
 
     If the issuer's URL begins with https, the URL of the keys must begin with https, too.
 

@@ -52,10 +52,11 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     def current(self) -> tuple[IssuerKey, ...]:
-        """Return the known keys. The result is empty if no keys are known, or if they are older than
-        `KEYS_SECONDS`.
+        """Return the known keys; an empty tuple if no keys are known, or if they are too old to be used.
 
-        As long as the issuer's keys do not change, every call returns the same object.
+        Keys are too old after `KEYS_SECONDS`. If they are older than `REFRESH_SECONDS`, this method also
+        starts to fetch them in the background. While the known keys stay the same, every call returns the
+        same object.
         """
         age = self._monotonic() - self._fetched_at
         if age >= REFRESH_SECONDS:
@@ -66,8 +67,8 @@ class IssuerKeys:
         """Return the key that a token names, or None if the issuer has no such key. Fetch the keys if needed.
 
         Args:
-            kid: id of the key in the token's header; None if the header has no id. If the issuer has exactly
-                one key for the algorithm, that key is then returned.
+            kid: id of the key in the token's header; None if the header has no id. Without an id, a key is
+                returned only if it is the issuer's only key for the algorithm.
             algorithm: name of the token's algorithm.
 
         Raises:
@@ -114,8 +115,8 @@ class IssuerKeys:
 def _select(keys: tuple[IssuerKey, ...], kid: str | None, algorithm: str) -> IssuerKey | None:
     """Return the key with the id `kid` that fits the algorithm; None if there is no such key.
 
-    A key fits by its type, its curve and its declared use. If `kid` is None, return the only key that fits.
-    If several keys fit, return None.
+    A key fits by its type, its curve and its declared use. If `kid` is None, return a key only if it is the
+    only key that fits the algorithm.
     """
     fitting = [key for key in keys if (kid is None or key.kid == kid) and _fits(key, algorithm)]
     return fitting[0] if len(fitting) == 1 or (fitting and kid is not None) else None
