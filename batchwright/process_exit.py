@@ -1,8 +1,8 @@
-"""Start and end of a process.
+"""Functions for the start and the end of a process.
 
-A process ends without the finalization of the Python interpreter, for two reasons. Finalization can take up
-to a second. And if threads of the Temporal SDK still run, it can abort the process (SIGABRT) although the
-work is done.
+A process ends without finalizing the Python interpreter, for two reasons. Finalization can take up to a
+second. If threads of the Temporal SDK still run, finalization can also abort the process (SIGABRT) although
+the work is done.
 """
 
 import gc
@@ -28,8 +28,8 @@ def collect_rarely() -> None:
 def run_and_exit(main: Callable[[], object]) -> Never:
     """Call `main`, then exit the process. The result of `main` is the exit code, as with `sys.exit`.
 
-    Unlike `sys.exit`, this does not run `atexit` functions. If `main` raises an exception, the exception is
-    printed and the exit code is 1.
+    Unlike `sys.exit`, this does not run `atexit` functions. If `main` raises SystemExit, the code of the
+    exception is used. Any other exception is printed, and the exit code is 1.
     """
     try:
         code = main()
