@@ -1,1 +1,1 @@
-"""Access to the endpoints of webhooks: URLs that tenants have chosen, and that are not trusted."""
+"""Checks the URLs that tenants choose for webhooks, and sends webhooks to them without trusting them."""
