@@ -88,9 +88,9 @@ class _Microbatch:
 
 
 class MicrobatchSender:
-    """Joins lines of one model into shared requests, and sends these requests to one backend.
+    """Joins several lines of one model into one shared request, and sends such requests to one backend.
 
-    All batches of the process use the same object for a model, a backend and an endpoint.
+    For the same model, backend and endpoint, all batches of the process use the same object.
     """
 
     def __init__(
