@@ -1,4 +1,4 @@
-"""Protocol of the storage. It keeps whole objects, each under a key. Batchwright never changes an object.
+"""Protocol of the storage. A storage keeps whole objects, each under a key. Objects are never changed.
 
 The exceptions are:
 
@@ -8,7 +8,7 @@ StorageError           an operation failed
                        after an operator has changed the permissions
   StorageUnavailable   disk, network or server failed (S3: even after retries); Temporal retries the activity
     StorageFull        there is no space left
-    ObjectChanged      another program has replaced the object while it was read
+    ObjectChanged      another program replaced the object while Batchwright was reading it
 
 A key is a relative path. Its parts consist of letters, digits, `.`, `_` and `-`. The same keys are valid in
 every kind of storage.

@@ -40,7 +40,7 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 class UnpublishedFile:
-    """File of a new object. It is in a folder for unfinished files until `publish` moves it to its final
+    """The file of a new object. It is in a folder for unfinished files until `publish` moves it to its final
     path.
 
     Always call `discard` at the end. It deletes the file if `publish` was not called.
@@ -137,7 +137,7 @@ class FileWriter:
 
 
 class OpenFile:
-    """File of an object that is being read. Even if the object is deleted, it can be read to the end."""
+    """The open file of an object. It can be read to its end even if the object is deleted meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -167,7 +167,7 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file. The caller must close it, because `close` no longer does."""
+        """Return the open file. The caller must close it, because `close` no longer closes it."""
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

@@ -173,10 +173,10 @@ class LocalStorage(Storage):
 
     @contextmanager
     def _reading(self, key: str) -> Generator[None, None, None]:
-        """Context manager that translates errors in its block, which reads the object `key`.
+        """Context manager for a block that reads the object `key`. It translates errors to storage errors.
 
-        A missing file becomes ObjectMissing. If the whole directory is missing because the disk is not
-        mounted, the error is StorageUnavailable.
+        If the file is missing, ObjectMissing is raised. If the whole directory is missing because the disk
+        is not mounted, StorageUnavailable is raised.
         """
         try:
             with disk.translate_os_errors("read", self._root / key, except_for=FileNotFoundError):

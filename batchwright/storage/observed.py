@@ -1,4 +1,4 @@
-"""Storage that records metrics and traces: number of operations, duration, bytes and retries."""
+"""A storage that records metrics and traces of its operations: number, duration, bytes and retries."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -39,9 +39,9 @@ class OperationStatus(StrEnum):
 
 
 class Stopwatch:
-    """Measures how long the storage works on an operation, without the time that its caller takes in between.
+    """A stopwatch for the time that the storage works on an operation.
 
-    The time starts at once. It is not counted inside a `paused` block.
+    It starts when it is created. Use a `paused` block for time that the caller takes, which is not counted.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager that counts the time of its block, although the stopwatch is paused."""
+        """Context manager for use while the stopwatch is paused. The time of its block is counted."""
         since = time.perf_counter()
         try:
             yield
@@ -70,7 +70,7 @@ class Stopwatch:
 
 
 class StorageInstrumentation:
-    """Records metrics and trace spans of the storage operations of one component."""
+    """A recorder of metrics and trace spans for the storage operations of one component."""
 
     def __init__(self, metrics: Metrics, component: StorageComponent) -> None:
         self._metrics, self._component = metrics, component

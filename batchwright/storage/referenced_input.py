@@ -109,12 +109,12 @@ class ReferencedInput:
 
     @property
     def filename(self) -> str:
-        """Name of the input file. It is known once all pieces were read."""
+        """Name of the input file. It is correct only after all pieces were read."""
         name = self._location.name
         return expanded_name(name) if self._content.is_expanded else name
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """Yield the bytes of the input in pieces, all of one version of the object.
+        """Yield the decompressed bytes of the input in pieces. All are of one version of the object.
 
         Raises:
             InputRefused: the object does not exist, was replaced while it was read, is damaged or too large,

@@ -29,12 +29,12 @@ class StorageOperation(StrEnum):
 
 
 class OperationRetries:
-    """Runs storage operations, and retries them after transient errors.
+    """A runner of storage operations. It retries them after transient errors.
 
     The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: time from the beginning of the first attempt in which retries may start.
+        patience_seconds: no retry starts later than this number of seconds after the first attempt began.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """

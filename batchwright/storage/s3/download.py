@@ -21,7 +21,7 @@ class _Range(TypedDict, total=False):
 
 
 class S3Download:
-    """Downloads bytes of an object piece by piece, beginning at the position `start`.
+    """A download of an object's bytes, piece by piece, beginning at the position `start`.
 
     If `length` is None, all bytes up to the end are downloaded. Otherwise at most `length` bytes are
     downloaded. Always call `close` at the end.
@@ -38,7 +38,7 @@ class S3Download:
 
     @property
     def end(self) -> int:
-        """Position after the last byte of the download. It is known after the first call of `next`."""
+        """Position in the object after the last byte of the download; -1 before the first call of `next`."""
         return self._end
 
     async def next(self) -> bytes:

@@ -114,8 +114,8 @@ def is_transient(error: BaseException) -> bool:
 def refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to return the requested object, in words that say what to check.
 
-    Return an empty string if the object is not the cause: the error is transient, or it would be the same for
-    every object, for example because the credentials are wrong.
+    Return an empty string if the object is not the cause. The error is then transient, or every object would
+    cause the same error, for example because the credentials are wrong.
 
     Args:
         error: the error of a request for an object.
@@ -138,8 +138,8 @@ def refusal_of(error: BaseException | None) -> str:
 def write_refusal_of(error: BaseException | None) -> str:
     """Return why S3 refuses to write an object, in words that say what to check.
 
-    Return an empty string if the bucket is not the cause: the error is transient, or it would be the same for
-    every bucket, for example because the credentials are wrong.
+    Return an empty string if the bucket is not the cause. The error is then transient, or every bucket would
+    cause the same error, for example because the credentials are wrong.
 
     Args:
         error: the error of a request that writes an object.

@@ -25,13 +25,12 @@ logger = logging.getLogger(__name__)
 async def read_object(
     client: "S3Client", settings: Settings, location: ObjectLocation, check_size: Callable[[int], None]
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of the object at `location` in pieces. `client` is open.
-
-    All bytes are of one version of the object.
+    """Yield the bytes of the object at `location` in pieces. All are of one version of the object.
 
     Args:
-        check_size: called with the size of the object in bytes before the first piece is yielded. It may
-            raise an error to stop.
+        client: an open client.
+        check_size: called before each piece with the size of the whole object in bytes. It may raise an error
+            to stop the download.
 
     Raises:
         ObjectMissing: there is no such object.
@@ -60,8 +59,8 @@ async def object_writer(
 ) -> AsyncGenerator[ObjectWriter]:
     """Context manager for writing an object. S3's address and credentials come from the settings.
 
-    When the block ends, the object is complete. It replaces an object with the same key. If the block raises
-    an exception, no object is written.
+    When the block ends, the object is complete, and has replaced an earlier object with the same key. If the
+    block raises an exception, no object is written.
 
     Args:
         location: the object.
@@ -88,7 +87,7 @@ async def object_writer(
 
 
 class _Writer:
-    """Upload of an object. If S3 refuses to write the object, the error says why."""
+    """A writer that uploads an object. If S3 refuses to write the object, it raises ObjectRefused."""
 
     def __init__(self, upload: S3Upload, location: ObjectLocation) -> None:
         self.upload, self._location = upload, location

@@ -123,7 +123,7 @@ async def put_object(bucket: S3Bucket, key: str, data: bytes) -> None:
 
 
 class S3Upload:
-    """Uploads one object piece by piece. `finish` makes the object visible, `abort` discards it.
+    """An upload of one object, piece by piece. `finish` makes the object visible, `abort` discards it.
 
     Always call one of them at the end. If `finish` fails, call `abort`.
     """
@@ -213,8 +213,8 @@ class S3Upload:
     async def _complete(self) -> None:
         """Complete the upload, so that the object becomes visible.
 
-        S3 may answer a retry with an error, although an earlier attempt has created the object. After an
-        error, check if this upload has created the object. If it has, do not raise the error.
+        S3 may answer a retry with an error although an earlier attempt has created the object. Therefore, an
+        error is raised only if this upload has not created the object.
         """
         parts: list[CompletedPartTypeDef] = [
             {"PartNumber": number, "ETag": etag} for number, etag in sorted(self._etags.items())

@@ -19,8 +19,8 @@ _NumberType = Literal["B", "i", "I", "Q"]  # as in the module `array`
 
 
 class Columns:
-    """Columns of numbers that were created together. The length of a column is fixed. At first, all numbers
-    are 0.
+    """A group of columns of numbers that were created together. The length of a column is fixed. At first,
+    all numbers are 0.
 
     Attributes:
         views: the columns. The numbers can be read and replaced. As long as one view exists, the memory or
@@ -84,7 +84,7 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for growing sequences of bytes. Use it for numbers whose count is not known yet.
+        """Create a space for growing sequences of bytes. Use it if the count of the numbers is not known yet.
 
         The sequences together take 8 MiB of memory; further bytes are in files. The caller must close the
         space, to delete these files.
@@ -92,12 +92,12 @@ class ColumnSpace:
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
     def file_bytes_with(self, size: int) -> int:
-        """Return the total size of the files, in bytes, after the creation of further columns.
+        """Return how many bytes all files together would have if further columns were created.
 
-        The columns are not created. If they fit into memory, the result is the current size of the files.
+        Nothing is created. If the further columns fit into memory, return the current size of the files.
 
         Args:
-            size: bytes of the further columns.
+            size: size of the further columns in bytes.
         """
         with self._lock:
             in_files = sum(map(len, self._in_files))

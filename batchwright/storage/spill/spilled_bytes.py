@@ -1,4 +1,4 @@
-"""Growing sequences of bytes of one activity, which move to the local disk when they need too much memory."""
+"""Growing sequences of bytes for one activity. They move to the local disk if they need too much memory."""
 
 import asyncio
 import os
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class SpoolStopped(Exception):
-    """Raised by `check_stopped` in a thread, to stop the thread because its caller was cancelled."""
+    """An exception that `check_stopped` raises in a thread to stop it, because a caller was cancelled."""
 
 
 class SpillSpace:
     """Creates growing sequences of bytes that move from memory to a file when they become too large.
 
-    All sequences of an activity together take at most `memory_bytes`, and each takes up to 256 KiB more. Call
-    `close` at the end to delete their files. Several threads may use the space at the same time, but each
-    sequence may be used by only one thread at a time.
+    All sequences of the space together take at most `memory_bytes` of memory, and each takes up to 256 KiB in
+    addition. Call `close` at the end to delete the files. Several threads may use the space at the same time,
+    but each sequence may be used by only one thread at a time.
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
@@ -80,7 +80,7 @@ class SpillSpace:
             raise SpoolStopped
 
     def take(self, size: int) -> bool:
-        """Reserve `size` bytes of the space's memory. Return True, or False if less memory is left."""
+        """Reserve `size` bytes of the space's memory and return True; if less is left, return False."""
         with self._lock:
             if size > self._left:
                 return False
