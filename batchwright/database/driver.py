@@ -1,4 +1,4 @@
-"""Type declarations for the database driver asyncpg, which comes without types."""
+"""Opens connections with the database driver asyncpg, and declares its types, because asyncpg has none."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -45,8 +45,9 @@ LOGIN_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidC
 def is_rolled_back(error: BaseException) -> bool:
     """Return True if the error means that PostgreSQL has undone the statement and its transaction.
 
-    This is so for errors that PostgreSQL reports with the severity ERROR. It is not certain for errors of the
-    driver, and for those that also end the connection (FATAL, PANIC), because they may come after a COMMIT.
+    The result is True for errors that PostgreSQL reports with the severity ERROR. It is False for errors of
+    the driver and for errors that also end the connection (FATAL, PANIC). They may come after a COMMIT, so it
+    is not certain that the transaction was undone.
     """
     return isinstance(error, ServerError) and getattr(error, "severity_en", None) == "ERROR"
 

@@ -5,7 +5,7 @@ DatabaseError
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
   SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
   MigrationFailed       PostgreSQL rejected a migration and rolled it back; earlier migrations stay applied
-  UnknownCursor         the page of a list was to begin after an id, but no object has this id
+  UnknownCursor         a page of a list should begin after the object with an id, but there is no such object
   UnknownBatch          the batch to change does not exist
   FileInUse             the file is the input of a batch that has not ended or has not written its files
   ResultsInUse          the batch cannot be deleted, because a batch that resumes it still reads its results
@@ -39,7 +39,8 @@ class DatabaseUnavailable(DatabaseError):
 class OutcomeUnknown(DatabaseUnavailable):
     """The response to a statement was lost. The database may or may not have executed the statement.
 
-    Therefore the new rows may exist. The caller must not delete objects in storage that belong to them.
+    So the rows that the statement inserts may exist. The caller must not delete objects in storage that
+    belong to these rows.
     """
 
 
@@ -146,8 +147,8 @@ class InOtherOrganization(DatabaseError):
 class VersionConflict(DatabaseError):
     """The model was changed by another request, so its version is not the one that the caller expected.
 
-    Nothing was changed. `present` is the current version of the model; `0` if the model was never changed at
-    run time.
+    The refused request has changed nothing. `present` is the current version of the model; `0` if the model
+    was never changed at run time.
     """
 
     def __init__(self, model: str, present: int) -> None:

@@ -1,6 +1,4 @@
-"""Positions in lists that are sorted by creation time and id. A page of such a list begins after a
-position.
-"""
+"""Finds the position in a list after which a page begins. The lists are sorted by creation time and id."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +10,7 @@ LAST_POSITION = (datetime.max.replace(tzinfo=UTC), "")
 
 
 async def position_of(session: Session, sql: str, tenant: str, after: str) -> tuple[datetime, str]:
-    """Return the position of the object with the id `after` in a list: its creation time and its id.
+    """Return the creation time and the id of the object with the id `after`: its position in a list.
 
     `sql` is a query that returns the creation time of an object by tenant and id. Raises UnknownCursor if
     there is no such object.

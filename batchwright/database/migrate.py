@@ -1,4 +1,4 @@
-"""Apply missing migrations, or check if a database answers and its tables fit this version. For operators.
+"""Applies missing migrations (SQL files that create or change tables), or checks the state of a database.
 
 An advisory lock in PostgreSQL makes concurrent runs wait for each other.
 """

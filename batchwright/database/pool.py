@@ -1,7 +1,4 @@
-"""Connection pool to PostgreSQL.
-
-It translates the driver's errors, and can wait for a server that is starting.
-"""
+"""Connection pool to PostgreSQL. It translates errors of the driver, and can wait for a starting server."""
 
 import asyncio
 import logging
@@ -21,9 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class StorableSession(Session):
-    """Database session that replaces those characters in text arguments that PostgreSQL cannot store, such as
-    NUL.
-    """
+    """A database session. In text arguments, it replaces characters that PostgreSQL cannot store."""
 
     def __init__(self, session: PreparingSession) -> None:
         self._session = session
@@ -104,9 +99,9 @@ class ConnectionPool:
     def patient(
         self, seconds: float, failures: tuple[type[Exception], ...] = (DatabaseUnavailable,)
     ) -> AsyncRetrying:
-        """Return an object that repeats a call while it raises one of `failures`, at most for `seconds`.
+        """Return an object that repeats a call as long as the call raises one of `failures`.
 
-        After this time, the exception of the last call is raised. For the use of the object, see tenacity's
+        After `seconds`, the exception of the last call is raised. For the use of the object, see tenacity's
         `AsyncRetrying`.
         """
         return AsyncRetrying(
@@ -188,8 +183,8 @@ def translated(where: str, *, sent: bool = False) -> Generator[None, None, None]
 def _replaced_if_read_only(connection: PreparingSession) -> Generator[None, None, None]:
     """Context manager that closes the connection if the server accepts no changes.
 
-    After a failover, the server of an open connection may be a standby, although the address already leads to
-    the new primary. Without this, the pool would use the connection again and again.
+    After a failover, an open connection may lead to a server that is now a standby, although new connections
+    lead to the new primary. If such a connection stayed open, the pool would use it again and again.
     """
     try:
         yield

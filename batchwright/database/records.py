@@ -35,7 +35,7 @@ Purpose = Literal["assistants", "batch", "fine-tune", "vision", "user_data", "ev
 
 
 def parse_row(kind: type[_Model], record: Row) -> _Model:
-    """Return the model `kind` whose fields are the columns of a record."""
+    """Return an object of the class `kind`. Its fields are the columns of the database record."""
     return kind.model_validate(dict(record.items()))
 
 
@@ -51,7 +51,7 @@ class FileRow(Message):
 
 
 class BatchRow(Message):
-    """Row of a batch: its start argument, status, times, counts and files.
+    """The row of a batch in the table of batches: its start argument, status, times, counts and files.
 
     `status` is never `cancelling`. The API shows `cancelling` if `cancel_requested_at` is set and the batch
     has not ended.
@@ -104,7 +104,7 @@ class EndedBatch(NamedTuple):
 
 
 class SliceProgress(Message):
-    """Worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
+    """A worker's report about one slice (a part of a model's lines): its finished lines and its tokens.
 
     All numbers are totals since the slice started. `number` identifies the slice within its model and batch.
 
@@ -148,7 +148,7 @@ class BatchOutcome(Message):
 
 
 class Hold(NamedTuple):
-    """An operator's stop of a tenant or a model. From `held_at`, its lines are not sent."""
+    """A tenant or a model whose lines are not sent, because an operator has stopped it at `held_at`."""
 
     kind: HoldKind
     name: str
@@ -156,10 +156,10 @@ class Hold(NamedTuple):
 
 
 class WorkerHeartbeat(Message):
-    """Latest report of a worker process about itself.
+    """The latest report of a worker process about itself.
 
-    `stats` has numbers by name: a metric, a queue that the worker polls, or a slice (part of a model's lines)
-    that the worker sends.
+    `stats` has numbers by name. A name is that of a metric, of a queue that the worker polls, or of a slice
+    (part of a model's lines) that the worker sends.
     """
 
     id: str  # host:pid
@@ -170,9 +170,9 @@ class WorkerHeartbeat(Message):
 
 
 class BackendLoad(NamedTuple):
-    """Number of requests to one backend that API processes have in flight for waiting clients.
+    """The load on one backend: requests in flight that API processes have sent for waiting clients.
 
-    `in_flight` is the number now. `mean` is the average over the last seconds.
+    `in_flight` is the number of these requests now. `mean` is its average over the last seconds.
     """
 
     backend: str  # URL
@@ -309,7 +309,7 @@ class PartRow(Message):
 
 
 class IdempotencyClaim(Message):
-    """Entry under an idempotency key: the successful request and the object that it created.
+    """An idempotency key with the successful request that used it, and the object that the request created.
 
     Attributes:
         operation: kind of the object: batches, files or uploads.

@@ -22,9 +22,7 @@ class ReceivedCallback(NamedTuple):
 
 
 class ReceivedCallbacks(NamedTuple):
-    """Callbacks that a query has returned. `has_more` is True if the query has left out more callbacks,
-    because they were too large together.
-    """
+    """The result of `CallbacksTable.get`. `has_more` is True if it leaves out callbacks to limit its size."""
 
     callbacks: list[ReceivedCallback]
     has_more: bool

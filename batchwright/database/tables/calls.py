@@ -27,7 +27,7 @@ class CallKey(NamedTuple):
 
 
 class StoredCall(NamedTuple):
-    """Result of storing a call (a single request of a client), and the batch that the caller must start.
+    """The result of storing a call (a single request of a client). It says which batch to start.
 
     `batch_id` is the batch in which the call is stored. There are three cases:
 
@@ -150,14 +150,14 @@ class CallsTable(Protocol):
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete old calls, and return how many were deleted.
+        """Delete old calls, and return how many were deleted. Two kinds of calls are deleted:
 
         - At most `limit` calls that ended at the time `before` or earlier.
-        - At most `limit` calls that were created by that time, and whose batch was never started.
+        - At most `limit` calls that were created at that time or earlier, and whose batch was never started.
 
-        A call's webhook endpoint is deleted together with the call. It stays if a delivery to the endpoint is
-        pending. The records of rolling batches that were opened by that time, but never started, are deleted,
-        too. They are not counted.
+        A call's webhook endpoint is deleted together with the call, unless a delivery to it is pending.
+        Records of rolling batches that were opened at the time `before` or earlier, but never started, are
+        deleted, too. They are not counted.
         """
         ...
 

@@ -10,7 +10,7 @@ from batchwright.database.sql import queries
 
 
 class BatchDeletions(Protocol):
-    """Deletes ended batches in two steps, so that an interrupted deletion can be repeated.
+    """The deletion of ended batches in two steps, so that an interrupted deletion can be repeated.
 
     First call `begin`. Then delete the batch's objects in storage, and call `remove`. The row of the batch is
     deleted last, so it exists until everything else is deleted.

@@ -23,9 +23,9 @@ from batchwright.rules.batch_states import cancel_takes_precedence
 
 
 class BatchEnds(Protocol):
-    """Gives each batch its final status, with or without files.
+    """The methods that give a batch its final status, with or without files.
 
-    If files could not be written before the end, they are pending, and are added later.
+    If files could not be written before the end, the batch has pending files, which are added later.
     """
 
     async def fail_validation(

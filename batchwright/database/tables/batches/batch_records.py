@@ -1,4 +1,4 @@
-"""Convert records of the table of batches to BatchRow, and combine the counts of a batch by model.
+"""Converts records of the table of batches to BatchRow, and combines the counts of a batch by model.
 
 The row of a live batch counts only the lines that got their result when the input was read. For all other
 lines, workers report counts to another table. So the row of a live batch is returned with the sum of both.
@@ -46,8 +46,8 @@ def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> li
 def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
     """Return the final counts of a batch by model.
 
-    If `planned` is None, the result is `models`. Otherwise, a model that is not in `planned` got no requests:
-    its lines had a result when the input was read, or they count as failed.
+    If `planned` is None, return `models`. Otherwise, `planned` has the counts of its models. No requests were
+    sent to any other model: all lines of such a model that are not completed count as failed.
 
     Args:
         models: counts in the row of the batch.

@@ -37,7 +37,7 @@ class BatchSnapshotQueries:
 
 
 class PostgresBatchSnapshots(BatchSnapshots):
-    """Reads the state of batches. It parses only rows that have changed since the previous call.
+    """A reader of the state of batches. It parses only rows that have changed since the previous call.
 
     Parsing takes longer than the query, and most batches do not change within a second.
     """

@@ -75,8 +75,8 @@ class BatchesTable(Protocol):
         """Count one more pause or resume of a batch, and return its number: 1 for the first, then 2 and so
         on.
 
-        A batch may have at most `max_changes` pauses and resumes. If this number is reached, or if the batch
-        has ended, change nothing and return None.
+        If the batch already has `max_changes` pauses and resumes, or if it has ended, change nothing and
+        return None. Pauses and resumes that failed do not count towards this limit.
         """
         ...
 
@@ -135,10 +135,9 @@ class BatchesTable(Protocol):
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Remove the record that `add_attempt` has stored, because the objects under the key `prefix` were
-        deleted.
+        """Remove the record that `add_attempt` has stored, so that the bytes no longer count.
 
-        These objects no longer count towards the tenant's quota of stored bytes.
+        Call this after all objects under the key prefix `prefix` were deleted.
         """
         ...
 

@@ -124,14 +124,14 @@ async def search_in_steps(
 ) -> tuple[list[str], str | None]:
     """Search a list of batches in steps. Return the ids of at most `limit` found batches, and a cursor.
 
-    The next search continues after the cursor, which is the id of a batch. The cursor is None if all batches
-    were examined.
+    The cursor is the id of the batch after which the next search continues; None if all batches were
+    examined.
 
     Args:
-        examine: examines the next EXAMINED_AT_ONCE batches of the list, and returns records. Its argument is
-            the last record of the previous call; None for the first call. There is one record for each found
-            batch, with `is_found` True, and one for the last batch of a full step. `place` is the number of
-            the batch in the step, from 1.
+        examine: does one step: it examines the next EXAMINED_AT_ONCE batches of the list. Its argument is the
+            last record that the previous step returned; None in the first step. It returns a record for each
+            found batch, with `is_found` True. If the step has EXAMINED_AT_ONCE batches, it also returns a
+            record for the last of them. `place` in a record is the number of the batch in the step, from 1.
     """
     found, last, end = list[str](), None, time.monotonic() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):

@@ -124,7 +124,7 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """Rolls back the transaction of `claim`: another batch retries a dead letter, or it no longer exists."""
+    """An exception that makes `claim` return False: a dead letter is already assigned or no longer exists."""
 
 
 class PostgresDeadLetters(DeadLettersTable):

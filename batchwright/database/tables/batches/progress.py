@@ -28,7 +28,7 @@ class ProgressSample(NamedTuple):
 
 
 class SliceKey(NamedTuple):
-    """Identifies a slice, which is a part of a model's lines, within its batch."""
+    """The key of a slice (a part of a model's lines) within its batch: the model and the slice's number."""
 
     model: str
     number: int
@@ -95,9 +95,9 @@ class ProgressTable(Protocol):
     async def sample(self, at: datetime) -> None:
         """Record the progress of all batches in progress: add a sample with the time `at` to each of them.
 
-        A batch gets no sample if its latest sample is less than ten seconds old, or younger than a fortieth
-        of the batch's age. So several workers can call this method, and a batch that runs for a day has only
-        about 260 samples.
+        A batch gets no sample if its latest sample is less than ten seconds old, or if the age of that sample
+        is less than 1/40 of the age of the first sample. So several workers can call this method, and a batch
+        that runs for a day has only about 260 samples.
         """
         ...
 

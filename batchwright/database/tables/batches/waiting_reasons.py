@@ -13,7 +13,7 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """The processes that report waiting reasons. All workers together count as one source.
+    """A source that reports why batches wait. All workers together count as one source.
 
     A source can clear only the reasons that it reported itself.
     """

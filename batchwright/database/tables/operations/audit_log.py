@@ -106,7 +106,7 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """Positions of the oldest and the newest entry of the audit log, and how far all actions have ended.
+    """Positions of the oldest and newest entries of the audit log, and the id below which all actions ended.
 
     The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
 
@@ -148,9 +148,9 @@ class AuditLogTable(Protocol):
         ...
 
     async def extent(self, running_since: datetime) -> AuditLogExtent:
-        """Return the positions of the oldest and newest entries, and how far all actions have ended.
+        """Return the positions of the oldest and newest entries, and the id `ended_below`.
 
-        `ended_below` in the result is an id: every action with a smaller id has ended.
+        Every action with an id smaller than `ended_below` has ended.
 
         Args:
             running_since: an action without an outcome counts as running if it began after this time, and as

@@ -11,11 +11,11 @@ from batchwright.database.sql import queries
 
 
 class RecordedConsistencyCheck(NamedTuple):
-    """Number of differences of one kind that the latest consistency check found, and when the check ended.
+    """Numbers of differences of one kind from the latest consistency check, and the time when it ended.
 
-    A difference is, for example, the database row of a running batch that has no workflow run. `counted` also
-    has the number of differences that were not repaired. Before the first check, both numbers are 0, and `at`
-    is the creation time of the table.
+    A difference is, for example, the database row of a running batch that has no workflow run. `counted` has
+    two numbers: differences that were found, and those of them that were not repaired. Before the first
+    check, both numbers are 0, and `at` is the creation time of the table.
     """
 
     counted: DifferenceCount
@@ -32,7 +32,7 @@ class ConsistencyChecksTable(Protocol):
         ...
 
     async def latest(self) -> Mapping[str, RecordedConsistencyCheck]:
-        """Return what the latest consistency check found, by kind of difference.
+        """Return the numbers of differences that the latest consistency check found, by kind of difference.
 
         A kind of difference is, for example, a batch without a workflow.
         """

@@ -72,8 +72,8 @@ class ForecastsTable(Protocol):
         Several workers make forecasts, but usually only one of them stores them. A stored forecast is
         replaced in two cases:
 
-        - It is at least ten seconds older than `at`.
-        - It is more than a minute later than `at`, because the clock of another worker was ahead.
+        - It was stored at least ten seconds before `at`.
+        - Its time is more than a minute after `at`, because the clock of another worker was ahead.
         """
         ...
 

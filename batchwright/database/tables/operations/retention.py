@@ -126,7 +126,7 @@ class RetentionTable(Protocol):
     async def live_batches(self, tenant: str) -> frozenset[str]: ...
 
     async def miscounted(self) -> list[BatchRow]:
-        """Return at most 1,000 ended batches with wrong counts.
+        """Return at most 1,000 ended batches that have an output or error file and wrong counts.
 
         Counts are wrong if the completed and the failed lines do not add up to the total number of lines.
         """

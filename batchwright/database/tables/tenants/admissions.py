@@ -1,4 +1,4 @@
-"""Table of admissions: work that counts towards a tenant's quotas before its row exists.
+"""Table of admissions: batches, files and uploads that count towards quotas before they have a row.
 
 Decisions about the quotas of a tenant are made one after the other. Otherwise several requests at the same
 time could exceed a quota together.

@@ -145,7 +145,7 @@ class PostgresApiKeys(ApiKeysTable):
 
 
 def stored_key(record: Row) -> StoredApiKey:
-    """Return the API key in a database row, which also has the column `disabled_at` of the key's tenant."""
+    """Return the API key in a database row. The row also has the column `disabled_at` of the key's tenant."""
     secret_hash = SecretHash(record["salt"], record["hash"])
     return StoredApiKey(key=_key(record), secret_hash=secret_hash, tenant_disabled_at=record["disabled_at"])
 

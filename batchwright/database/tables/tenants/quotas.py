@@ -104,9 +104,9 @@ class QuotasTable(Protocol):
 
         Args:
             requested: number of lines and tokens to reserve.
-            waits: True to put the batch into the tenant's queue if it gets no reservation. It then loses an
-                earlier reservation. Newer batches without a reservation wait until this batch has one. A
-                batch that would exceed a limit even without other batches is not put into the queue.
+            waits: True if the batch can wait for a reservation. If it gets none now, an earlier reservation
+                of the batch is deleted, and newer batches of the tenant that can wait get none before it.
+                A batch that would exceed a limit even without other batches does not wait.
         """
         ...
 
@@ -301,10 +301,9 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that a batch would exceed with `requested` lines and tokens; None if it may
-        reserve them.
+        """Return the quota that a batch would exceed with the `requested` work; None if there is none.
 
-        If `waits` is True, a quota is also returned while earlier batches of the tenant wait for a quota.
+        If `waits` is True, also return a quota while earlier batches of the tenant wait for a reservation.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)
