@@ -1,15 +1,17 @@
--- Work of a tenant that counts towards its quotas before its row exists.
+-- Admissions: new batches, files and uploads that count towards a tenant's quotas before they have a row.
 
 -- name: lock_tenant
--- Reservations of a tenant exclude each other, so that each sees those before it.
+-- Lock the quotas of a tenant until the transaction ends, so that decisions about them are made one after the
+-- other.
 SELECT pg_advisory_xact_lock(hashtextextended('quotas ' || $1::text, 0))
 
 -- name: forget_admissions
--- By then the batch or file has its row, or never gets one.
+-- Delete admissions older than a minute. By then, the batch or file has its row, or will never get one.
 DELETE FROM admissions WHERE tenant = $1 AND admitted_at <= now() - interval '1 minute'
 
 -- name: admit_batch
--- Runs after `lock_tenant`, in one transaction. A repeat renews the admission.
+-- Return no row if the tenant would have more than $4 live batches. Runs after `lock_tenant`, in one
+-- transaction. If the statement is repeated, the minute of the admission begins again.
 INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
 SELECT $1, $2, 'live_batches', $3::bigint, clock_timestamp()
 WHERE (SELECT count(*) FROM batches
@@ -22,7 +24,8 @@ ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
 RETURNING id
 
 -- name: admit_bytes
--- The same for bytes, counted as in `stored` of the quotas.
+-- `admit_batch` for $3 bytes of a file or upload. Stored bytes are counted as in the query `stored` in
+-- `quotas.sql`.
 INSERT INTO admissions (tenant, id, quota, amount, admitted_at)
 SELECT $1, $2, 'stored_bytes', $3::bigint, clock_timestamp()
 WHERE (SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1 AND id <> $2)
@@ -39,5 +42,5 @@ ON CONFLICT (tenant, id) DO UPDATE SET admitted_at = excluded.admitted_at
 RETURNING id
 
 -- name: release
--- A repeat finds nothing.
+-- End an admission. If the statement is repeated, it deletes nothing.
 DELETE FROM admissions WHERE tenant = $1 AND id = $2

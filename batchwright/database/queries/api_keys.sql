@@ -1,5 +1,5 @@
 -- name: insert
--- A repeat finds the row and changes nothing.
+-- If the row exists already, nothing changes.
 INSERT INTO api_keys (id, tenant, prefix, salt, hash, scopes, label, created_at, expires_at, tokens_per_day,
                       max_in_flight, cost_per_day)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::numeric)
@@ -13,7 +13,7 @@ FROM api_keys k JOIN tenants t ON t.name = k.tenant
 WHERE k.prefix = $1
 
 -- name: all
--- Keys of all tenants if $1 is null.
+-- Keys of the tenant $1; keys of all tenants if $1 is null.
 SELECT id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at, last_used_at, tokens_per_day,
        cost_per_day, max_in_flight
 FROM api_keys
@@ -21,13 +21,13 @@ WHERE $1::text IS NULL OR tenant = $1
 ORDER BY tenant COLLATE "C", created_at, id
 
 -- name: revoke
--- A key that is revoked already keeps its time.
+-- If the key was revoked before, the time of the first revocation stays.
 UPDATE api_keys SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 OR prefix = $1
 RETURNING id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at, last_used_at, tokens_per_day,
           cost_per_day, max_in_flight
 
 -- name: limit
--- null keeps a limit, 0 removes it.
+-- For each limit, null means no change, and 0 removes the limit.
 UPDATE api_keys SET
     tokens_per_day = nullif(coalesce($2::bigint, tokens_per_day), 0),
     max_in_flight = nullif(coalesce($3::bigint, max_in_flight), 0),
@@ -37,8 +37,8 @@ RETURNING id, tenant, prefix, scopes, label, created_at, expires_at, revoked_at,
           cost_per_day, max_in_flight
 
 -- name: record_uses
--- A repeat within a minute changes nothing. The rows are locked in the order of their ids, because several processes
--- report uses of the same keys.
+-- A time is ignored if it is less than a minute later than the stored time. Several processes report uses of
+-- the same keys, so the rows are locked in the order of their ids. Otherwise the processes could deadlock.
 WITH used AS (
     SELECT k.id, u.at FROM unnest($1::text[], $2::timestamptz[]) AS u (id, at) JOIN api_keys k ON k.id = u.id
     WHERE k.last_used_at IS NULL OR k.last_used_at <= u.at - interval '1 minute'

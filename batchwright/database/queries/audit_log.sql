@@ -1,4 +1,4 @@
--- The audit log. Rows are inserted, never updated, and deleted by retention only.
+-- The audit log. Rows are inserted and never updated. Only retention deletes them.
 
 -- name: begin
 INSERT INTO audit_log (created_at, source, actor_tenant, actor_key, actor_user, address, request_id, action,
@@ -11,7 +11,9 @@ INSERT INTO audit_log_outcomes (id, outcome, code, after) VALUES ($1, $2, $3, $4
 ON CONFLICT (id) DO NOTHING
 
 -- name: extent
--- An action that may be running has no outcome and began after $1. A repair of all batches may have begun a day earlier.
+-- `ended_below` is the smallest id of an action that may still be running; if there is none, the next new id.
+-- An action may be running if it has no outcome and began after $1; a repair of all batches also if it began
+-- up to a day earlier.
 SELECT e.position AS latest, (SELECT min(id) FROM audit_log) AS oldest,
        coalesce((SELECT min(l.id) FROM audit_log l
                  WHERE l.created_at > $1::timestamptz - interval '1 day'
@@ -51,7 +53,8 @@ SELECT count(*) FROM audit_log WHERE created_at <= $1
 SELECT set_config('batchwright.audit_log_retention', 'on', true)
 
 -- name: remove_old
--- Deletes one page, with the outcomes. Rows that another run is deleting are skipped.
+-- Delete at most $2 old actions, with their outcomes. Rows that another retention run is deleting now are
+-- skipped.
 WITH gone AS (
     DELETE FROM audit_log WHERE id IN (
         SELECT id FROM audit_log WHERE created_at <= $1 ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)

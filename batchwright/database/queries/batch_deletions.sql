@@ -1,16 +1,16 @@
 -- Deletion of ended batches at the request of their tenants.
 
 -- name: lock
--- A resumption cannot be claimed meanwhile.
+-- Lock the batch, so that no other batch can begin to resume it until the transaction ends.
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR UPDATE
 
 -- name: reader
--- The batch that is still reading the results of this one, because it resumes it.
+-- Return the batch that resumes this batch and still reads its results.
 SELECT b.id FROM reruns r JOIN batches b ON b.tenant = r.tenant AND b.id = r.batch_id
 WHERE r.tenant = $1 AND r.origin_id = $2 AND r.kind = 'resume' AND b.status = 'validating'
 
 -- name: release_results
--- Results that are no longer kept cannot be claimed by a resumption.
+-- Record that the results of the batch are no longer kept, so that no other batch can begin to resume it.
 UPDATE batches SET results_kept_until = least(results_kept_until, now())
 WHERE tenant = $1 AND id = $2 AND results_kept_until IS NOT NULL
 
@@ -19,7 +19,9 @@ DELETE FROM files f USING batches b
 WHERE b.tenant = $1 AND b.id = $2 AND f.tenant = $1 AND f.id IN (b.output_file_id, b.error_file_id)
 
 -- name: remove
--- As retention's `remove_batch`. Dead letters, tags, forecasts and progress are deleted with the row.
+-- Delete an ended batch, its waiting reasons, and the record that it was a rerun or retried dead letters.
+-- Dead letters, tags, forecasts and progress are deleted with the row of the batch. The id is stored in
+-- `deleted_batches`, so that no process inserts the row again.
 WITH gone AS (
     DELETE FROM batches
     WHERE tenant = $1 AND id = $2 AND status IN ('completed', 'failed', 'expired', 'cancelled')

@@ -1,4 +1,5 @@
--- A final status requires a live batch, and files that come later require a batch that waits for them.
+-- Ends of batches. Only a live batch gets a final status, and files are added only to a batch with pending
+-- files.
 
 -- name: lock
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
@@ -9,7 +10,7 @@ WHERE tenant = $1 AND id = $2 AND status = 'validating'
 RETURNING id
 
 -- name: close
--- Runs in one transaction with `lock`, the rows of the files and `clear_progress`.
+-- Runs in one transaction with `lock`, `clear_progress` and the statements that insert the rows of the files.
 UPDATE batches SET
     status = $3,
     completed_at = CASE WHEN $3 = 'completed' THEN not_before($4, batches) END,
@@ -39,7 +40,8 @@ UPDATE batches SET results_kept_until = $3, files_pending_until = $4
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: add_files
--- The status and its time stay. Runs in one transaction with `lock` and the rows of the files.
+-- The status and its time do not change. Runs in one transaction with `lock` and the statements that insert
+-- the rows of the files.
 UPDATE batches SET
     files_pending_until = NULL,
     output_file_id = $3,
@@ -64,7 +66,8 @@ WHERE tenant = $1 AND id = $2 AND status IN ('expired', 'cancelled', 'failed') A
 RETURNING id
 
 -- name: clear_progress
--- The rows are locked in the order in which workers write them.
+-- Delete what only a live batch needs. The rows of `slice_progress` are locked in the order in which workers
+-- write them, so that no deadlock can occur.
 WITH answered AS (DELETE FROM waiting_reasons WHERE tenant = $1 AND batch_id = $2),
      attempts AS (DELETE FROM ingest_attempts WHERE tenant = $1 AND batch_id = $2),
      forecast AS (DELETE FROM forecasts WHERE tenant = $1 AND batch_id = $2)

@@ -1,5 +1,6 @@
--- Pages of a tenant's batches, without rolling batches, and without the errors that workers reported: they may be
--- many, and a page shows many batches. Each query reads its rows in the order of an index, and stops after one page.
+-- Pages of a tenant's batches, without rolling batches (of single calls). The errors that workers reported
+-- are left out, because there may be many. Each query reads its rows in the order of an index, and stops
+-- after one page.
 
 -- name: position
 SELECT created_at FROM batches WHERE tenant = $1 AND id = $2
@@ -25,8 +26,8 @@ ORDER BY b.created_at DESC, b.id DESC
 LIMIT $4
 
 -- name: of_tags
--- Batches with the tag $7 and all tags in $8. It is planned for each call, so that PostgreSQL starts with the tag or with
--- the statuses, whichever it expects to be rarer.
+-- Batches with the tag $7 and all tags in $8. PostgreSQL plans this query for each call. It starts with the
+-- condition for which it expects fewer rows: the tag or the statuses.
 SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, (
     SELECT f.forecast FROM forecasts f
     WHERE f.tenant = b.tenant AND f.batch_id = b.id AND b.status = 'in_progress') AS forecast
@@ -65,7 +66,9 @@ SELECT count(*) FROM batches
 WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing') AND NOT rolling
 
 -- name: fairness
--- Inputs of a new batch's fairness key: the key of the tenant's live batches, and its last stopped batch.
+-- Return two values for the fairness key of a new batch: the key of the tenant's newest running batch
+-- (`beside`), and the id of its newest batch that was cancelled, is being cancelled or has expired
+-- (`stopped`).
 SELECT (SELECT coalesce(policy->>'fairness_key', '') FROM batches
         WHERE tenant = $1 AND status IN ('validating', 'in_progress') AND cancel_requested_at IS NULL
           AND deadline > $2

@@ -1,5 +1,6 @@
 -- name: read
--- `batches.get_with_reasons` for many batches at once. A batch that does not exist has no row.
+-- The query `get_with_reasons` in `batches.sql` for many batches at once. No row is returned for a batch that
+-- does not exist.
 SELECT b.*, reported_models, reported_usage, reported_errors, (
     SELECT jsonb_agg(w ORDER BY w.model COLLATE "C", w.source COLLATE "C") FROM waiting_reasons w
     WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.until > $3) AS waiting, (

@@ -1,11 +1,12 @@
--- Each change of a status names the statuses that it may start from, so that a repeat changes nothing.
+-- Statements about one batch. A change of the status requires a certain earlier status, so a repeated
+-- statement changes nothing.
 
 -- name: pin_input
--- Keep the file from being deleted until the batch that reads it has its row.
+-- Lock the input file, so that it is not deleted before the row of the batch is inserted.
 SELECT id FROM files WHERE tenant = $1 AND id = $2 FOR KEY SHARE
 
 -- name: insert
--- If the batch retries dead letters, that retry is started.
+-- If the batch retries dead letters of another batch, record that this retry has started.
 WITH started AS (UPDATE dead_letter_retries SET started = true WHERE tenant = $1 AND batch_id = $2 AND NOT started),
 inserted AS (
     INSERT INTO batches (tenant, id, input_file_id, endpoint, completion_window, metadata,
@@ -26,7 +27,8 @@ LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating'
 WHERE b.tenant = $1 AND b.id = $2
 
 -- name: get_with_reasons
--- `get` and the reasons why the batch waits and its forecast: every poll of a live batch needs all.
+-- `get`, and also the reasons why the batch waits and its forecast, because a client that polls a batch needs
+-- all of them.
 SELECT b.*, reported_models, reported_usage, reported_errors, (
     SELECT jsonb_agg(w ORDER BY w.model COLLATE "C", w.source COLLATE "C") FROM waiting_reasons w
     WHERE w.tenant = b.tenant AND w.batch_id = b.id AND w.until > $3) AS waiting, (
@@ -57,7 +59,8 @@ UPDATE batches SET failed_pause_changes = failed_pause_changes + 1
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: record_output_copy
--- Of the final states, `written` replaces `failed`: an attempt that was given up may still succeed.
+-- `pending` can become `written` or `failed`. `failed` can become `written`, because an attempt may still
+-- succeed after the workflow has stopped waiting for it.
 UPDATE batches SET output_copy = $3
 WHERE tenant = $1 AND id = $2 AND status IN ('completed', 'failed', 'expired', 'cancelled')
   AND output_location IS NOT NULL

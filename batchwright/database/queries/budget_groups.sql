@@ -2,14 +2,14 @@
 SELECT name FROM tenants WHERE name = $1
 
 -- name: create
--- A repeat finds the row and inserts nothing.
+-- If the group exists already, nothing is inserted.
 INSERT INTO budget_groups (kind, tenant, name, tokens_per_day, created_at, cost_per_day)
 VALUES ($1, $2, $3, $4, $5, $6::text::numeric)
 ON CONFLICT (kind, tenant, name) DO NOTHING
 RETURNING name
 
 -- name: all
--- Groups of every kind if $1 is null, and of every tenant if $2 is null.
+-- Groups of the kind $1 (all kinds if null) and of the tenant $2 (all tenants if null), with their members.
 SELECT g.kind, g.tenant, g.name, g.created_at, g.tokens_per_day, g.cost_per_day,
        array_remove(array_agg(m.member ORDER BY m.member COLLATE "C"), NULL) AS members
 FROM budget_groups g
@@ -47,7 +47,7 @@ WHERE (o.kind = 'organization' AND o.member = $1) OR (o.kind <> 'organization' A
 ORDER BY g.kind COLLATE "C"
 
 -- name: limit
--- null keeps a budget, 0 removes it.
+-- For each budget, null means no change, and 0 removes the budget.
 UPDATE budget_groups SET
     tokens_per_day = nullif(coalesce($4::bigint, tokens_per_day), 0),
     cost_per_day = nullif(coalesce($5::text::numeric, cost_per_day), 0)
@@ -55,36 +55,38 @@ WHERE kind = $1 AND tenant = $2 AND name = $3
 RETURNING name
 
 -- name: lock
--- Changes of members exclude each other, so that two of them never wait for each other's rows.
+-- Lock the members of all groups of this kind and tenant until the transaction ends. So changes of members
+-- are made one after the other and cannot deadlock.
 SELECT pg_advisory_xact_lock(hashtextextended('budget groups ' || $1::text || ' ' || $2::text, 0))
 
 -- name: find
 SELECT name FROM budget_groups WHERE kind = $1 AND tenant = $2 AND name = $3
 
 -- name: remove_others
--- After `lock`.
+-- Remove all members that are not in $4. Runs after `lock`.
 DELETE FROM budget_group_members WHERE kind = $1 AND tenant = $2 AND name = $3 AND NOT member = ANY($4::text[])
 
 -- name: add_tenants
--- After `lock`. A tenant that belongs to another organization stays there; the result says where it is.
+-- Runs after `lock`. A tenant that belongs to another organization stays there. The result names the
+-- organization of each tenant.
 INSERT INTO budget_group_members AS m (kind, tenant, name, member)
 SELECT DISTINCT $1, $2, $3, added FROM unnest($4::text[]) AS added
 ON CONFLICT (kind, member) DO UPDATE SET name = m.name
 RETURNING member, name
 
 -- name: add_keys
--- After `lock`. A key leaves the team or user that it belonged to.
+-- Runs after `lock`. A key is removed from the team or user to which it belonged before.
 INSERT INTO budget_group_members AS m (kind, tenant, name, member)
 SELECT $1, k.tenant, $3, k.id FROM api_keys k WHERE k.tenant = $2 AND k.id = ANY($4::text[])
 ON CONFLICT (kind, member) DO UPDATE SET name = excluded.name
 RETURNING member, name
 
 -- name: remove
--- After `lock`.
+-- Runs after `lock`.
 DELETE FROM budget_group_members WHERE kind = $1 AND tenant = $2 AND name = $3 AND member = ANY($4::text[])
 RETURNING member
 
 -- name: delete
--- After `lock`. The rows of its members go with it.
+-- Runs after `lock`. The rows in `budget_group_members` are deleted with the row of the group.
 DELETE FROM budget_groups WHERE kind = $1 AND tenant = $2 AND name = $3
 RETURNING name

@@ -1,6 +1,7 @@
 -- name: accept
--- A repeat, or a callback that comes too late, changes nothing and returns nothing. The clock is read after the body has
--- been received and a connection was free.
+-- If the id is stored already, or if $4 has passed, store nothing and return no row. The clock of the
+-- database is read when this statement runs, so the time to receive the body and to wait for a connection
+-- counts.
 INSERT INTO callbacks (id, size, body, expires_at)
 SELECT $1, $2, $3, $4 WHERE clock_timestamp() < $4
 ON CONFLICT (id) DO NOTHING
@@ -10,8 +11,9 @@ RETURNING id
 SELECT id FROM callbacks WHERE id = $1
 
 -- name: get
--- As many bodies as fit $2 bytes together, but at least one callback. The others are not read from disk.
--- `received` counts all, so that the caller knows if some were left out.
+-- Return callbacks whose bodies have at most $2 bytes together, but at least one callback. Other bodies are
+-- not read from disk. `received` is the number of all callbacks, so that the caller knows if some were left
+-- out.
 SELECT id, size, body, received
 FROM (
     SELECT
@@ -25,10 +27,11 @@ FROM (
 WHERE total <= $2 OR place = 1
 
 -- name: clear_bodies
--- Two attempts of a slice may clear the same bodies, so the rows are locked in the order of their ids.
+-- Two attempts of a slice (part of a batch) may clear the same bodies. To avoid a deadlock, the rows are
+-- locked in the order of their ids.
 UPDATE callbacks SET body = NULL, emptied = true
 WHERE id IN (SELECT id FROM callbacks WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE)
 
 -- name: delete_expired
--- Rows that others are changing are deleted the next time.
+-- Rows that another transaction is changing are skipped. A later call deletes them.
 DELETE FROM callbacks WHERE id IN (SELECT id FROM callbacks WHERE expires_at < $1 FOR UPDATE SKIP LOCKED)

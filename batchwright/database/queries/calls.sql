@@ -1,10 +1,12 @@
--- Single calls, and the rolling batches that collect them. The row of an open rolling batch is locked while a call is
--- stored for it, and deleted before the calls are collected: so a batch has all calls that were stored for it.
+-- Single calls, and the rolling batches that collect them. A rolling batch is open while it has a row in
+-- `rolling_batches`. This row is locked while a call is stored for the batch. It is deleted before the batch
+-- collects its calls, so the batch gets all calls that were stored for it.
 
 -- name: insert
--- Return no row if no batch of the group is open. A repeat returns the batch of the stored call. Another request may
--- acknowledge a repeated call, so the request that inserted it can no longer withdraw it.
--- `made` is null if the batch of the call was started and no longer takes calls.
+-- Return no row if no batch of the group is open. If the call is stored already, return its batch, and set
+-- `repeated`: the client may now have a response to the repeated request, so the first request can no longer
+-- withdraw the call. `made` is the start argument of the batch to start; null if the batch of the call has
+-- started and takes no more calls.
 WITH open AS (
     SELECT batch_id, made FROM rolling_batches
     WHERE tenant = $1 AND group_id = $2 AND opened_at > now() - $3::interval
@@ -19,7 +21,8 @@ RETURNING c.batch_id, c.created_at, (
         OR EXISTS (SELECT FROM batches b WHERE b.tenant = $1 AND b.id = c.batch_id))) AS made
 
 -- name: move
--- From a batch that was perhaps never started. The lock is that of `insert`.
+-- Move a call from a batch that was perhaps never started to the batch $4, if that batch is open. The row of
+-- the open batch is locked as in `insert`.
 WITH open AS (
     SELECT batch_id FROM rolling_batches WHERE tenant = $1 AND group_id = $2 AND batch_id = $4 FOR SHARE
 )
@@ -28,7 +31,8 @@ WHERE c.tenant = $1 AND c.id = $3 AND NOT c.collected AND c.ended_at IS NULL
 RETURNING c.id
 
 -- name: open
--- A batch that is open for too long was not started, or no worker runs. Another one takes the calls that follow.
+-- Open a batch for the calls of a group. If another batch of the group has been open for longer than $5, it
+-- was not started, or no worker runs. It is then replaced by the new batch.
 INSERT INTO rolling_batches AS r (tenant, group_id, batch_id, made, opened_at)
 VALUES ($1, $2, $3, $4, now())
 ON CONFLICT (tenant, group_id) DO UPDATE
@@ -36,7 +40,8 @@ SET batch_id = excluded.batch_id, made = excluded.made, opened_at = excluded.ope
 WHERE r.opened_at <= now() - $5::interval
 
 -- name: withdraw
--- The time tells the row from one that a repeat has inserted after it was deleted.
+-- The row must have the creation time $3. If the call was deleted and a repeated request has inserted it
+-- again, the new row has another time and stays.
 DELETE FROM calls
 WHERE tenant = $1 AND id = $2 AND created_at = $3 AND NOT repeated AND NOT collected AND ended_at IS NULL
 
@@ -47,7 +52,8 @@ SELECT id FROM calls WHERE tenant = $1 AND id = $2 AND (collected OR ended_at IS
 DELETE FROM rolling_batches WHERE tenant = $1 AND group_id = $2 AND batch_id = $3
 
 -- name: collect
--- The rows are locked in the order of their ids, as in `answer`.
+-- Make the calls of a batch its lines. The rows are locked in the order of their ids, as in `answer`, so that
+-- no deadlock can occur.
 WITH queued AS (
     SELECT id FROM calls WHERE tenant = $1 AND batch_id = $2 AND NOT collected AND ended_at IS NULL
     ORDER BY id FOR NO KEY UPDATE
@@ -82,7 +88,8 @@ SELECT id FROM calls WHERE tenant = $1 AND batch_id = $2 AND ended_at IS NULL
 SELECT id FROM calls WHERE tenant = $1 AND batch_id = $2 AND status = 'cancelled'
 
 -- name: answer
--- The rows are locked in the order of their ids, because two writers may answer the same calls.
+-- The rows are locked in the order of their ids. Otherwise two transactions that answer the same calls could
+-- deadlock.
 WITH queued AS (
     SELECT id FROM calls WHERE tenant = $1 AND id = ANY ($2::text[]) AND ended_at IS NULL ORDER BY id FOR UPDATE
 )
@@ -95,7 +102,8 @@ UPDATE calls SET status = 'cancelled', ended_at = now(), request = ''
 WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
 
 -- name: ended
--- Calls of several tenants, each with its tenant, for which connections are held.
+-- Return those of the calls ($1 tenants, $2 ids) that have ended or do not exist. Clients wait for these
+-- calls.
 SELECT w.tenant, w.id FROM unnest($1::text[], $2::text[]) AS w (tenant, id)
 LEFT JOIN calls c ON c.tenant = w.tenant AND c.id = w.id
 WHERE c.id IS NULL OR c.ended_at IS NOT NULL
@@ -106,9 +114,10 @@ SELECT (SELECT count(*) FROM calls WHERE ended_at <= $1)
         AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id)) AS count
 
 -- name: remove_old
--- Also calls that were never acknowledged, because their batch was not started. A callback with its deliveries is
--- deleted, too, unless one is pending. That one stays as long as other deliveries. The row of a rolling batch is left
--- over if the batch was never started and its group gets no more calls.
+-- Delete calls that ended long ago, and calls whose batch was never started. The webhook endpoint of a
+-- deleted call is deleted with its deliveries, unless one of these is pending. It is then deleted later by
+-- `remove_endpoints` in `webhook_deliveries.sql`. Rows of rolling batches that were opened long ago and never
+-- started are deleted, too.
 WITH never_started AS (
     DELETE FROM rolling_batches WHERE opened_at <= $1
 ), old AS (

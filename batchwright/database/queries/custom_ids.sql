@@ -1,10 +1,11 @@
--- Batches of the lines with a custom_id. A search examines up to $4 batches in the order of the list. It returns those that
--- have the line, and the last one, with which the next search goes on. The subquery with a limit reads the rows of one
--- batch. With EXISTS, PostgreSQL may prefer to read all rows of the tenant. A batch without `in_progress_at` is not
--- examined: it may have rows of an attempt of ingestion that stopped, and fail validation later.
+-- Search for batches that have a line with a certain custom_id. A search examines up to $4 batches, newest
+-- first. It returns the batches that have such a line, and the last examined batch, after which the next
+-- search continues. The subquery with LIMIT 1 reads only the rows of one batch; with EXISTS, PostgreSQL might
+-- read all rows of the tenant. A batch without `in_progress_at` is not examined: it may have rows from an
+-- interrupted attempt to read its input, and its validation can still fail.
 
 -- name: store
--- A repeat changes nothing: the parts of each attempt have the same lines.
+-- If the part is stored already, nothing changes. Each attempt to read the input makes the same parts.
 INSERT INTO custom_ids (tenant, batch_id, number, salt, bucket_bytes, buckets)
 SELECT tenant, id, $3, $4, $5, $6 FROM batches WHERE tenant = $1 AND id = $2
 ON CONFLICT (tenant, batch_id, number) DO NOTHING

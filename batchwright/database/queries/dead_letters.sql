@@ -1,7 +1,7 @@
--- Dead letters, and the batches that retry them.
+-- Dead letters (lines that failed after their last attempt), and the batches that retry them.
 
 -- name: insert
--- Runs in the transaction that ends the batch, which happens once.
+-- Runs in the transaction that ends the batch. A batch ends only once.
 INSERT INTO dead_letters (tenant, batch_id, id, line_offset, custom_id, model, attempts, failed_at, status, code,
                           message)
 SELECT $1, $2, l.id, l."offset", l.custom_id, l.model, l.attempts, l.failed_at, l.status, l.code, l.message
@@ -27,8 +27,8 @@ ORDER BY l.failed_at DESC, l.id DESC
 LIMIT $5
 
 -- name: retryable_batches
--- Batches with dead letters that are not retried, or with a retry that is not started. The query steps through the
--- index from one batch to the next, without reading all dead letters of each.
+-- Batches that have dead letters without a retry, or a retry that was created but never started. The query
+-- steps through the index from one batch to the next. It does not read all dead letters of each batch.
 WITH RECURSIVE free (batch_id, tenant, number) AS (
     (SELECT l.batch_id, l.tenant, 1 FROM dead_letters l
      WHERE l.retry_id IS NULL AND l.batch_id > $1
@@ -49,7 +49,7 @@ ORDER BY batch_id, tenant
 LIMIT $2
 
 -- name: retryable_batches_of_tenant
--- `retryable_batches` of one tenant.
+-- `retryable_batches` for the tenant $1 only.
 WITH RECURSIVE free (batch_id, number) AS (
     (SELECT l.batch_id, 1 FROM dead_letters l
      WHERE l.retry_id IS NULL AND l.tenant = $1 AND l.batch_id > $2
@@ -70,7 +70,8 @@ ORDER BY batch_id
 LIMIT $3
 
 -- name: retryable_batch
--- The batch $1, if it is one of `retryable_batches`; of any tenant if $2 is null.
+-- Return the batch $1 if `retryable_batches` would return it. If $2 is not null, it must belong to the tenant
+-- $2.
 SELECT l.tenant, l.batch_id FROM dead_letters l
 WHERE l.retry_id IS NULL AND l.batch_id = $1 AND ($2::text IS NULL OR l.tenant = $2)
 UNION
@@ -90,7 +91,7 @@ WHERE r.tenant = $1 AND r.origin_id = $2 AND NOT r.started
   AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = r.tenant AND b.id = r.batch_id)
 
 -- name: lock_origin
--- Retries of one batch's dead letters exclude each other.
+-- Lock the batch, so that retries of its dead letters are created one after the other.
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: claim

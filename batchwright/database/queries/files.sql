@@ -1,5 +1,5 @@
 -- name: insert
--- A repeat writes the same row again.
+-- If the file has a row already, the row is replaced. A repeated statement writes the same row.
 INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (tenant, id) DO UPDATE SET
@@ -21,7 +21,8 @@ SELECT * FROM known_files WHERE tenant = $1 AND id = ANY ($2::text[])
 SELECT created_at FROM files WHERE tenant = $1 AND id = $2
 
 -- name: page_up
--- The files of rolling batches, which would be most, are in no list.
+-- Files with the purpose `calls` (inputs of rolling batches) are in no list, because there are very many of
+-- them.
 SELECT * FROM known_files
 WHERE tenant = $1 AND (created_at, id) > ($2, $3) AND purpose <> 'calls'
 ORDER BY created_at, id
@@ -59,7 +60,8 @@ LIMIT 1
 SELECT id FROM batches WHERE tenant = $1 AND input_file_id = $2 LIMIT 1
 
 -- name: delete
--- A repeat finds nothing to delete. A file that a schedule reads can be deleted even after its expiry.
+-- If the statement is repeated, it deletes nothing. A file that a schedule needs can be deleted even after it
+-- has expired.
 DELETE FROM files f
 WHERE f.tenant = $1 AND f.id = $2 AND (f.expires_at IS NULL OR f.expires_at > now()
    OR EXISTS (SELECT FROM schedules s WHERE s.tenant = $1 AND s.input_file_id = f.id))

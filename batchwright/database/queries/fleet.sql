@@ -1,8 +1,9 @@
--- Queries over all tenants, for metrics. No tenant sees the results. For a batch with a `start_at`, `created_at` is that
--- time.
+-- Queries over the live batches of all tenants, for metrics and for workers. No tenant sees the results. If a
+-- batch has a `start_at`, this time is returned as `created_at`.
 
 -- name: live
--- In a live row, `completed` and `failed` are the lines that ingestion settled.
+-- In the row of a live batch, `completed` and `failed` count only lines that got their result in ingestion
+-- (when the input was read). Results from workers are counted in `slice_progress`.
 SELECT b.tenant, b.id, coalesce(b.start_at, b.created_at) AS created_at, b.deadline,
        b.in_progress_at,
        CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'cancelling' END AS shown,
@@ -17,7 +18,7 @@ LEFT JOIN (
 WHERE b.status IN ('validating', 'in_progress', 'finalizing')
 
 -- name: backlogs
--- Lines that the workers have left, by model, of batches that dispatch.
+-- Lines that still need a result from workers, for each batch in progress and each of its models.
 SELECT b.tenant, b.id, m.model, b.deadline, b.priority, coalesce(b.start_at, b.created_at) AS created_at,
        w.tenant IS NOT NULL AS is_paused,
        (SELECT max(h.kind) FROM holds h
@@ -36,10 +37,11 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL
   AND m.lines - coalesce(m.duplicates, 0) > m.completed + m.failed + coalesce(p.settled, 0)
 
 -- name: awaited_models
--- Every worker runs this twice a second, so it reads only the rows of live batches. The order is the one in which
--- workers poll: the first model of each tenant, then the second, and so on; models without lines left come last.
--- `batches` are the batches of each of the `tenants` that have lines left and may send them now: not those that are
--- cancelled, paused by a user, held by an operator or past their deadline.
+-- Every worker runs this query twice a second, so it reads only the rows of live batches. The models are in
+-- the order in which workers poll their queues: the first model of each tenant, then the second model of each
+-- tenant, and so on. Models without lines left come last. `batches` has the number of batches for each tenant
+-- in `tenants`. A batch counts if it has lines left and may send them now. It does not count if it is being
+-- cancelled, paused by a user, held by an operator or past its deadline.
 WITH wanted AS (
     SELECT b.tenant, m.model, min(coalesce(b.start_at, b.created_at)) AS since,
            count(*) FILTER (
@@ -71,8 +73,9 @@ FROM placed GROUP BY model
 ORDER BY sum(unsettled) = 0, min(place), min(since), model COLLATE "C"
 
 -- name: lines_left
--- A model that no backend served at ingestion has no lines left. slice_progress may have rows of ended batches, which
--- were written while the batches ended.
+-- Lines of all live batches that still need a result, by model. A model that no backend served at ingestion
+-- has none. Rows of ended batches in `slice_progress` are ignored: they may have been written while the
+-- batches ended.
 WITH planned AS (
     SELECT m.model, sum(m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed) AS lines
     FROM batches b, jsonb_to_recordset(b.models) AS m(
@@ -90,8 +93,8 @@ FROM planned LEFT JOIN reported USING (model)
 WHERE planned.lines > coalesce(reported.settled, 0)
 
 -- name: lines_due
--- Lines that the workers have left, by model and deadline. Batches that cannot send them are left out: those that are
--- cancelled, those that users have paused or operators hold, and those after their deadline.
+-- Lines that still need a result from workers, by model and deadline. Batches that may not send lines now are
+-- left out: batches that are being cancelled, paused by a user, held by an operator or past their deadline.
 SELECT m.model, b.deadline,
        sum(m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines
 FROM batches b

@@ -1,9 +1,9 @@
 -- Work and forecasts of the live batches of all tenants, and the speeds of models.
 
 -- name: work
--- Lines that workers have left, by batch and model. Batches that cannot send them are left out: those that are
--- cancelled, those that users have paused or operators hold, and those after their deadline. $3 are the models;
--- null: all.
+-- Lines that still need a result from workers, by batch and model. Batches that may not send lines now are
+-- left out: batches that are being cancelled, paused by a user, held by an operator or past their deadline.
+-- $3 has the models to return; null for all.
 SELECT b.tenant, b.id, m.model, coalesce(b.start_at, b.created_at) AS created_at, b.deadline, b.in_progress_at, b.priority,
        coalesce(q.weight, b.weight) AS weight, coalesce(p.settled, 0)::bigint AS settled,
        (m.lines - coalesce(m.duplicates, 0) - m.completed - m.failed - coalesce(p.settled, 0))::bigint AS lines_left,
@@ -29,9 +29,9 @@ WHERE b.status = 'in_progress' AND b.cancel_requested_at IS NULL AND b.deadline 
     WHERE (h.kind = 'tenant' AND h.name = b.tenant) OR (h.kind = 'model' AND h.name = m.model))
 
 -- name: publish
--- Only one of several control workers publishes: the others find a forecast that is not old enough. A worker whose clock
--- was far ahead has stored a time in the future. Without the last condition, no worker could replace that forecast before
--- that time.
+-- A forecast that is less than ten seconds old is not replaced, so only one of several control workers stores
+-- its forecasts. The last condition is for a forecast from a worker whose clock was far ahead: without it, no
+-- worker could replace this forecast for a long time.
 INSERT INTO forecasts AS f (tenant, batch_id, made_at, forecast)
 SELECT t.tenant, t.batch_id, $3, t.forecast
 FROM unnest($1::text[], $2::text[], $4::jsonb[]) AS t (tenant, batch_id, forecast)
@@ -42,8 +42,8 @@ WHERE f.made_at <= excluded.made_at - interval '10 seconds' OR f.made_at > exclu
 RETURNING batch_id
 
 -- name: publish_speeds
--- As for forecasts, one of several control workers publishes. Speeds that are too old to be used are deleted, and those of
--- a clock that was ahead.
+-- As in `publish`, only one of several control workers stores its speeds. Speeds of other models are deleted
+-- if they are too old to be used, or if they came from a worker whose clock was ahead.
 WITH outdated AS (
     DELETE FROM model_speeds WHERE model IN (
         SELECT model FROM model_speeds
@@ -62,7 +62,8 @@ WHERE s.measured_at <= excluded.measured_at - interval '10 seconds'
 SELECT model, speed FROM model_speeds WHERE model = ANY ($1) AND measured_at > $2
 
 -- name: record_start
--- The first forecast stays, so that all attempts of ingestion decide the same.
+-- If a forecast is stored already, it stays. So all attempts to read the input of the batch make the same
+-- decision.
 UPDATE batches SET start_forecast = coalesce(start_forecast, $3)
 WHERE tenant = $1 AND id = $2 AND status = 'validating'
 RETURNING start_forecast

@@ -2,11 +2,13 @@
 SELECT model, config, is_partial, version, changed_at FROM model_changes ORDER BY model COLLATE "C"
 
 -- name: lock
--- A change is checked against all models, so changes exclude each other. Readers do not wait.
+-- Each change is checked together with the changes of all models. Therefore changes are made one after the
+-- other. Readers do not wait.
 LOCK TABLE model_changes IN SHARE ROW EXCLUSIVE MODE
 
 -- name: put
--- Returns no row if the current version is not one of $5 (null: any). A model without a change has version 0.
+-- Return no row, and change nothing, if the current version of the model is not in $5. If $5 is null, any
+-- version is accepted. A model without a change has version 0.
 INSERT INTO model_changes (model, config, is_partial, changed_at)
 SELECT $1, $2::jsonb, $3, $4
 WHERE $5::bigint[] IS NULL
@@ -16,7 +18,7 @@ SET config = excluded.config, is_partial = excluded.is_partial, changed_at = exc
 RETURNING version
 
 -- name: revert
--- A repeat finds nothing.
+-- If the statement is repeated, it deletes nothing.
 DELETE FROM model_changes WHERE model = $1 AND ($2::bigint[] IS NULL OR version = ANY ($2::bigint[]))
 RETURNING version
 

@@ -29,7 +29,7 @@ ORDER BY b.created_at DESC, b.id COLLATE "C" DESC
 LIMIT $8
 
 -- name: page_up
--- `page_down` with the oldest first.
+-- `page_down`, but sorted with the oldest batch first.
 SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, f.forecast
 FROM batches b
 LEFT JOIN LATERAL reported_progress(b.tenant, b.id) ON b.status IN ('validating', 'in_progress', 'finalizing')
@@ -44,7 +44,8 @@ ORDER BY b.created_at, b.id COLLATE "C"
 LIMIT $8
 
 -- name: search_down
--- Examine the batches of `page_down` for lines with a custom_id, as in `custom_ids.sql`.
+-- Examine the batches that `page_down` would return, and return those that have a line with a certain
+-- custom_id, and the last examined batch. See `custom_ids.sql`.
 SELECT id, created_at, place, is_found FROM (
     SELECT c.id, c.created_at, row_number() OVER (ORDER BY c.created_at DESC, c.id COLLATE "C" DESC) AS place, coalesce((
         SELECT true FROM custom_ids i
@@ -69,7 +70,7 @@ WHERE is_found OR place = $8
 ORDER BY place
 
 -- name: search_up
--- `search_down` with the oldest first.
+-- `search_down`, but sorted with the oldest batch first.
 SELECT id, created_at, place, is_found FROM (
     SELECT c.id, c.created_at, row_number() OVER (ORDER BY c.created_at, c.id COLLATE "C") AS place, coalesce((
         SELECT true FROM custom_ids i
@@ -94,7 +95,8 @@ WHERE is_found OR place = $8
 ORDER BY place
 
 -- name: found
--- Batches of a search, by their ids and in the order of these ids. A forecast counts only if it was made after $2.
+-- Return the batches with the ids $1 (found by a search), in the order of $1. A forecast counts only if it
+-- was made after $2.
 SELECT b.*, reported_models, reported_usage, NULL::jsonb AS reported_errors, f.forecast
 FROM unnest($1::text[]) WITH ORDINALITY AS wanted (id, place)
 JOIN batches b ON b.id COLLATE "C" = wanted.id
@@ -104,8 +106,8 @@ LEFT JOIN forecasts f ON f.tenant = b.tenant AND f.batch_id = b.id AND b.status 
 ORDER BY wanted.place
 
 -- name: counts
--- Live batches, and those that ended after $2. The two indexes by the time of the end are of swept batches and of
--- the others.
+-- Number of live batches, and of batches that ended after $2, by tenant and status. Ended batches are read in
+-- two parts, because there is one index for batches with `swept_at` and one for batches without it.
 SELECT b.tenant, CASE WHEN b.cancel_requested_at IS NULL THEN b.status ELSE 'cancelling' END AS status,
        count(*) AS batches, min(b.created_at) AS oldest,
        count(*) FILTER (WHERE f.forecast->>'window' = 'at_risk') AS at_risk,

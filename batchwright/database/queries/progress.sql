@@ -1,7 +1,7 @@
 -- name: record
--- The numbers are totals, so a repeat changes nothing. Rows are written in the order of their keys, so that two
--- workers cannot deadlock. Progress of an ended batch is ignored; a row that is written while the batch ends is
--- never read.
+-- The numbers are totals, so a repeated report changes nothing. Rows are written in the order of their keys,
+-- so that two workers cannot deadlock. Reports about an ended batch are ignored. A row that is written while
+-- the batch ends is never read.
 INSERT INTO slice_progress AS p (tenant, batch_id, model, number, generation, attempt, completed, failed,
                                  input_tokens, cached_tokens, output_tokens, reasoning_tokens, errors)
 SELECT DISTINCT ON (t.tenant, t.batch_id, t.model, t.number)
@@ -31,7 +31,8 @@ WHERE (excluded.generation, excluded.attempt) >= (p.generation, p.attempt)
 SELECT model, number, completed, failed FROM slice_progress WHERE tenant = $1 AND batch_id = $2
 
 -- name: spending
--- Batches with a cap, and the usage by model of their slices, except the slices $3 to $6. A worker counts these itself.
+-- Return the batches of $1 and $2 that have a cap on their cost, each with the usage of its slices by model.
+-- The slices in $3 to $6 are left out, because the worker that calls this query counts them itself.
 SELECT b.tenant, b.id, b.max_cost::text, b.cap_reached_at IS NOT NULL AS is_ending, b.prices, (
     SELECT jsonb_agg(jsonb_build_object(
                'model', m.model, 'requests', m.completed,
@@ -50,14 +51,15 @@ FROM unnest($1::text[], $2::text[]) AS tracked (tenant, batch_id)
 JOIN batches b ON b.tenant = tracked.tenant AND b.id = tracked.batch_id AND b.max_cost IS NOT NULL
 
 -- name: reach_cap
--- A repeat changes nothing.
+-- If the batch has reached its cap before, the time does not change.
 UPDATE batches SET cap_reached_at = coalesce(cap_reached_at, now())
 WHERE tenant = $1 AND id = $2 AND status = 'in_progress' AND max_cost <= $3::text::numeric
 RETURNING id
 
 -- name: sample
--- A young batch gets a sample each ten seconds. The interval grows with its age, so that a batch of a day has 260.
--- Batches of which another worker takes a sample now are left out.
+-- A young batch gets a sample every ten seconds. The interval grows with the age of the batch, so a batch
+-- that runs for a day has about 260 samples. Batches for which another worker is storing a sample now are
+-- skipped.
 WITH own AS (
     SELECT tenant, batch_id FROM throughput
     WHERE $1 - sampled_at[cardinality(sampled_at)] >= greatest(interval '10 seconds', ($1 - sampled_at[1]) / 40)

@@ -5,14 +5,14 @@ SELECT * FROM quotas WHERE tenant = $1
 SELECT * FROM quotas ORDER BY tenant COLLATE "C"
 
 -- name: make
--- Runs before `lock_row`, so that there is a row to lock.
+-- Insert an empty row for a tenant that has none. Runs before `lock_row`, which needs a row to lock.
 INSERT INTO quotas (tenant, changed_at) VALUES ($1, $2) ON CONFLICT (tenant) DO NOTHING
 
 -- name: lock_row
 SELECT * FROM quotas WHERE tenant = $1 FOR UPDATE
 
 -- name: put
--- A repeat writes the same.
+-- A repeated statement writes the same values.
 UPDATE quotas SET
     live_batches = $2, stored_bytes = $3, enqueued_lines = $4, enqueued_tokens = $5, requests_per_minute = $6,
     models = $7, changed_at = $8, tokens_per_day = $9, weight = $10, max_in_flight = $11,
@@ -21,12 +21,13 @@ UPDATE quotas SET
 WHERE tenant = $1
 
 -- name: clear
--- A repeat finds nothing.
+-- If the statement is repeated, it deletes nothing.
 DELETE FROM quotas WHERE tenant = $1
 
 -- name: shares
--- Workers report each running slice in their heartbeat as `runs BATCH_ID MODEL`. It counts for the batch's tenant.
--- The heartbeats are expanded once, however many tenants have a cap or a rate.
+-- Return the weights and limits of tenants, each with the workers that run slices (parts) of its batches. In
+-- its heartbeat, a worker reports each running slice as `runs BATCH_ID MODEL`. The heartbeats are parsed only
+-- once, for all tenants together.
 WITH running AS MATERIALIZED (
     SELECT DISTINCT w.id AS worker, split_part(stat, ' ', 2) AS batch_id
     FROM workers w CROSS JOIN jsonb_object_keys(w.stats) AS stat
@@ -48,7 +49,8 @@ WHERE num_nonnulls(q.weight, q.max_in_flight, q.backend_requests_per_minute, q.b
 ORDER BY q.tenant COLLATE "C"
 
 -- name: key_caps
--- Finds the workers as `shares` does.
+-- Return the API keys with a cap on requests in flight, each with the workers that run slices of its batches.
+-- The workers are found as in `shares`.
 WITH running AS MATERIALIZED (
     SELECT DISTINCT w.id AS worker, split_part(stat, ' ', 2) AS batch_id
     FROM workers w CROSS JOIN jsonb_object_keys(w.stats) AS stat
@@ -69,7 +71,8 @@ WHERE k.max_in_flight IS NOT NULL AND k.revoked_at IS NULL
 ORDER BY k.id COLLATE "C"
 
 -- name: enqueued
--- Enqueued work of all live batches except $2. Progress rows of a batch are deleted when it ends.
+-- Return the lines and tokens that are enqueued in all live batches of the tenant except the batch $2. Lines
+-- that have a result no longer count. The tokens of a batch are reduced in the same proportion as its lines.
 SELECT coalesce(sum(e.lines_left), 0)::bigint AS lines,
        coalesce(sum(ceil(e.tokens * e.lines_left / e.lines)), 0)::bigint AS tokens
 FROM (
@@ -83,12 +86,14 @@ FROM (
 ) e
 
 -- name: enqueue
--- A repeat writes the same; once the batch runs, nothing changes.
+-- Reserve lines and tokens for a batch in validation. For any other batch, nothing changes. A repeated
+-- statement writes the same values.
 UPDATE batches SET enqueued_lines = $3, enqueued_tokens = $4
 WHERE tenant = $1 AND id = $2 AND status = 'validating'
 
 -- name: request
--- A waiting batch has no reservation: an earlier one may need those lines, and could then never start.
+-- Make a batch wait for a reservation. An earlier reservation of this batch is deleted. Otherwise an older
+-- batch that needs these lines might never start.
 UPDATE batches SET requested_lines = $3, requested_tokens = $4, enqueued_lines = NULL, enqueued_tokens = NULL
 WHERE tenant = $1 AND id = $2 AND status = 'validating'
 
@@ -97,8 +102,8 @@ SELECT requested_lines AS lines, requested_tokens AS tokens FROM batches
 WHERE tenant = $1 AND id = $2 AND status = 'validating' AND requested_lines IS NOT NULL
 
 -- name: waiting_before
--- Batches of the tenant that were to start before this one and wait for the quota, too.
--- A batch that has a reservation, from an earlier attempt, is behind none of them.
+-- Return the number of batches of the tenant that also wait for a reservation and should start before this
+-- batch. If this batch has a reservation from an earlier attempt, the number is 0.
 SELECT count(*) AS batches FROM batches b
 JOIN batches own ON own.tenant = b.tenant AND own.id = $2 AND own.enqueued_lines IS NULL
 WHERE b.tenant = $1 AND b.status = 'validating' AND b.requested_lines IS NOT NULL AND b.enqueued_lines IS NULL
@@ -109,8 +114,8 @@ WHERE b.tenant = $1 AND b.status = 'validating' AND b.requested_lines IS NOT NUL
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 AND status = 'validating' FOR NO KEY UPDATE
 
 -- name: stored
--- Bytes of known files, bytes of pending uploads as announced or, if that is more, as sent, bytes that ingestion wrote
--- for live batches, and bytes of the rows of single calls.
+-- Return the sum of these bytes: known files, pending uploads (the announced or the sent bytes, whichever are
+-- more), objects that ingestion wrote for live batches, and rows of single calls.
 SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
       + (SELECT coalesce(sum(greatest(bytes, part_bytes)), 0) FROM uploads
          WHERE tenant = $1 AND status = 'pending' AND expires_at > now())
@@ -121,7 +126,7 @@ SELECT ((SELECT coalesce(sum(bytes), 0) FROM known_files WHERE tenant = $1)
 SELECT requests FROM request_counts WHERE tenant = $1 AND began_at > now() - interval '1 minute'
 
 -- name: count_request
--- A minute begins with the first request after the previous minute ended.
+-- A new minute begins with the first request of the tenant after the previous minute has ended.
 INSERT INTO request_counts AS c (tenant, began_at, requests) VALUES ($1, now(), 1)
 ON CONFLICT (tenant) DO UPDATE SET
     requests = CASE WHEN c.began_at > now() - interval '1 minute' THEN c.requests + 1 ELSE 1 END,
@@ -129,7 +134,7 @@ ON CONFLICT (tenant) DO UPDATE SET
 RETURNING requests, extract(epoch FROM began_at + interval '1 minute' - now())::float8 AS seconds_left
 
 -- name: delete_request_counts
--- Of all tenants, but at most $1 rows, so that no request waits for the rows of many others.
+-- Delete ended minutes of all tenants, but at most $1 rows, so that the calling request does not wait long.
 DELETE FROM request_counts WHERE tenant IN (
     SELECT tenant FROM request_counts WHERE began_at <= now() - interval '1 minute'
     ORDER BY began_at LIMIT $1 FOR UPDATE SKIP LOCKED)
@@ -148,7 +153,8 @@ FROM api_keys k CROSS JOIN LATERAL (
 WHERE k.tenant = $1 AND k.id = $2
 
 -- name: withdrawn_keys
--- $1 is the earliest creation time of a running batch. Without it the list would grow forever.
+-- Return the keys that were revoked or have expired since $1, which is the earliest creation time of a
+-- running batch. Without this limit, the list would grow forever.
 SELECT id FROM api_keys WHERE revoked_at >= $1 OR expires_at BETWEEN $1 AND now()
 
 -- name: webhooks
@@ -159,7 +165,7 @@ SELECT coalesce(sum(tokens), 0)::bigint AS tokens, coalesce(sum(cost), 0) AS cos
 WHERE tenant = $1 AND day = (now() AT TIME ZONE 'utc')::date
 
 -- name: publish_usage
--- The numbers are totals of one worker, so a repeat changes nothing.
+-- The numbers are totals of one worker and one day, so a repeated statement changes nothing.
 INSERT INTO daily_usage AS s (tenant, key_id, day, worker, tokens, cost)
 SELECT reported.tenant, reported.key_id, $2, $1, reported.tokens, reported.cost::numeric
 FROM unnest($3::text[], $4::text[], $5::bigint[], $6::text[]) AS reported (tenant, key_id, tokens, cost)
@@ -168,7 +174,7 @@ ON CONFLICT (tenant, key_id, day, worker) DO UPDATE SET
     tokens = greatest(s.tokens, excluded.tokens), cost = greatest(s.cost, excluded.cost)
 
 -- name: delete_usage
--- A repeat finds nothing.
+-- If the statement is repeated, it deletes nothing.
 DELETE FROM daily_usage WHERE day < $1
 
 -- name: daily_usage

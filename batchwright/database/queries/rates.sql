@@ -2,7 +2,8 @@
 SELECT model, requests_per_second, changed_at FROM rates ORDER BY model COLLATE "C"
 
 -- name: lock
--- A change is checked against all rates, so changes exclude each other. Readers do not wait.
+-- Each change is checked together with all other rates. Therefore changes are made one after the other.
+-- Readers do not wait.
 LOCK TABLE rates IN SHARE ROW EXCLUSIVE MODE
 
 -- name: put
@@ -11,5 +12,5 @@ ON CONFLICT (model) DO UPDATE SET
     requests_per_second = excluded.requests_per_second, changed_at = excluded.changed_at
 
 -- name: remove
--- A repeat finds nothing.
+-- If the statement is repeated, it deletes nothing.
 DELETE FROM rates WHERE model = $1

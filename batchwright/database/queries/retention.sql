@@ -1,8 +1,9 @@
--- Queries over all tenants, unless they have a parameter for the tenant. A page begins after the last row of the
--- previous page.
+-- Queries that find and delete expired data. They are over all tenants, except queries with a parameter for
+-- the tenant. A page begins after the last row of the previous page.
 
 -- name: expired_files
--- Files that no schedule and no batch reads, and that no batch has read since $1: a request that still found the file has created its batch by now.
+-- Files that expired at $1 or earlier and that no schedule and no batch needs. A file of a batch that ended
+-- after $1 is left out. A request that found the file before it expired has created its batch by now.
 SELECT f.* FROM files f
 WHERE f.expires_at <= $1 AND (f.expires_at, f.tenant, f.id) > ($2, $3, $4) AND NOT EXISTS (
     SELECT FROM batches b
@@ -14,7 +15,8 @@ ORDER BY f.expires_at, f.tenant, f.id
 LIMIT $5
 
 -- name: remove_file
--- A repeat finds nothing. A file that a batch or a schedule reads stays, because its object is deleted together with the row.
+-- A file that a batch or a schedule still needs is not deleted, because its object in storage is deleted
+-- together with the row. If the statement is repeated, it deletes nothing.
 DELETE FROM files f
 WHERE f.tenant = $1 AND f.id = $2 AND f.storage_key = $3 AND NOT EXISTS (
     SELECT FROM batches b
@@ -36,14 +38,15 @@ LIMIT $5
 UPDATE batches SET swept_at = $3, files_pending_until = NULL WHERE tenant = $1 AND id = $2 AND swept_at IS NULL RETURNING id
 
 -- name: clear_progress
--- The rows are locked in the order in which workers write them.
+-- The rows are locked in the order in which workers write them, so that no deadlock can occur.
 DELETE FROM slice_progress WHERE tenant = $1 AND batch_id = $2 AND (model, number) IN (
     SELECT model, number FROM slice_progress WHERE tenant = $1 AND batch_id = $2
     ORDER BY model, number FOR UPDATE)
 
 -- name: old_batches
--- A row is kept as long as its output and error files. Those of rolling batches, of which there are many, are kept
--- for two days only. Each of the two parts reads its rows in the order of an index, and no younger rows.
+-- Batches whose row can be deleted: their output and error files no longer exist. Rolling batches can be
+-- deleted two days after their end, because there are many of them. Each of the two parts reads its rows in
+-- the order of an index, and reads no younger rows.
 SELECT tenant, id, ended_at FROM (
     (SELECT b.tenant, b.id, coalesce(b.completed_at, b.failed_at, b.expired_at, b.cancelled_at) AS ended_at
      FROM batches b
@@ -69,7 +72,8 @@ ORDER BY ended_at, tenant, id
 LIMIT $5
 
 -- name: remove_batch
--- A later request to rerun the origin creates a new batch.
+-- Delete a batch, and the record that it was a rerun or retried dead letters. A later request to rerun the
+-- same ended batch creates a new batch.
 WITH gone AS (
     DELETE FROM batches WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETURNING tenant, id
 ), forgotten AS (
@@ -91,7 +95,7 @@ DELETE FROM uploads WHERE tenant = $1 AND id = $2 AND swept_at IS NOT NULL RETUR
 SELECT count(*) FROM idempotency_keys WHERE created_at <= $1
 
 -- name: remove_idempotency_keys
--- Deletes one page. Rows that another run is deleting are skipped.
+-- Delete at most $2 keys. Rows that another retention run is deleting now are skipped.
 WITH gone AS (
     DELETE FROM idempotency_keys WHERE (tenant, operation, key) IN (
         SELECT tenant, operation, key FROM idempotency_keys WHERE created_at <= $1
@@ -101,7 +105,7 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: tenants
--- The query steps through the indexes from one tenant to the next, without reading all rows of each.
+-- The query steps through the indexes from one tenant to the next. It does not read all rows of each tenant.
 WITH RECURSIVE found (tenant, number) AS (
     SELECT least((SELECT min(f.tenant) FROM files f WHERE f.tenant > $1),
                  (SELECT min(b.tenant) FROM batches b WHERE b.tenant > $1),
@@ -122,7 +126,8 @@ SELECT id, storage_key FROM files WHERE tenant = $1 AND id = ANY($2::text[])
 SELECT id FROM uploads WHERE tenant = $1 AND id = ANY($2::text[]) AND swept_at IS NULL
 
 -- name: live_batches
--- Batches whose objects stay: live ones, and those whose results are kept or whose files are pending.
+-- Batches whose objects must stay in storage: live batches, batches whose results are kept, and batches with
+-- pending files.
 SELECT id FROM batches WHERE tenant = $1 AND status IN ('validating', 'in_progress', 'finalizing')
 UNION
 SELECT id FROM batches WHERE tenant = $1 AND results_kept_until > now()
@@ -130,7 +135,8 @@ UNION
 SELECT id FROM batches WHERE tenant = $1 AND files_pending_until > now()
 
 -- name: miscounted
--- Ended batches with files, whose counts do not add up: every line has to be in one of the files.
+-- Ended batches with files whose completed and failed lines do not add up to the total. Every line must be in
+-- one of the files.
 SELECT b.*, NULL::jsonb AS reported_models, NULL::jsonb AS reported_usage, NULL::jsonb AS reported_errors FROM batches b
 WHERE b.status IN ('completed', 'failed', 'expired', 'cancelled')
   AND coalesce(b.output_file_id, b.error_file_id) IS NOT NULL AND b.completed + b.failed <> b.total
@@ -138,7 +144,7 @@ ORDER BY b.tenant, b.id
 LIMIT 1000
 
 -- name: settled_files
--- Files that have not expired and are old enough that their creation has finished.
+-- Files that have not expired at $4 and were created at $3 or earlier. Newer files may be incomplete.
 SELECT * FROM files
 WHERE tenant = $1 AND id > $2 AND created_at <= $3 AND (expires_at IS NULL OR expires_at > $4)
 ORDER BY id

@@ -1,5 +1,6 @@
 -- name: lock_tenant
--- Until the transaction ends, no other schedule of the tenant is inserted, so that they can be counted.
+-- Until the transaction ends, no other schedule of the tenant is inserted. So the caller can count them and
+-- then insert one.
 SELECT pg_advisory_xact_lock(hashtextextended('schedules/' || $1, 0))
 
 -- name: count
@@ -23,8 +24,8 @@ ORDER BY created_at DESC, id DESC
 LIMIT $4
 
 -- name: keep_input
--- Runs before the schedule stops reading its file. A batch keeps its input if it was created before the file expired.
--- So that this holds for all batches of the schedule, the file expires a day from now, or later.
+-- Runs before a schedule is deleted or gets another file. The file then expires a day from now at the
+-- earliest, so that batches that the schedule is creating now still find it.
 UPDATE files f SET expires_at = now() + interval '1 day'
 FROM schedules s
 WHERE s.tenant = $1 AND s.id = $2 AND f.tenant = s.tenant AND f.id = s.input_file_id
@@ -40,7 +41,8 @@ RETURNING *
 DELETE FROM schedules WHERE tenant = $1 AND id = $2 RETURNING id
 
 -- name: record_run
--- The last attempt of a run is right. The row is not inserted if the schedule was deleted meanwhile.
+-- The result of a later attempt replaces that of an earlier attempt. If the schedule was deleted, no row is
+-- inserted.
 INSERT INTO schedule_runs AS r (tenant, schedule_id, id, scheduled_at, batch_id, code, message)
 SELECT $1, $2, $3, $4, $5, $6, $7 WHERE EXISTS (
     SELECT FROM schedules WHERE tenant = $1 AND id = $2 FOR KEY SHARE)
@@ -48,7 +50,7 @@ ON CONFLICT (tenant, schedule_id, id) DO UPDATE SET
     batch_id = excluded.batch_id, code = excluded.code, message = excluded.message
 
 -- name: forget_runs
--- Keep the latest $3 runs.
+-- Delete all runs of the schedule except the latest $3.
 DELETE FROM schedule_runs
 WHERE tenant = $1 AND schedule_id = $2 AND (scheduled_at, id) < (
     SELECT scheduled_at, id FROM schedule_runs WHERE tenant = $1 AND schedule_id = $2

@@ -3,7 +3,7 @@ INSERT INTO sessions (token_hash, key_id, created_at, expires_at) VALUES ($1, $2
 ON CONFLICT (token_hash) DO NOTHING
 
 -- name: delete_expired
--- At most $2 rows, so that no caller waits for the sessions of many others.
+-- Delete at most $2 expired sessions, so that the caller does not wait long.
 DELETE FROM sessions WHERE token_hash IN (
     SELECT token_hash FROM sessions WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 
@@ -16,5 +16,5 @@ JOIN tenants t ON t.name = k.tenant
 WHERE s.token_hash = $1 AND s.expires_at > $2
 
 -- name: delete
--- A repeat finds nothing.
+-- If the statement is repeated, it deletes nothing.
 DELETE FROM sessions WHERE token_hash = $1

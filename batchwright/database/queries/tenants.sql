@@ -1,5 +1,5 @@
 -- name: insert
--- A repeat finds the row and inserts nothing.
+-- If the row exists already, nothing changes.
 INSERT INTO tenants (name, created_at) VALUES ($1, $2)
 ON CONFLICT (name) DO NOTHING
 RETURNING name
@@ -11,7 +11,7 @@ SELECT name, created_at, disabled_at FROM tenants WHERE name = $1
 SELECT name, created_at, disabled_at FROM tenants ORDER BY name COLLATE "C"
 
 -- name: disable
--- A tenant that is disabled already keeps its time.
+-- If the tenant was disabled before, the earlier time stays.
 UPDATE tenants SET disabled_at = coalesce(disabled_at, $2) WHERE name = $1
 RETURNING name, created_at, disabled_at
 

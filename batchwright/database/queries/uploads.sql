@@ -1,5 +1,5 @@
 -- name: insert
--- A repeat finds the row and changes nothing.
+-- If the row exists already, nothing changes.
 INSERT INTO uploads (tenant, id, purpose, filename, mime_type, bytes, expires_after_seconds, status,
                      created_at, expires_at, file_id, completion)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
@@ -13,8 +13,9 @@ SELECT * FROM uploads WHERE tenant = $1 AND id = $2
 SELECT * FROM uploads WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: insert_part
--- The numbers in the row of the upload save counting all its parts for each part. Storage quotas count `part_bytes` if
--- they are more than the announced bytes. A repeat finds the part and counts nothing.
+-- The row of the upload has the number and the bytes of its parts, so that they need not be counted for each
+-- new part. Quotas of stored bytes count `part_bytes` if it is greater than the announced size. If the part
+-- is stored already, nothing is added.
 WITH added AS (
     INSERT INTO upload_parts (tenant, upload_id, id, bytes, storage_key, created_at)
     VALUES ($1, $2, $3, $4, $5, $6)
@@ -33,7 +34,8 @@ WHERE tenant = $1 AND id = $2 AND status = 'pending'
 RETURNING *
 
 -- name: cancel
--- A pending upload past its expiry is expired; the sweep sets its status.
+-- An upload that has expired is not cancelled. Its status stays `pending` until `record_sweep` changes it to
+-- `expired`.
 UPDATE uploads SET status = 'cancelled'
 WHERE tenant = $1 AND id = $2 AND status = 'pending' AND expires_at > $3
 

@@ -1,5 +1,5 @@
 -- name: report
--- A repeat renews `until`. `since` is kept while the same reason holds.
+-- If the same reason is stored and still valid, only `until` changes, and `since` stays.
 INSERT INTO waiting_reasons AS w (tenant, batch_id, model, source, reason, since, until)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (tenant, batch_id, model, source) DO UPDATE SET
@@ -12,7 +12,9 @@ RETURNING since
 DELETE FROM waiting_reasons WHERE tenant = $1 AND batch_id = $2 AND model = $3 AND source = $4 RETURNING reason
 
 -- name: show_change
--- The lock orders concurrent changes: the next statement of the transaction sees what the one before has stored.
+-- Store $3 as the number of the latest pause or resume that the waiting reasons show. Return no row if the
+-- batch has ended, or if this number or a later one is stored already. The lock on the row makes concurrent
+-- changes wait for each other.
 UPDATE batches SET shown_pause_change = $3
 WHERE tenant = $1 AND id = $2 AND status IN ('validating', 'in_progress', 'finalizing') AND shown_pause_change < $3
 RETURNING id
@@ -22,7 +24,7 @@ SELECT tenant, batch_id, model, source, reason, since, until FROM waiting_reason
 WHERE source = $1 AND until > $2
 
 -- name: of_batches
--- $1 and $2: tenant and id of each batch.
+-- $1 has the tenant of each batch, and $2 has its id.
 SELECT w.tenant, w.batch_id, w.model, w.source, w.reason, w.since, w.until
 FROM unnest($1::text[], $2::text[]) AS wanted (tenant, id)
 JOIN waiting_reasons w ON w.tenant = wanted.tenant AND w.batch_id = wanted.id
@@ -30,6 +32,6 @@ WHERE w.until > $3
 ORDER BY w.batch_id COLLATE "C", w.model COLLATE "C", w.source COLLATE "C"
 
 -- name: delete_expired
--- Rows that others are changing are deleted the next time.
+-- Rows that another transaction is changing are skipped. A later call deletes them.
 DELETE FROM waiting_reasons WHERE (tenant, batch_id, model, source) IN (
     SELECT tenant, batch_id, model, source FROM waiting_reasons WHERE until < $1 FOR UPDATE SKIP LOCKED)

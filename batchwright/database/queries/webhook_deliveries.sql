@@ -7,7 +7,8 @@ FOR KEY SHARE
 ON CONFLICT (tenant, id) DO NOTHING
 
 -- name: unstarted
--- Of all tenants. An event about the end of a batch waits until the files of the batch are written.
+-- Deliveries of all tenants whose workflow must be started. Events of a batch with pending files are left out
+-- until the files are written.
 SELECT d.tenant, d.id, d.endpoint_id, d.batch_id, d.replays, d.created_at, e.batch_id <> '' AS is_of_one
 FROM webhook_deliveries d JOIN webhook_endpoints e ON e.tenant = d.tenant AND e.id = d.endpoint_id
 WHERE NOT d.started AND NOT EXISTS (
@@ -26,11 +27,13 @@ SELECT * FROM webhook_deliveries WHERE tenant = $1 AND id = $2
 UPDATE webhook_deliveries SET body = coalesce(body, $3) WHERE tenant = $1 AND id = $2 RETURNING body
 
 -- name: lock_endpoint
--- First of its transaction, in the same order as the deletion of an endpoint with its deliveries.
+-- Must be the first statement of its transaction. The deletion of an endpoint also locks the endpoint before
+-- its deliveries, so that no deadlock can occur.
 SELECT id FROM webhook_endpoints WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: record_attempt
--- The body for a job has its result, so it is removed at the end. A replay makes it again as long as the job is kept.
+-- If the delivery is about a job (its `batch_id` begins with `job_`), the body contains the result of the
+-- job. It is deleted when the delivery ends. A replay creates the body again if the job is still stored.
 WITH delivery AS (
     UPDATE webhook_deliveries SET attempts = attempts + 1, status = $3,
         body = CASE WHEN $3 = 'pending' OR NOT starts_with(batch_id, 'job_') THEN body END
@@ -44,7 +47,7 @@ SELECT tenant, id, attempts, $4, $5, $6, $7 FROM delivery
 UPDATE webhook_endpoints SET failing_since = NULL WHERE tenant = $1 AND id = $2 AND failing_since IS NOT NULL
 
 -- name: record_failure
--- Return a row if the endpoint is disabled now.
+-- Return a row only if this failure disables the endpoint.
 WITH failing AS (
     UPDATE webhook_endpoints SET failing_since = $3 WHERE tenant = $1 AND id = $2 AND failing_since IS NULL
 )
@@ -58,7 +61,8 @@ SET status = 'failed', reason = $3, body = CASE WHEN NOT starts_with(batch_id, '
 WHERE tenant = $1 AND id = $2 AND status = 'pending'
 
 -- name: replay
--- A delivery that was started long ago and is still pending has lost its workflow.
+-- A pending delivery is replayed only if its workflow was started at $3 or earlier. Its workflow is then
+-- lost.
 UPDATE webhook_deliveries SET status = 'pending', reason = '', replays = replays + 1, started = false
 WHERE tenant = $1 AND id = $2 AND (status <> 'pending' OR (started AND started_at <= $3))
 RETURNING id
@@ -100,7 +104,8 @@ WITH old AS (
 SELECT count(*) FROM gone
 
 -- name: remove_endpoints
--- Endpoints of batches whose rows retention has deleted, or that were never created.
+-- Delete endpoints of single batches that have no row, because retention has deleted it or the batch was
+-- never created.
 WITH old AS (
     SELECT e.tenant, e.id FROM webhook_endpoints e WHERE e.batch_id <> '' AND e.created_at <= $1
       AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = e.tenant AND b.id = e.batch_id)

@@ -1,5 +1,6 @@
 -- name: lock_tenant
--- Until the transaction ends, no other endpoint of the tenant is inserted, so that they can be counted.
+-- Until the transaction ends, no other endpoint of the tenant is inserted. So the caller can count them and
+-- then insert one.
 SELECT pg_advisory_xact_lock(hashtextextended('webhooks/' || $1, 0))
 
 -- name: count
@@ -23,8 +24,8 @@ ORDER BY created_at DESC, id DESC
 LIMIT $4
 
 -- name: change
--- A parameter that is null leaves its column as it is, so that concurrent changes of other columns stay. An endpoint
--- that is enabled again begins without failures.
+-- If a parameter is null, its column does not change. So a concurrent change of another column is not lost.
+-- If a disabled endpoint is enabled again, its earlier failures no longer count.
 UPDATE webhook_endpoints SET
     url = coalesce($3, url), events = coalesce($4, events), description = coalesce($5, description),
     details = coalesce($6, details),

@@ -1,6 +1,6 @@
 -- name: record_heartbeat
--- A repeat only renews `beat_at`. Times of heartbeats are those of this server, because the clocks of workers differ.
--- Every start of a worker has a new id, so rows of processes that ended are deleted here.
+-- Times of heartbeats come from the clock of the database server, because the clocks of workers differ. Each
+-- start of a worker has a new id, so workers that have sent no heartbeat for a day are deleted here.
 WITH silent AS (
     DELETE FROM workers WHERE id IN (
         SELECT id FROM workers WHERE beat_at < now() - interval '1 day' AND id <> $1 FOR UPDATE SKIP LOCKED)
@@ -17,7 +17,8 @@ SELECT count(*) FROM workers WHERE beat_at >= now() - $1::interval
 SELECT id, stats, beat_at, registry, started_at FROM workers WHERE beat_at >= now() - $1::interval ORDER BY id COLLATE "C"
 
 -- name: traffic
--- Workers report the same few backends. The sums are computed here, so that an API process reads few rows.
+-- Return the sums over all live workers, by model and backend. All workers report about the same few
+-- backends, so an API process reads only few rows.
 SELECT t.model, t.backend, sum(t.requests)::bigint AS requests, sum(t.errors)::bigint AS errors,
        sum(t.seconds) AS seconds, coalesce(sum(t.squared_seconds), 0) AS squared_seconds,
        sum(t.pending)::bigint AS pending, coalesce(sum(t.tokens_per_second), 0) AS tokens_per_second,
@@ -30,7 +31,7 @@ GROUP BY t.model, t.backend
 ORDER BY t.model COLLATE "C", t.backend COLLATE "C"
 
 -- name: report_interactive_load
--- Replaces the load of one process. Rows of processes that ended are deleted here, too.
+-- Replace the load of one API process. Rows of other processes are deleted if they are older than a minute.
 WITH reported AS (
     SELECT * FROM unnest($2::text[], $3::int[], $4::float8[]) AS t (backend, in_flight, mean)
 ), gone AS (
@@ -51,7 +52,7 @@ FROM interactive_load WHERE reported_at >= now() - $1::interval
 GROUP BY backend ORDER BY backend COLLATE "C"
 
 -- name: report_interactive_rates
--- Replaces the rates of one process. Rows of processes that ended are deleted here, too.
+-- Replace the rates of one API process. Rows of other processes are deleted if they are older than a minute.
 WITH reported AS (
     SELECT * FROM unnest($2::bool[], $3::text[], $4::float8[], $5::float8[]) AS t (of_tenant, name, requests, tokens)
 ), gone AS (
