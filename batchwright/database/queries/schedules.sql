@@ -24,8 +24,8 @@ ORDER BY created_at DESC, id DESC
 LIMIT $4
 
 -- name: keep_input
--- Runs before a schedule is deleted or gets another file. The file then expires a day from now at the
--- earliest, so that batches that the schedule is creating now still find it.
+-- Runs before a schedule is changed or deleted. The file then expires a day from now at the earliest, so that
+-- batches that the schedule is creating now still find it.
 UPDATE files f SET expires_at = now() + interval '1 day'
 FROM schedules s
 WHERE s.tenant = $1 AND s.id = $2 AND f.tenant = s.tenant AND f.id = s.input_file_id

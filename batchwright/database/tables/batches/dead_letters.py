@@ -77,8 +77,8 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of the batches that were created to retry lines of this batch and never
-        started.
+        """Return the start arguments of batches that were created to retry lines of this batch. Only batches
+        that never started are returned.
         """
         ...
 

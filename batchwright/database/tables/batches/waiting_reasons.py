@@ -24,7 +24,7 @@ class WaitingSource(StrEnum):
 
 
 class WaitingRow(Message):
-    """Reason why a batch or one of its models waits. If `model` is empty, the whole batch waits.
+    """The reason why a batch or one of its models waits. If `model` is empty, the whole batch waits.
 
     The wait began at `since`. The reason is valid until `until`. If the same reason is reported again,
     `until` becomes later.

@@ -124,7 +124,7 @@ class AuditLogExtent(NamedTuple):
     def deleted_after(self, position: int) -> int:
         """Return the number of entries after `position` that retention has deleted.
 
-        A reader that has read the log up to `position` has missed these entries.
+        A reader that has read the log only up to `position` can no longer read these entries.
         """
         oldest = self.latest + 1 if self.oldest is None else self.oldest
         return max(0, oldest - position - 1)

@@ -75,8 +75,8 @@ class LiveBatches(Protocol):
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
         """Return all models that batches in progress still need, in the order in which to poll their queues.
 
-        The value of a model is the number of batches by tenant. Only batches that may send lines now are
-        counted (`lines_due` lists the conditions). So the value may be an empty dict.
+        The value for a model is the number of batches that need it, by tenant. Only batches that may send
+        lines now are counted (`lines_due` lists the conditions). So the value may be an empty dict.
 
         The order is fair to tenants: the first model of every tenant comes before the second model of any
         tenant. Within a tenant, models of older batches come first. Models with an empty dict come last.

@@ -95,8 +95,7 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction for a caller that will admit `admissions` with `admit_by`. All are of one
-        tenant.
+        """Open a transaction for a caller that will admit `admissions`, all of one tenant, with `admit_by`.
 
         Other callers that decide about quotas of this tenant must wait. If all `admissions` are None, open a
         normal transaction.
