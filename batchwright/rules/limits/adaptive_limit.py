@@ -1,9 +1,9 @@
 """Adaptive concurrency limit: how many requests a backend gets at once, derived only from its responses.
 
-Rejections and timeouts lower the limit immediately, but only once for all requests that were in flight
-together. If a backend rejects requests at any concurrency, its rejections do not lower the limit
-(`backend_load.py`). After rejections, the limit grows again with each response, up to where they began. Every
-other change is a trial: later responses show if it is kept or undone (`limit_trial.py`).
+Rejections and timeouts lower the limit immediately. Rejections of requests that were in flight together lower
+it by at most 30 %. If a backend rejects requests at any concurrency, its rejections do not lower the limit
+(`backend_load.py`). After rejections, each response raises the limit, up to its height before them. All other
+changes are trials: later responses decide whether a change is kept or undone (`limit_trial.py`).
 
 Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the
 first responses of the next batch are its shortest ones. Such responses do not show how busy the backend is.
@@ -75,7 +75,7 @@ class AdaptiveLimit:
         in_flight_when_sent: int,
         kind: Hashable = None,
     ) -> LimitChange | None:
-        """Record the end of a request, and adapt the limit. Return why the limit changed, or None.
+        """Record the end of a request, and adapt the limit. Return why the limit changed; None if it did not.
 
         Args:
             signal: what the end of the request shows about the backend's load.
@@ -149,9 +149,9 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """Ignore responses until the load is steady again, for example because a batch ends.
+        """Ignore responses until the load is steady again. It has fallen, for example at the end of a batch.
 
-        Undo a decrease that is still being tested. Return why the limit changed, or None.
+        Undo a decrease of the limit that is still being tested. Return why the limit changed, or None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -162,15 +162,16 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def search_free_slot(self, now: float) -> None:
-        """Raise the limit by one, if the backend has refused requests because of other clients, and has sent
-        no response for a long time. Call this regularly while the whole limit is used.
+        """Raise the limit by 1 if the backend has refused requests, and then sent no response for a long time.
+
+        Such a backend serves other clients first. Call this regularly while the whole limit is used.
         """
         slots = self._free_slots
         if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
             self._apply(self._limit)
 
     def _raise_to_free_slots(self, now: float) -> None:
-        """Raise the limit after a response, if the backend has refused requests of ours to serve others."""
+        """Raise the limit after a response if the backend has refused requests because of other clients."""
         if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
             self._apply(self._limit)
@@ -204,7 +205,8 @@ class AdaptiveLimit:
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
         """Lower the limit after a timeout, and return the reason of the change.
 
-        Do nothing if the limit was lowered since the request was sent, or less than one time window ago.
+        Return None, without a change, if the limit was already lowered since the request was sent, or less
+        than one time window ago.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -253,7 +255,7 @@ class AdaptiveLimit:
     def _on_slow_window(self, now: float) -> LimitChange | None:
         """Decrease the limit if responses were slow for long enough, and return the reason.
 
-        Otherwise return None and start a new window, which knows since when responses have been slow.
+        Otherwise return None, and start a new window. It keeps the time when responses began to be slow.
         """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
@@ -323,16 +325,12 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep a decreased limit, because the decrease made responses faster: requests had queued in the
-        backend.
+        """Keep a decreased limit. It made responses faster, because fewer requests queue in the backend.
 
         Decrease the limit once more if some requests may still queue, and return the reason of this decrease.
-        Requests may still queue in two cases:
-
-        - Responses are still slow.
-        - The first decrease was a probe (made without a sign of overload).
-
-        In all other cases, and if too few requests are in flight, end the trial and return None.
+        Requests may still queue if responses are still slow, or if the first decrease was a probe (made
+        without a sign of overload). In all other cases, and if too few requests are in flight, end the trial
+        and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()

@@ -41,7 +41,9 @@ class LoadSignal(StrEnum):
 
 @dataclass(slots=True)
 class CongestionWindow:
-    """Groups rejections of requests that were in flight together. A group lowers the limit by at most 30 %.
+    """The current group of rejections, of requests that were in flight together.
+
+    One group lowers the limit by at most 30 %.
 
     Attributes:
         since: time of the group's first rejection.
@@ -58,11 +60,11 @@ class CongestionWindow:
         Each rejection in a group lowers the limit by 1. Example: 40 requests were in flight when the group
         started. After 3 rejections, the limit is 37. It never falls below 70 % of 40.
 
-        A rejection starts a new group if its request was sent after the start of the current group. The
-        current group must also be at least `span` seconds old.
+        A rejection starts a new group if two conditions hold: its request was sent after the start of the
+        current group, and the current group is at least `span` seconds old.
 
         Args:
-            used: number of requests in flight now. A new group starts with this number.
+            used: number of requests in flight now. The rejections of a new group lower the limit from here.
             sent_at: when the rejected request was sent.
             now: the current time.
             span: minimum duration of a group, in seconds.
@@ -79,13 +81,13 @@ class CongestionWindow:
 
 @dataclass(slots=True)
 class Regrowth:
-    """Growth of a limit after rejections, with each response to a request sent since then, without trials.
+    """The growth of a limit after rejections. Each response to a request sent since then raises the limit.
 
-    An outage may have lowered the limit far, and at a low limit, trials take long.
+    This growth needs no trials. They would take long after an outage, which may have lowered the limit far.
 
     Attributes:
-        began: requests in flight when the first requests were rejected; 0 if none was.
-        goal: the limit grows up to here; 0 if it does not grow.
+        began: highest number of requests in flight at a rejection; 0 if no request was rejected.
+        goal: the limit grows up to this number; 0 if it does not grow.
         rejected_at: time of the last rejection.
         has_grown: True if the limit has grown since the last rejection.
     """
@@ -96,14 +98,19 @@ class Regrowth:
     has_grown: bool = False
 
     def record_rejection(self, used: float, now: float) -> None:
-        """Set the goal to the number `used` of requests in flight. If the limit has grown too far, set it
-        below this number.
+        """Set the goal after a rejection. `used` is the number of requests in flight.
+
+        The goal becomes at least `used`. But if the limit has grown since the last rejection, it has grown
+        too far. Then the goal becomes at most 90 % of `used`.
         """
         self.goal = min(self.goal, _BELOW_REJECTED * used) if self.has_grown else max(self.goal, used)
         self.began, self.rejected_at, self.has_grown = max(self.began, used), now, False
 
     def grow(self, limit: float) -> float:
-        """Return the limit after one more response. A round of responses raises it by half, at least by 1."""
+        """Return the limit after one more response, at most `goal`.
+
+        A response raises the limit by 0.5, or by 1 / `limit` if this is more.
+        """
         self.has_grown = True
         grown = limit + max(1 / limit, _GROWTH)
         if grown >= self.goal:
@@ -123,10 +130,11 @@ class RejectionHistory:
         self._rejected = self._recorded = 0
 
     def record(self, in_flight: int, *, rejected: bool) -> None:
-        """Record one outcome, rejected or not.
+        """Record the outcome of one request.
 
         Args:
             in_flight: number of requests in flight when the request was sent, including this request.
+            rejected: True if the backend rejected the request.
         """
         if self._rejected and len(self._seen) == _HISTORY:
             self._rejected -= self._seen[0][1]
@@ -180,12 +188,12 @@ class RejectionHistory:
 
 
 class FreeSlots:
-    """Limit of requests in flight to a backend that serves other clients first.
+    """The limit of requests in flight to a backend that serves other clients first.
 
-    Such a backend refuses requests while all its slots are in use. A refusal is quick and harmless, and shows
-    exactly how many requests the backend accepts now, so it sets the limit to this number. Free slots are
-    found by sending more requests: each response raises the limit a little. It raises it by more if nothing
-    was refused for as long as a response usually takes.
+    A slot is the backend's capacity for one request. The backend refuses requests while all its slots are in
+    use. A refusal is quick and harmless, and shows exactly how many requests the backend accepts now. The
+    limit is set to this number. To find slots that have become free, each response raises the limit by 0.5. A
+    response raises it by 1 if nothing was refused for as long as a response usually takes.
 
     If no response arrives for a long time, `search` raises the limit.
     """

@@ -145,14 +145,14 @@ class TrialSchedule:
         return now >= self._next_increase_at
 
     def increased(self, limit: float) -> float:
-        """Return the limit that the next increase tests."""
+        """Return the limit that the next increase tests. `limit` is the present limit."""
         return max(limit * self._increase_factor, limit + 1)
 
     def end_trial(self, response_seconds: float, now: float) -> None:
         """Record the end of a trial, a tested change of the limit.
 
         Args:
-            response_seconds: usual response time.
+            response_seconds: usual response time, in seconds.
             now: the current time.
         """
         self._measured_at = now
@@ -174,9 +174,13 @@ class TrialSchedule:
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
         """Do not raise the limit for some time, because more requests than `good_limit` were too many.
 
-        The first increase after this pause is larger than usual if `good_limit` is far below earlier good
-        limits, so that the limit can soon reach them again. Far below means less than half of the highest
-        recent one.
+        The first increase after this pause is larger than usual if `good_limit` is less than half of the
+        highest recent good limit. So the limit can soon be as high as before.
+
+        Args:
+            good_limit: the limit that the backend can probably handle.
+            window_seconds: duration of a time window. The pause takes at least five windows.
+            now: the current time.
         """
         self._best_limit = max(good_limit, self._best_limit * _BEST_LIMIT_DECAY)
         far_below = good_limit < self._best_limit / 2

@@ -167,8 +167,8 @@ class RateAllocation:
     def queues(self, served: Iterable[str]) -> dict[str, Pacing | None]:
         """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
 
-        Models that share a rate use the queue `dispatch`. The queues of these models are polled without a
-        limit, only to move slices from them to `dispatch`.
+        Models that share a rate use the queue `dispatch`. Each of these models also has a queue of its own.
+        It is polled without a limit, only to move the slices in it to `dispatch`.
 
         Args:
             served: names of the models that the fleet serves.

@@ -25,7 +25,7 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """Sums over the responses of one window of time, which began at the time `since`.
+    """A window of time that began at `since`, and the sums over the responses in it.
 
     Each response has a latency level: the logarithm of its seconds, corrected for the kind of request (see
     `LatencyBaseline`).
@@ -62,7 +62,7 @@ class MeasurementWindow:
 class LatencyBaseline:
     """Estimates the level of a backend (how slow it is now) and its baseline (how slow it usually is).
 
-    Long responses take longer than short ones. So that this does not look like a slowdown, responses are
+    Long responses take longer than short ones. This must not look like a slowdown. Therefore responses are
     divided into kinds, such as one model and about the same length. Each kind has an offset: by how much its
     responses usually take longer than others. All numbers are logarithms of seconds, and the level of a
     response is this logarithm minus the offset of its kind. So the levels of all kinds and models can be
@@ -178,10 +178,10 @@ class ResponseMeter:
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
-        """Add a response to the current window. Return True if the window is now long enough.
+        """Add a response that took `seconds` to the current window. Return True if the window is long enough.
 
         Long enough means `window_seconds`. During a pause (see `pause_until`), the response is not added, and
-        the result is False.
+        the result is False. `kind` is the group of responses to compare it with (see `LatencyBaseline`).
         """
         window = self.window
         if now < self._paused_until:
@@ -194,10 +194,11 @@ class ResponseMeter:
     def count_first_round_end(
         self, in_flight: int, sent_at: float, now: float, *, has_response: bool
     ) -> None:
-        """Count the end of a request towards the first round, for `is_first_round_over`.
+        """Count the requests of the first round that have ended, for `is_first_round_over`.
 
         The first round is the requests that were in flight when the backend's first response arrived.
-        Requests that were sent later are not counted. Call this for each request until `noise` is known.
+        Call this at the end of each request until `noise` is known. Requests that were sent after the first
+        round are not counted.
 
         Args:
             in_flight: number of requests in flight, including this request.
@@ -268,6 +269,9 @@ class ResponseMeter:
 
         - It has at least as many responses as `responses_to_compare_windows(effect)` returns.
         - Its latency level is so far above the usual level that the difference cannot be chance.
+
+        Args:
+            effect: the smallest difference between two latency levels that must be noticed.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
         enough = self.responses_to_compare_windows(effect)
