@@ -1,1 +1,1 @@
-"""Stored objects: their keys, locations that clients name in buckets, and when an object may be deleted."""
+"""Rules for stored objects: make their keys, parse the URLs that clients give, and decide what to delete."""

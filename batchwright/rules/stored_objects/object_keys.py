@@ -143,7 +143,7 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
 
 
 def output_key(tenant: str, file_id: str, nonce: str) -> str:
-    """Return the key of an output or error file. Each attempt to write the files passes another `nonce`."""
+    """Return the key of an output or error file. `nonce` differs for each attempt to write the file."""
     return upload_key(tenant, file_id, nonce)
 
 

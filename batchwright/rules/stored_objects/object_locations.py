@@ -17,7 +17,7 @@ MAX_URL_CHARACTERS = len(SCHEME) + 63 + 1 + _MAX_KEY_BYTES
 
 
 class ObjectLocation(NamedTuple):
-    """Location of an object in a bucket, or of a prefix under which objects are stored.
+    """The location of an object in a bucket, or of a prefix: the common beginning of the keys of objects.
 
     The key of a prefix is empty or ends with a slash.
     """
@@ -69,7 +69,7 @@ def parse_output_location(url: str) -> ObjectLocation:
     """Parse the URL of the prefix under which a batch's files are written: `s3://bucket/prefix`.
 
     Raises:
-        ValueError: the URL has another form, or leaves no room for a file name.
+        ValueError: the URL has another form, or is so long that no file name can be appended.
     """
     prefix = parse_prefix(url)
     if len(prefix.key.encode()) + _MAX_OUTPUT_NAME_BYTES > _MAX_KEY_BYTES:

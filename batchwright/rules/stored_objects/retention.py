@@ -19,9 +19,9 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """Cutoff times of one retention run, one for each kind of data.
+    """Cutoff times of one run that deletes old data. There is one cutoff for each kind of data.
 
-    Data from before its cutoff may be deleted.
+    Data that is older than its cutoff may be deleted.
     """
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file
@@ -104,8 +104,8 @@ class KnownObjects:
 def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before: datetime) -> list[str]:
     """Return the keys of the objects that may be deleted, because no database row refers to them.
 
-    Three kinds of objects are kept: objects that have changed since `before`, objects that a live batch may
-    still be writing, and objects whose key has an unknown form.
+    Objects of three kinds are not returned: objects that have changed since `before`, objects that a live
+    batch may still be writing, and objects whose key has an unknown form.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [
