@@ -1,1 +1,1 @@
-"""Single requests of clients (calls): the lines of batches that run them, and their stored results."""
+"""Rules for calls (single requests of clients): make batch lines that run them, and read their results."""

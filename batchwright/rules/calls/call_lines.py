@@ -34,7 +34,7 @@ def edit_body(fields: dict[str, msgspec.Raw], without: Container[str] = (), **va
     Args:
         fields: the fields of the body, each with its JSON text.
         without: names of the fields that are left out.
-        values: new values of fields.
+        values: new values by field name. A field that is missing in `fields` is added.
     """
     kept = {name: value for name, value in fields.items() if name not in without}
     for name, value in values.items():

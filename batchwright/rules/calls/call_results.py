@@ -17,7 +17,7 @@ _JOB_STATUSES = {CallStatus.IN_PROGRESS: "processing", CallStatus.INCOMPLETE: "c
 
 
 class Response(msgspec.Struct):
-    """The response of a backend in a line of results. `body` is JSON."""
+    """The response of a backend, read from a line of an output or error file. `body` is JSON."""
 
     status_code: int = 0
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -33,7 +33,7 @@ class ResultError(msgspec.Struct):
 
 
 class CallResult(msgspec.Struct):
-    """One line of an output or error file, parsed. One of `response` and `error` is None."""
+    """A parsed line of an output or error file. Either `response` or `error` is None."""
 
     custom_id: str = ""
     response: Response | None = None
@@ -41,9 +41,9 @@ class CallResult(msgspec.Struct):
 
 
 class CallError(NamedTuple):
-    """Reason why a call (single request of a client) failed.
+    """The reason why a call (single request of a client) failed or was cancelled.
 
-    `status` is the status of the backend's response; 0 without a response.
+    `status` is the HTTP status of the backend's response; 0 if there was no response.
     """
 
     status: int
@@ -89,9 +89,9 @@ def read_result(line: bytes) -> CallResult:
 
 
 def answers_of(lines: Iterable[bytes]) -> list[CallAnswer]:
-    """Convert lines of output or error files to the answers of the calls that they belong to.
+    """Parse lines of output or error files. Return one answer for each line, in the order of the lines.
 
-    A call is a single request that runs as a line of a batch.
+    Each line is the result of a call: a single request of a client, which runs as a line of a batch.
     """
     answers = list[CallAnswer]()
     for line in lines:
@@ -164,7 +164,7 @@ def job_body(call: Call, max_bytes: int | None = None, **more: str | None) -> by
 
 
 def _read_error(body: bytes) -> tuple[str, str]:
-    """Return the code and the message of an error in a backend's response; empty if they are missing."""
+    """Return the error code and the error message in a response body. If one is missing, it is empty."""
     try:
         found = _ERROR_BODY.decode(body)
     except msgspec.MsgspecError:
