@@ -20,7 +20,7 @@ _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint
 
 
 class ModelLoad(Struct):
-    """Number of lines of one model in an input, and their tokens.
+    """The number of lines of one model in an input, and the sums of their tokens.
 
     `unlimited` is the number of lines that set no limit of output tokens. `limited_output` is the sum of the
     limits of all other lines.
@@ -38,7 +38,7 @@ class ModelLoad(Struct):
 
 
 class OutputHistory(NamedTuple):
-    """Number of requests of one model in earlier batches, and their output tokens together."""
+    """The number of requests of one model in earlier batches, and the sum of their output tokens."""
 
     requests: int
     output_tokens: int
@@ -160,8 +160,8 @@ def estimate_object(
 def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None:
     """Return how many output tokens the lines of a model probably need.
 
-    The number follows from the model's earlier requests, and is at most the sum of the lines' limits. Without
-    earlier requests, it is this sum, or None if a line has no limit.
+    The estimate is the mean of the model's earlier requests, times the number of lines. It is at most the sum
+    of the lines' limits. If there are no earlier requests, return this sum, or None if a line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:

@@ -119,10 +119,10 @@ def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
 
 
 def _end_of_text(line: bytes, start: int) -> int:
-    """Return the position after the closing quote of a JSON string.
+    """Return the position after the closing quote of a JSON string in `line`.
 
     Args:
-        start: position after the opening quote.
+        start: position after the opening quote of the string.
 
     Raises:
         ResultDamaged: the string has no end.

@@ -16,7 +16,7 @@ SLICE_BYTES = _SLICE.size  # 32
 class PlanDamaged(ValueError):
     """Raised if stored bytes are not a valid plan or slice table. A retry does not help.
 
-    A plan lists a model's lines in dispatch order.
+    A plan lists a model's lines in dispatch order. A slice table lists the slices (ranges) of a plan.
     """
 
 
@@ -35,9 +35,9 @@ class PlanEntry(NamedTuple):
 
 
 class SliceRecord(NamedTuple):
-    """A slice (part of a model's lines): its range of lines in the plan, and of bytes in the shard.
+    """A slice (part of a model's lines): which lines of the plan, and which bytes of the shard it has.
 
-    The shard is the object that contains the model's lines in the order of the plan.
+    The plan lists the model's lines in dispatch order. The shard is the object that contains these lines.
 
     Attributes:
         number: number of the slice within its model, from 0.
@@ -81,7 +81,7 @@ def pack_slice(record: SliceRecord) -> bytes:
 
 
 def unpack_slice(data: bytes, number: int) -> SliceRecord:
-    """Return the record of slice `number` from its bytes in the slice table.
+    """Return the record of slice `number`, decoded from its bytes in the slice table.
 
     Args:
         data: the SLICE_BYTES bytes at `number * SLICE_BYTES` in the table.

@@ -1,8 +1,7 @@
 """Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
 
-Lines with the same prefix may have nothing else in common. Then those with the highest estimated cost go
-first, so that a batch does not end with a few long responses, and lines of equal cost keep the order of the
-input.
+If lines with the same prefix have nothing else in common, the lines with the highest estimated cost go first.
+So a batch does not end with a few long responses. Lines of equal cost keep the order of the input.
 
 Until the plan is written, each line takes 54 bytes, which are on disk if the input is large. The text of a
 line is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
@@ -114,7 +113,9 @@ class PromptPrefixes:
         return number, self._hashes[number]
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
-        """Sort all prefixes by their text. Return the place of each in this order, indexed by its number.
+        """Sort all prefixes by their text. Return the place of each prefix in this order, from 0.
+
+        The index in the result is the number that `intern` has given to the prefix.
 
         Args:
             read_line: returns a line, given its offset and length.
@@ -159,7 +160,7 @@ class ModelLines:
         self._rows.append(_pack_row(rank, sort_key, offset, length, prefix_hash, units))
 
     def entries(self) -> Iterator[PlanEntry]:
-        """Yield position and length of each line, in no particular order."""
+        """Yield position, length and prefix hash of each line, in no particular order."""
         return (_plan_line(row).entry for row in rows_of(self._rows, _ROW.size))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
@@ -192,11 +193,11 @@ def _rows_of(packed: bytes | bytearray) -> Iterator[bytes]:
 
 
 def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Sort the packed lines by the text of their prompts, and yield them.
+    """Sort packed lines (records of a fixed size) by the text of their prompts, and yield them.
 
     Args:
-        rows: packed lines, already sorted by their prefix and then by sort key. Lines with the same prefix
-            and the same sort key are sorted here by the rest of their prompts.
+        rows: packed lines, already sorted by their prefix and then by sort key. Only lines with the same
+            prefix and the same sort key still have to be sorted, by the rest of their prompts.
         read_line: returns a line, given its offset and length.
     """
     key, first, equal = b"", b"", bytearray()
@@ -215,10 +216,10 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 
 
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Sort packed lines that have the same sort key by the rest of their prompts, and yield them.
+    """Sort packed lines by the rest of their prompts, and yield them. All have the same sort key.
 
-    The rest is the part of a prompt that the key does not cover. If the key ends in a zero byte, there is no
-    rest, and the lines keep their order.
+    `rows` contains the lines as records of a fixed size. The rest is the part of a prompt that the key does
+    not cover. If the key ends in a zero byte, there is no rest, and the lines keep their order.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
@@ -240,19 +241,19 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Iterator[bytes | bytearray]:
-    """Reorder packed lines with the same prefix: those with the highest cost go first.
+    """Yield packed lines in a new order: among lines with the same prefix, the most expensive go first.
 
-    The order of the prefixes does not change. Lines whose prompts begin alike stay together as a group:
-    backends can cache more than the prefix for them. The most expensive line of a group decides the place of
-    the group, and the lines in a group keep their order. Groups of equal cost are in the order of their first
-    line in the input. Neighbouring lines are in the same group in two cases:
+    The order of the prefixes does not change. Lines whose prompts begin alike stay together as a group,
+    because backends can cache more than the prefix for them. The most expensive line of a group decides the
+    place of the group, and the lines in a group keep their order. Groups of equal cost are in the order of
+    their first line in the input. Neighbouring lines are in the same group in two cases:
 
     - Their sort keys are equal.
     - They have many leading bytes in common: at least 128 more than all lines with this prefix have.
 
     Args:
-        rows: packed lines, sorted by the rank of their prefix and then by text.
-        by_cost: False to use only the order of the input.
+        rows: packed lines (records of a fixed size), sorted by the rank of their prefix and then by text.
+        by_cost: False to order the groups only by their first line in the input.
     """
     for _, of_prefix in groupby(rows, key=itemgetter(_RANK_BYTES)):
         lines = list(of_prefix)
@@ -278,7 +279,7 @@ def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Ite
 
 
 def _first_offset(group: Sequence[bytes | bytearray]) -> bytes | bytearray:
-    """Return the position of a group's first line in the input, in bytes that sort like the number."""
+    """Return the lowest input position of a group's lines, encoded as bytes that sort like the number."""
     return group[0][_OFFSET] if len(group) == 1 else min(line[_OFFSET] for line in group)
 
 

@@ -98,10 +98,11 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
-    """Return the lowest and the highest sort key of texts that may have `count` leading bytes in common with
-    a text of another sort key.
+    """Return the lowest and the highest sort key that a text with a similar other text can have.
 
-    Most texts have fewer bytes in common. To compare their keys with these two is faster than `common_bytes`.
+    Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal.
+    A text has no similar text if its key is below the lowest or above the highest key. This is true for most
+    texts, and the comparison is faster than `common_bytes`.
     """
     code = max(count - _FOLLOWING, 0)
     return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING

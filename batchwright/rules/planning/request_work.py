@@ -73,10 +73,10 @@ def output_limit(body: RequestBody | FastBody) -> int | None:
 
 
 def answers(body: RequestBody | FastBody) -> int | None:
-    """Return the greatest number of answers that the backend can generate for the request.
+    """Return the greatest number of answers that the backend can generate for the request; None if unknown.
 
     The backend generates `n` or `best_of` answers for each prompt. Only a completion can have several
-    prompts: a list of strings, or a list of token lists. Return None if the number is unknown.
+    prompts: a list of strings, or a list of token lists.
     """
     counts = [_answer_count(body.n), _answer_count(body.best_of)]
     known = [count for count in counts if count is not None]

@@ -137,7 +137,8 @@ def lexicographic_order(
 
     Args:
         members: numbers of the texts to sort.
-        read: called with a member, a start and a width in bytes; returns this part of the member's text.
+        read: called with a member, a start position and a number of bytes. It returns this part of the
+            member's text.
     """
     waiting = [(members, start)]
     while waiting:

@@ -49,7 +49,8 @@ def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> in
     Args:
         plan: number of lines of the whole plan.
         left: number of lines of the plan that are in no slice yet.
-        max_lines: maximum number of lines of a slice. A plan is large if equal slices would have more lines.
+        max_lines: maximum number of lines of a slice. A plan is large if equal slices would have more lines
+            than this.
         min_lines: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // min_lines)))
