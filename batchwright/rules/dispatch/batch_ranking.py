@@ -60,7 +60,8 @@ def size_group(lines: int, *, is_late: bool) -> str:
     """Return the letter of a batch's group in Temporal's queue.
 
     The groups share the workers, so that small batches do not wait for large ones. The letter is `u` if the
-    batch is late. Otherwise it is the batch's size class: `s`, `m`, `l` or `x`.
+    batch is late. Otherwise it is the batch's size class by number of lines, from small to very large: `s`,
+    `m`, `l` or `x`.
     """
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
@@ -116,6 +117,8 @@ class BatchRanks(dict[str, Rank]):
 
 class BatchSchedule:
     """Decides in which order the batches of the same tenant, model and priority send their lines.
+
+    The order is:
 
     1. Batches at risk of missing their deadline. The batch with the least time to spare goes first.
     2. All other batches. The batch with the fewest lines left goes first, so that small batches do not wait

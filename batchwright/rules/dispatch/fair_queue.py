@@ -133,9 +133,10 @@ class FairShare:
         return found
 
     def grant(self, tenant: str, weight: float, now: float) -> None:
-        """Record that a waiting tenant sends a request, which is in flight from the time `now`.
+        """Record that a waiting tenant got a permit: its request is in flight from the time `now`.
 
-        A weight outside the allowed range counts as the nearest allowed weight.
+        `weight` is the tenant's present weight. A weight outside the allowed range counts as the nearest
+        allowed weight.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -150,8 +151,8 @@ class FairShare:
 
         Args:
             is_contended: False if no tenant waits for the permit that becomes free. Then the tenant has taken
-                nothing from other tenants, so its lead is set to 0: from now on, leads are measured from this
-                tenant's clock.
+                nothing from other tenants. If its lead is above 0, it is set to 0: from now on, all leads
+                are measured from this tenant's clock.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -160,11 +161,11 @@ class FairShare:
             self._last = usage
 
     def refresh(self, weights: Mapping[str, float], waiting: Collection[str], now: float) -> None:
-        """Set the present weights, and drop the tenants that have sent nothing for some seconds.
+        """Set the present weights, and forget the tenants that have sent nothing for some seconds.
 
         Args:
             weights: the present weights of tenants. A missing tenant has its default weight.
-            waiting: the tenants that wait to send a request. They are not dropped.
+            waiting: the tenants that wait to send a request. They are not forgotten.
             now: the current time in seconds.
         """
         present = self._last.clock_at(now)
@@ -190,9 +191,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns how much a backend must compute for the slice's next line, because its prefix cache does
-            not have the line's system prompt: 0 for nothing. The slice with the lowest cost goes first. None
-            if the cost is always 0.
+        cost: function that returns the cost of the slice's next line: how much a backend must compute because
+            its prefix cache does not have the line's system prompt. The slice with the lowest cost goes
+            first. If `cost` is None, the cost is always 0.
     """
 
     batch_id: str
@@ -345,7 +346,9 @@ class FairQueue(Generic[Request]):
         return min((_cost(request) for slices in batches for request in slices), default=0)
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight; None if no waiting request may be sent now.
+        """Return the weight in the first waiting request that may be sent; None if no request may be sent.
+
+        All requests in the queue are from one tenant, so this is the tenant's weight.
 
         Args:
             is_capped: returns True if an API key already has as many requests in flight as it may have. None
@@ -369,8 +372,8 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new fairness key for a tenant's tasks in Temporal, after the batch `stopped` has ended early.
 
-    Temporal counts the cancelled tasks of this batch as if they had run. With the same key as before, the
-    tenant's next batches would have to wait for that.
+    Temporal counts the cancelled tasks of this batch as if they had run. If the tenant kept its old key, its
+    next batches would have to wait as long as if these tasks had run.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

@@ -282,9 +282,10 @@ def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | Non
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Parse the header Retry-After as seconds; None if the header is missing or invalid.
+    """Return the seconds to wait that the header Retry-After asks for; None if it is missing or invalid.
 
-    The header may have a number or an HTTP date. The result is at most MAX_RETRY_AFTER.
+    The header has a number of seconds or an HTTP date. For a date, the result is the time from `now` until
+    the date. The result is at most MAX_RETRY_AFTER.
     """
     if not value:
         return None
