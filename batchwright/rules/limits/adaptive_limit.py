@@ -162,7 +162,7 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def search_free_slot(self, now: float) -> None:
-        """Raise the limit by 1 if the backend has refused requests, and then sent no response for a long time.
+        """Raise the limit by 1 if the backend refused requests, and then sent no response for a long time.
 
         Such a backend serves other clients first. Call this regularly while the whole limit is used.
         """
