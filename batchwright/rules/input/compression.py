@@ -35,13 +35,13 @@ class Compression(StrEnum):
 
 
 class DamagedArchive(ValueError):
-    """Raised if compressed data is damaged or incomplete. The message says where, for the client."""
+    """Raised if compressed data is damaged or incomplete. The message, for the client, names the place."""
 
 
 def compression_of(start: bytes) -> Compression | None:
     """Detect the compression format of a file from its first MAGIC_BYTES bytes; None if it is not compressed.
 
-    No JSON text begins like a compressed file.
+    No JSON text begins with the same bytes as a compressed file.
     """
     if _GZIP.match(start):
         return Compression.GZIP
@@ -59,8 +59,9 @@ def expanded_name(name: str) -> str:
 class Expander:
     """Decompresses a file that it receives in pieces.
 
-    Its memory is limited to one received piece, two expanded pieces, and the window of the format: 32 KiB for
-    gzip, at most 8 MiB for zstd. A file may consist of several gzip members or zstd frames.
+    Its memory is limited to one received piece, two expanded pieces, and the window of the format (the last
+    expanded bytes, which the next data can repeat): 32 KiB for gzip, at most 8 MiB for zstd. A file may
+    consist of several gzip members or zstd frames.
     """
 
     def __init__(self, compression: Compression) -> None:
@@ -88,7 +89,7 @@ class Expander:
         """Check that the file is complete. Call this after the last piece.
 
         Raises:
-            DamagedArchive: the file was cut.
+            DamagedArchive: the end of the file is missing.
         """
         if self._member is not None:
             raise self._damaged("the file ends too early")

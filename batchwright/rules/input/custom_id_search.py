@@ -64,8 +64,8 @@ class CustomIdIndex:
     def parts(self) -> Iterator[CustomIdPart]:
         """Yield the parts of the index, one for each 262,144 custom ids.
 
-        Part N is always about the same lines of an input. So parts that were written by different attempts of
-        an activity fit together.
+        Part N always covers the same lines of an input. So parts that different attempts of an activity have
+        written can be used together.
         """
         return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
 

@@ -26,7 +26,7 @@ class LineIds:
     def add(self, custom_id: bytes, line: int) -> bool:
         """Record the `custom_id` of a line. Return False if an earlier line is known to have the same id.
 
-        If the result is True, the id may still be a repetition, which `repeated` finds at the end.
+        Otherwise return True. The id may then still be a repetition. `repeated` finds it at the end.
         """
         if len(self._table) < _MAX_IN_TABLE:
             return self._table.add(custom_id)

@@ -55,7 +55,7 @@ class DigestSet:
         return slot
 
     def _find(self, hashes: tuple[int, int]) -> int:
-        """Return the number of the free slot for these hashes.
+        """Return the number of the free slot of the hash table in which these hashes belong.
 
         If the set already contains the hashes, return `~slot`, a negative number.
         """

@@ -1,4 +1,4 @@
-"""Content of files that may be compressed. It is expanded while it is received."""
+"""Decompress files while they are received. Files that are not compressed are passed on unchanged."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -43,7 +43,7 @@ class ExpandedContent:
         """Yield the last bytes to store.
 
         Raises:
-            DamagedArchive: the file is compressed and was cut.
+            DamagedArchive: the file is compressed, and its end is missing.
         """
         if self._start is not None:
             async for part in self._expanded(self._detect_format(self._start)):

@@ -112,6 +112,9 @@ def validate(
     """Validate a whole input, given in pieces, and return a report.
 
     Checks that need the registered backends, for example whether a model exists, are not made here.
+
+    Args:
+        new_bytes: creates the storage for data of lines beyond the first million.
     """
     validation = InputValidator(endpoint, profile, limits, new_bytes)
     models: dict[str, int] = {}

@@ -133,7 +133,7 @@ class LineValidator:
     def finish(self) -> None:
         """Record an error for each repeated `custom_id` that was not found before.
 
-        Call this once, after the last line. It also forgets all ids, to free their memory.
+        Call this once, after the last line. The call also forgets all ids, to free their memory.
         """
         for line in self._ids.repeated():
             self._add_duplicate(line)
@@ -143,6 +143,11 @@ class LineValidator:
         """Return True if a line that `fast_parse` has read has no error. Record its `custom_id` as used.
 
         If the result is False, the caller makes the strict checks to find the errors.
+
+        Args:
+            data: bytes of the line.
+            line: result of `fast_parse` for the line.
+            number: number of the line.
         """
         if line.url != self._endpoint and (line.url is not UNSET or self._strict):
             return False

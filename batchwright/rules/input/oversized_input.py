@@ -36,9 +36,10 @@ class PartLimits(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """Some whole lines of a large input file, which become the input of one batch: bytes `start` to `end`.
+    """A part of a large input file: whole lines, from byte `start` to before byte `end`.
 
-    `lines` is the number of lines without blank lines; 0 for a compressed file.
+    It becomes the input of one batch. `lines` is the number of lines that are not blank; 0 for a compressed
+    file.
     """
 
     start: int
@@ -119,9 +120,9 @@ def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, c
 
 
 def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
-    """Read from a batch's metadata which part of its group it is.
+    """Return the number of a batch's part, from 1, and the number of all parts of the batch's group.
 
-    Return the part's number, from 1, and the count.
+    Both are read from the metadata of the batch.
 
     Raises:
         ValueError: the metadata does not belong to a part.
@@ -156,7 +157,7 @@ def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
 
 
 class PartFile(io.RawIOBase):
-    """The bytes of one part, as a file that can be read. The bytes are read from `file`, which stays open."""
+    """A readable file with the bytes of one part of an input. They are read from `file`, which stays open."""
 
     def __init__(self, file: IO[bytes], part: InputPart) -> None:
         self._file, self._part = file, part
@@ -190,7 +191,7 @@ _DECODER = msgspec.json.Decoder(_InputLine)
 
 
 def _custom_id_of(line: InputLine) -> str | None:
-    """Return the custom id of a line; None if it is missing or invalid, which the API reports later."""
+    """Return the custom id of a line; None if it is missing or invalid. The API reports this error later."""
     try:
         return None if line.data is None else _DECODER.decode(replace_lone_surrogates(line.data)).custom_id
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
