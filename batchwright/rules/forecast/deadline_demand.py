@@ -1,4 +1,4 @@
-"""Deadlines of lines: how many lines are due by which time, and how fast lines must settle to be in time."""
+"""Compute how many lines are due within a time, and how fast lines must get results to meet all deadlines."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ class _Progress:
 
 
 class _ModelRate:
-    """How fast lines of one model settle (get a result) while lines wait, and how long its requests take.
+    """The rate at which lines of one model settle (get a result) while lines wait, and request durations.
 
     The rate is in average lines per second: a line with twice the work of an average line counts as two
     lines.
@@ -129,7 +129,7 @@ class _ModelRate:
 
     @property
     def steady_speed(self) -> ModelSpeed | None:
-        """The speed that a new batch can expect; None if it is not known well enough."""
+        """The speed that a new batch can expect; None if too little is known, or if the model is not busy."""
         rate = self.steady.per_second(self.durations.mean)
         if rate is None or not self.is_busy:
             return None
@@ -315,9 +315,10 @@ def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
 
 
 def must_report(reported: BatchForecast, forecast: BatchForecast, window: timedelta) -> bool:
-    """Return True if a forecast differs so much from the last reported forecast that it must be reported.
+    """Return True if a new forecast must be reported to the batch's workflow.
 
-    Each report adds an event to the history of the batch's workflow, so the number of reports is limited.
+    It must be reported if it differs much from the last reported forecast, and if that report is old enough.
+    Each report adds an event to the history of the workflow, so the number of reports is limited.
 
     Args:
         reported: the last reported forecast.

@@ -14,7 +14,7 @@ _LEAST_LINES = LineWork(per_line=0.25)
 
 
 class NewBatchForecast(NamedTuple):
-    """When a batch that begins now will be done, and how many lines of other batches are sent before it.
+    """The forecast of a batch that begins now: when it will be done, and how many lines are sent before it.
 
     Attributes:
         p50: the batch is done within this number of seconds with a probability of 50 %.
@@ -22,6 +22,7 @@ class NewBatchForecast(NamedTuple):
         soonest: number of seconds in the best case. It is very unlikely that the batch is done earlier. In
             the best case, the batch goes before all others of its priority, and its lines are much less work
             than average lines.
+        lines_ahead: number of lines of other batches that are sent before this batch is done.
     """
 
     p50: float

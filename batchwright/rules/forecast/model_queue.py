@@ -17,12 +17,12 @@ _Z90 = 1.2816  # 90 % quantile of the normal distribution
 
 
 class ModelSpeed(Message):
-    """How many lines per second a model settles while lines wait, and how long its requests take.
+    """The rate at which lines of a model settle (get a result) while lines wait, and request durations.
 
     Attributes:
         lines_per_second: rate of the model. A line counts by its work: a line of average work counts as 1.
         lines_measured: number of lines on which the rate is based.
-        pending: requests in flight.
+        pending: number of requests in flight.
         mean: mean duration of a request, in seconds.
         variation: variance of the durations, divided by the square of their mean.
     """
@@ -35,12 +35,12 @@ class ModelSpeed(Message):
 
 
 class LineWork(NamedTuple):
-    """How much work one line of a batch is for its model, and how fast the batch's lines get results.
+    """The work that one line of a batch is for its model, and the rate at which these lines get results.
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
         certainty: number of lines with a result on which `per_line` is based.
-        lines_per_second: present rate of the batch.
+        lines_per_second: present rate of the batch: its lines that get a result per second.
     """
 
     per_line: float = 1.0
@@ -107,8 +107,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return the seconds that a batch of the queue takes in the best case.
 
-        In the best case, the batch goes before all other batches of its priority. Even then, it takes longer
-        than the result with a probability of 90 %.
+        In the best case, the batch goes before all other batches of its priority. Even in this case, it takes
+        longer than the returned seconds with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -122,8 +122,8 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        With the given probability, they have ended in this time. When the last line is sent, the batch is the
-        first of its priority. So all requests in flight of this priority may belong to the batch.
+        The requests have ended by then with the given probability. When the last line is sent, the batch is
+        the first of its priority. So all requests in flight of this priority may belong to the batch.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)

@@ -14,7 +14,7 @@ _NORMAL = NormalDist()
 
 
 class Spread(Protocol):
-    """Mean of request durations in seconds, and their variance divided by the square of the mean."""
+    """The mean of request durations in seconds, and their variance divided by the squared mean."""
 
     @property
     def mean(self) -> float: ...
@@ -74,7 +74,7 @@ class RequestDurations(Spread):
 
 
 def longest_remaining(durations: Spread, count: float, probability: float) -> float:
-    """Return in how many seconds all requests that are now in flight have ended, with the given probability.
+    """Return the seconds after which all requests now in flight have ended, with the given probability.
 
     It is not known when each request began. Durations are assumed to have a lognormal distribution.
 
@@ -89,7 +89,7 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
 
 @lru_cache(maxsize=4096)
 def _remaining_quantile(probability: float, variation: float) -> float:
-    """Return after what time one request in flight has ended, with the given probability.
+    """Return the time after which one request now in flight has ended, with the given probability.
 
     The unit of the result is the mean duration of a request. `variation` is the variance of the durations,
     divided by the square of their mean.

@@ -24,10 +24,10 @@ class ThroughputHistory:
         self._seen: dict[str, _BatchProgress] = {}
 
     def record(self, batch_id: str, settled: int, at: float) -> float:
-        """Record that `settled` lines of a batch have a result at the time `at`. Return lines per second.
+        """Record that `settled` lines of a batch have a result at the time `at`.
 
-        The result is the moving average. The first call for a batch returns 0, because a rate needs two
-        measurements.
+        Return the moving average of lines per second. The first call for a batch returns 0, because a rate
+        needs two measurements.
 
         Args:
             at: seconds of any clock.
@@ -45,7 +45,7 @@ class ThroughputHistory:
         return seen.speed or 0.0
 
     def retain(self, batch_ids: Iterable[str]) -> None:
-        """Drop the history of all batches except these."""
+        """Delete the history of all batches except `batch_ids`."""
         kept = frozenset(batch_ids)
         self._seen = {batch_id: seen for batch_id, seen in self._seen.items() if batch_id in kept}
 

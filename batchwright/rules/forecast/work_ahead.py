@@ -137,9 +137,9 @@ class WorkUntil:
 
 
 def present_shares(work: Sequence[UnsettledWork]) -> dict[ModelOfBatch, float]:
-    """Return the fraction of the model's capacity that each batch has at present.
+    """Return the fraction of one model's capacity that each batch has at present.
 
-    The fractions add up to 1.
+    `work` contains the batches of this model. The fractions add up to 1.
     """
     weights = {each.tenant: each.weight for each in work}
     batches = Counter((each.tenant, each.priority) for each in work)
