@@ -10,9 +10,9 @@ import msgspec
 
 
 class AttemptOrder(NamedTuple):
-    """Progress of a line's attempts in one stored record. A newer record of the same line is never less.
+    """The progress of a line's attempts, read from one stored record.
 
-    Two objects are compared as tuples.
+    Objects are compared as tuples. Of two records of the same line, the newer one is never the smaller one.
 
     Attributes:
         attempts: number of failed attempts.
@@ -33,7 +33,10 @@ class RunningJobRecord(msgspec.Struct):
 
 
 class AttemptRecord(msgspec.Struct):
-    """Record about a line's attempts, with only the fields that are needed after its slice has ended."""
+    """A stored record about a line's attempts.
+
+    It has only the fields that are needed after the line's slice (part of a batch) has ended.
+    """
 
     count: int = 0
     jobs: int = 0

@@ -69,8 +69,8 @@ class ErrorTally:
     The first line of each group is its example. The number of groups is limited:
 
     - When there are 20 groups, a line of a new group is counted by its code only, without its model.
-    - When there are 40 groups, a line with a new code is counted as `other`. But lines without a result, such
-      as the lines of an expired batch, keep their code.
+    - When there are 40 groups, a line with a new code is counted as `other`. A line that was never sent or
+      never answered, such as a line of an expired batch, keeps its code.
     """
 
     def __init__(self, errors: Iterable[ErrorCount] = ()) -> None:

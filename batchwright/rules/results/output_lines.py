@@ -62,7 +62,7 @@ def error_line(request_id: str, custom_id: str, code: LineCode, message: str) ->
 def json_value(body: bytes, known_json: bool = False) -> bytes:
     """Return `body` as JSON without line breaks.
 
-    If it is not JSON, return it as a JSON string, cut at 64 KiB.
+    If `body` is not JSON, return it as a JSON string, cut at 64 KiB.
 
     Args:
         known_json: True if the caller knows that `body` is JSON, which saves the check.

@@ -1,4 +1,4 @@
-"""Set of the result lines that a client has received. The client uses it to skip repeated lines."""
+"""The set of the result lines that a client has received. The client uses it to skip repeated lines."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -11,9 +11,10 @@ _BLOCK_ROWS = 256
 
 
 class SeenLines:
-    """Set of the ids of result lines. Each id takes 16 bytes in the storage that `new_bytes` creates.
+    """The set of the ids of result lines that a client has received.
 
-    Call `sort` before `is_seen`: only lines that were added before the last call of `sort` are found.
+    Each id takes 16 bytes in the storage that `new_bytes` creates. Call `sort` before `is_seen`: only ids
+    that were added before the last call of `sort` are found.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:
@@ -43,7 +44,7 @@ class SeenLines:
         self._rows, self._sorted = ordered, len(ordered)
 
     def is_seen(self, id: bytes) -> bool:
-        """Return True if the line with this id was added before the last call of `sort`."""
+        """Return True if this id was added before the last call of `sort`."""
         row = _row(id)
         block = bisect_right(self._firsts, row) - 1
         if block < 0:

@@ -43,7 +43,7 @@ class SegmentDamaged(ValueError):
 
 
 class RecordKind(IntEnum):
-    """Kind of a record in a segment, such as a result.
+    """Kind of a record in a segment: a result, an attempt, or a running job.
 
     The numbers are stored in segments, so they must not change.
     """
@@ -55,6 +55,8 @@ class RecordKind(IntEnum):
 
 class SegmentRecord(Struct, frozen=True, order=True):
     """One record of a segment, about the line at byte `offset` of the input. A segment stores many results.
+
+    `RecordKind` describes the payload of each kind of record.
 
     Attributes:
         success: for a result, True if it belongs in the output file, False if it belongs in the error file.
@@ -166,7 +168,7 @@ def tail_bytes(trailer: bytes) -> int:
 
 
 def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
-    """Return the list of records of a segment, read from the end of the segment.
+    """Return the location of each record of a segment, read from the end of the segment.
 
     The records themselves are not verified.
 

@@ -51,9 +51,10 @@ class _Usage(msgspec.Struct):
     """Token usage in a response. It has the field names of all endpoints, because some gateways mix them.
 
     - `prompt_tokens` includes the cached tokens, which were read from a cache or written to it.
-    - `input_tokens` includes them if the usage also has `input_tokens_details`. Without these details, the
-      usage comes from Anthropic's Messages API, and cached tokens are added.
-    - `reasoning_tokens` is usually in an object of details. SGLang has it beside the other counts.
+    - `input_tokens` includes the cached tokens if the usage also has `input_tokens_details`. Without these
+      details, the usage comes from Anthropic's Messages API, and cached tokens are added to `input_tokens`.
+    - `reasoning_tokens` is usually in an object of details. In SGLang's responses, it is next to the other
+      counts.
     """
 
     prompt_tokens: _Count = None
