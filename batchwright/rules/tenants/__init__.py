@@ -1,1 +1,1 @@
-"""Tenants: their API keys, their quotas, and the limit of failed requests such as those with wrong keys."""
+"""Rules for tenants: check API keys and quotas, and limit attempts, such as requests with wrong keys."""

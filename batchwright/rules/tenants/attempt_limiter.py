@@ -46,10 +46,9 @@ class AttemptLimiter:
     def acquire(self, client: str) -> None:
         """Count an attempt of a client. This method never rejects an attempt.
 
-        First check with `wait_seconds` that the client may try now. Then call this method, and only then make
-        the attempt, so that concurrent attempts all count.
-
-        If only failed attempts count, call `release` after each success.
+        First check with `wait_seconds` that the client may try now. Then call this method, and make the
+        attempt after that. So concurrent attempts all count. If only failed attempts shall count, call
+        `release` after each success.
         """
         self._change(client, 1)
 
@@ -67,7 +66,7 @@ class AttemptLimiter:
             self._levels.popitem(last=False)
 
     def _attempts(self, bucket: str) -> float:
-        """Return the number of a client's recent attempts. It decreases at a constant rate.
+        """Return the number of a client's recent attempts. The number decreases at a constant rate.
 
         `bucket` is the result of `_network` for the client.
         """

@@ -1,4 +1,4 @@
-"""Quotas of a tenant: the limits, and the check if more work may be enqueued. Also defines `BudgetGroup`."""
+"""Define the quotas of a tenant and the groups with shared budgets, and check if work may be enqueued."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,14 +17,14 @@ class DailyAmounts(NamedTuple):
 
     Attributes:
         tokens: number of tokens. In a budget, 0 means no limit.
-        cost: cost in the unit of `rules/token_costs.py`. In a budget, 0 means no limit.
+        cost: cost in 10^-12 of the currency's unit. In a budget, 0 means no limit.
     """
 
     tokens: int = 0
     cost: int = 0
 
     def of(self, quota: Quota) -> int:
-        """Return the amount that counts towards the budget `quota`, which must be one of `BUDGETS`."""
+        """Return the amount that the budget `quota` limits: cost or tokens. It must be one of `BUDGETS`."""
         return self.cost if quota is Quota.COST_PER_DAY else self.tokens
 
     def plus(self, other: "DailyAmounts") -> "DailyAmounts":
@@ -34,7 +34,7 @@ class DailyAmounts(NamedTuple):
 class QuotaLimits(NamedTuple):
     """Limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit.
 
-    `cost_per_day` is an amount as in `rules/token_costs.py`.
+    `cost_per_day` is in 10^-12 of the currency's unit (`rules/token_costs.py`).
     """
 
     live_batches: int = 0
@@ -70,13 +70,13 @@ class EnqueuedWork(NamedTuple):
 
 
 class QuotaExcess(NamedTuple):
-    """Reason why a batch cannot be enqueued now: the quota that it would exceed, or for which it waits.
+    """The reason why a batch cannot be enqueued now: the quota that it would exceed, or for which it waits.
 
     Attributes:
         used: work of the tenant that is already enqueued.
         requested: work of the batch. `used` plus `requested` may not be more than `limit`.
-        before: number of earlier batches that wait for the quota. Behind them, the batch must wait even if it
-            would not exceed the quota itself.
+        before: number of earlier batches that wait for the quota. The batch must wait until they are
+            enqueued, even if it would not exceed the quota itself.
     """
 
     quota: Quota
@@ -108,10 +108,13 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
     """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
 
     There is a quota of lines and a quota of tokens. If both would be exceeded, the quota of lines is usually
-    returned. But a quota that `requested` exceeds by itself goes first, because waiting cannot help.
+    returned. The quota of tokens is returned if `requested` alone exceeds only this quota, because then
+    waiting cannot help.
 
     Args:
+        limits: limits of the tenant.
         used: work of the tenant that is already enqueued.
+        requested: work of the batch.
     """
     wanted = (
         QuotaExcess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, requested.lines),
@@ -132,9 +135,9 @@ def queue_behind(
 ) -> QuotaExcess | None:
     """Return the quota that makes a batch wait; None if the batch may be enqueued now.
 
-    If earlier batches of the tenant wait, the batch waits behind them, even if it exceeds no quota itself.
-    Then the quota of lines is returned, or the quota of tokens if lines are unlimited. If both are unlimited,
-    the batch does not wait.
+    If the batch would exceed a quota, the result is the same as from `find_excess`. If earlier batches of the
+    tenant wait, the batch waits, too, even if it would exceed no quota. In this case, the quota of lines is
+    returned, or the quota of tokens if lines are unlimited. If both are unlimited, the batch does not wait.
 
     Args:
         limits: limits of the tenant.
