@@ -51,7 +51,11 @@ _LOW_32_BITS = 0xFFFFFFFF
 
 
 def parse_networks(texts: Sequence[str]) -> list[Network]:
-    """Parse networks such as `10.0.0.0/8` and return them. Raises ValueError if a text is not a network."""
+    """Parse networks such as `10.0.0.0/8`, and return them in the same order.
+
+    Raises:
+        ValueError: a text is not a network.
+    """
     return [ip_network(text) for text in texts]
 
 

@@ -34,6 +34,7 @@ def pause_after(attempt: int, elapsed: timedelta, period: timedelta = RETRY_PERI
     Args:
         attempt: number of the attempt that failed, from 1.
         elapsed: time from the beginning of the first attempt until now.
+        period: the retry period, in which attempts may begin.
     """
     pause = min(_FIRST_PAUSE * 2 ** min(attempt - 1, _MAX_DOUBLINGS), _LONGEST_PAUSE)
     return max(min(pause, period - elapsed), timedelta())
