@@ -11,7 +11,7 @@ from batchwright.rules.results.segment_format import RecordKind, RecordLocation,
 
 
 class _SegmentRecord(NamedTuple):
-    """One record of a segment, such as a result: the bytes of the segment, and the record's location in it."""
+    """One record of a segment, such as a result: the segment's bytes, and the location of the record."""
 
     data: bytes
     place: RecordLocation

@@ -24,7 +24,7 @@ class DailyAmounts(NamedTuple):
     cost: int = 0
 
     def of(self, quota: Quota) -> int:
-        """Return the amount that the budget `quota` limits: cost or tokens. It must be one of `BUDGETS`."""
+        """Return the amount that `quota` limits: cost or tokens. `quota` must be one of `BUDGETS`."""
         return self.cost if quota is Quota.COST_PER_DAY else self.tokens
 
     def plus(self, other: "DailyAmounts") -> "DailyAmounts":
