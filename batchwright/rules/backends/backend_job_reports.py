@@ -64,7 +64,7 @@ def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
     A job with an unknown or missing status counts as still running.
 
     Raises:
-        InvalidJobReport: the body is not a JSON object, or the job is done but has no result.
+        InvalidJobReport: the body is not a JSON object, or the job is done but `job_result` finds no result.
     """
     if not is_json(body):
         raise InvalidJobReport("sent a body that is not JSON")
@@ -85,6 +85,9 @@ def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
 
 def job_result(body: bytes, config: JobConfig) -> bytes:
     """Return the line's response, taken from the report on its finished job.
+
+    The response is the value at the configured `result_field`. If this setting is empty, the response is the
+    field `result`, or the whole body if this field is missing or null.
 
     Raises:
         InvalidJobReport: the report has no value at the configured `result_field`.

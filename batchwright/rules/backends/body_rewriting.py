@@ -27,7 +27,7 @@ def with_model(body: bytes, model: str) -> bytes:
 def with_default_model(body: bytes, model: str) -> bytes:
     """Return the JSON body with the field `model` added.
 
-    If the body already names a model, return it unchanged.
+    The body is returned unchanged if it already names a model, or if it is not an object.
     """
     return body if _value_spans(body, _MODEL) else with_model(body, model)
 
@@ -48,8 +48,8 @@ def with_priority(body: bytes, priority: int) -> bytes:
 def with_string(body: bytes, name: str, value: str) -> bytes:
     """Return the JSON body with the field `name` set to the string `value`.
 
-    A missing field is added at the end. If the field is repeated, all its values are replaced. A body that is
-    not an object is returned unchanged.
+    The field is always added at the end. If the body already has the field, its earlier values that are
+    strings or null are replaced, too. A body that is not an object is returned unchanged.
     """
     text, key = json.dumps(value).encode(), json.dumps(name).encode()
     spans = _value_spans(body, key)

@@ -33,10 +33,7 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Id that identifies the job of this callback.
-
-        If the same job is submitted again, the id is the same.
-        """
+        """The id of the job. If the same job is submitted again, the id is the same."""
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 

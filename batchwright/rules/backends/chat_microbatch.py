@@ -40,8 +40,8 @@ class ChatResult(NamedTuple):
 class ChatExecutor(Protocol):
     """Interface of the operator's own code that joins chats into one request and splits the response.
 
-    The setting `chat_executor` names the object with this interface. If one of its methods raises, the chats
-    are sent one by one.
+    The setting `chat_executor` names the object with this interface. If one of its methods raises an
+    exception, the chats are sent one by one.
     """
 
     def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:

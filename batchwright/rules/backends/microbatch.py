@@ -1,6 +1,6 @@
-"""Microbatches: requests that several lines share. Each kind of request has an adapter.
+"""Join the requests of several lines into one shared request (a microbatch), and split the response.
 
-An adapter decides which lines may share a request, and splits the response.
+Each kind of request has an adapter, which also decides which lines may share a request.
 """
 
 import re
@@ -165,7 +165,7 @@ def _divide_count(count: Count, weights: Sequence[int]) -> Sequence[Count]:
 
 
 def divide(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide `total` into integers that are proportional to the weights. Their sum is exactly `total`."""
+    """Divide `total` in proportion to the weights. Return one integer per weight; their sum is `total`."""
     whole = sum(weights)
     shares = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
@@ -196,9 +196,9 @@ class MicrobatchSize:
             self.current, self._failures = max(1, self.current // 2), 0
 
     def record_success(self) -> None:
-        """Count a successful shared request. After several successes, raise the maximum by one line.
+        """Count a successful shared request. After enough successes, raise the maximum by one line.
 
-        Example: if the maximum is 8 lines, 8 successes are needed.
+        As many successes are needed as the maximum has lines, such as 8 successes for 8 lines.
         """
         self._failures = 0
         self._grow(self.current)

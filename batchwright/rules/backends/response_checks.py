@@ -44,9 +44,9 @@ _DETAIL_CHARACTERS = 200
 
 
 def find_problem(status: int, body: bytes) -> ResponseProblem | None:
-    """Check whether the body of a 2xx response is a result. Return the problem, or None if it is a result.
+    """Return the problem with the body of a 2xx response; None if the body is a result.
 
-    A result is a JSON object that is not an error.
+    A result is a JSON object that is not an error. `status` is the status of the response.
     """
     if not is_json(body):
         return ResponseProblem(

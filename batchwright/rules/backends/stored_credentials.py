@@ -44,10 +44,9 @@ def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> Creden
 
 
 def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tuple[ModelConfig, list[str]]:
-    """Remove the credentials that a model must not use.
+    """Return a model without the credentials that it must not use, and one message for each changed backend.
 
-    Return the model, and one message for each changed backend. If a backend uses a forbidden credential, all
-    its settings of keys and TLS are removed.
+    If a backend uses a forbidden credential, all its settings of keys and TLS are removed.
 
     Call this for models that were registered at run time, after the registry file has changed. The new file
     can forbid a credential that such a model already uses.
