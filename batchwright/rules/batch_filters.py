@@ -1,4 +1,4 @@
-"""Filters of the list of batches, and the tags of batches.
+"""Parse the filters of the list of batches, and make the tags by which the database finds batches.
 
 A tag is a hash of one metadata pair, one model or the endpoint of a batch. The database finds the batches
 that match a filter by their tags.

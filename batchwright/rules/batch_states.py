@@ -38,10 +38,11 @@ def cancel_effect(shown: BatchStatus) -> CancelEffect:
 
 
 def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | None, at: datetime) -> bool:
-    """Return True if a batch must end as cancelled instead of completed, because a client has requested it.
+    """Return True if a batch must end as cancelled instead of completed, because of a cancel request.
 
     Only a request of the last ten minutes counts. Normally the batch's workflow handles the request much
-    earlier. It has probably lost an older request, for example because Temporal was restored from a backup.
+    earlier. If the request is older, the workflow has probably lost it, for example because Temporal was
+    restored from a backup.
 
     Args:
         end: status with which the batch would end. The result is False if it is not `completed`.

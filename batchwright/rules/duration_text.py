@@ -2,7 +2,7 @@
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as text, such as `4 min` or `3 h 20 min`. Short durations are in seconds."""
+    """Return a duration as text, such as `4 min` or `3 h 20 min`; in seconds if it is under 2 minutes."""
     if seconds < 120:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)

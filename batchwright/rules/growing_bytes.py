@@ -1,4 +1,4 @@
-"""A growing sequence of bytes, and sorting of rows of a fixed size in it.
+"""Keep rows of a fixed size in a growing sequence of bytes, and sort them.
 
 For a large input, the rows are kept on the local disk instead (`batchwright/storage/spill/spilled_bytes.py`).
 So the memory of a worker does not grow with the number of lines.

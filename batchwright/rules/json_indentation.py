@@ -1,4 +1,4 @@
-"""Indents JSON for people, and cuts it if it is long."""
+"""Indent JSON for people, and cut it if it is long."""
 
 import json
 import re
@@ -11,9 +11,10 @@ _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},:]|[^\s"\[\]{},:]++
 
 
 def indented_json(value: bytes | memoryview) -> str:
-    """Return JSON with indentation, without escapes of printable characters, and cut if it is long.
+    """Return JSON with indentation. Escaped printable characters are decoded, and long JSON is cut.
 
-    What is cut is not read: a few megabytes of deeply nested lists would have gigabytes with indentation.
+    The rest of long JSON is not read, because a few megabytes of deeply nested lists would have gigabytes
+    with indentation.
     """
     pieces, size = list[str](), 0
     for piece in _indented(bytes(value[:_MAX_BYTES]).decode(errors="replace")):

@@ -44,6 +44,6 @@ def is_overtaken(change: int, last: int, since: timedelta) -> bool:
     Args:
         change: number of the pause or resume; 0 if it has no number.
         last: number of the last pause or resume that had an effect.
-        since: time since this last one.
+        since: time since the last pause or resume that had an effect.
     """
     return 0 < change < last and since < _OVERTAKEN_WITHIN

@@ -70,7 +70,7 @@ def is_polled(queue: str, served: Collection[str]) -> bool:
 
 
 def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[str, str]]:
-    """Return a pair (batch id, model) for each model of a batch of which at least one worker runs a slice.
+    """Return the pairs (batch id, model) for which at least one worker runs a slice (part of a batch).
 
     Args:
         reports: the statistics of each worker.
@@ -89,12 +89,12 @@ def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
 
 
 def unpolled_reason(queue: str) -> str:
-    """Return the waiting reason for work in `queue` if no worker polls this queue."""
+    """Return the text that says why work in `queue` waits: no worker polls this queue."""
     return f"{_UNPOLLED} {queue}: start `batchwright worker`"
 
 
 def is_unpolled_reason(reason: str) -> bool:
-    """Return True if a waiting reason came from `unpolled_reason`, for any queue."""
+    """Return True if the text `reason` came from `unpolled_reason`, for any queue."""
     return reason.startswith(_UNPOLLED)
 
 
