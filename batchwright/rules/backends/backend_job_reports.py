@@ -25,7 +25,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class JobState(Enum):
-    """State of an asynchronous job, derived from the status that the backend reports."""
+    """The state of an asynchronous job, derived from the status that the backend reports."""
 
     RUNNING = auto()
     DONE = auto()

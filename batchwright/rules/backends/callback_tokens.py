@@ -1,4 +1,4 @@
-"""Signed tokens in the URLs that backends call at the end of an asynchronous job.
+"""Make and verify the signed tokens in the URLs that backends call at the end of an asynchronous job.
 
 A token is REQUEST.ORDINAL.EXPIRES.SIGNATURE. REQUEST is the line's request id as 32 digits. ORDINAL is the
 number of earlier jobs of the line. EXPIRES is in Unix seconds. SIGNATURE is the HMAC-SHA256 of the other
@@ -22,9 +22,10 @@ _MAX_DECODINGS = 8
 
 
 class CallbackToken(NamedTuple):
-    """Content of the signed token in a callback URL. A backend calls this URL when an asynchronous job ends.
+    """The content of the signed token in a callback URL.
 
-    The content identifies the job. `ordinal` is the number of earlier jobs of the same line.
+    A backend calls this URL when an asynchronous job ends. The content identifies the job. `ordinal` is the
+    number of earlier jobs of the same line.
     """
 
     request_id: str

@@ -28,7 +28,7 @@ _EMPTY = (b"null", b"[]", b"false")
 
 
 class ChatResult(NamedTuple):
-    """Result of one chat: status and body, as if the chat had been sent alone.
+    """The result of one chat: status and body, as if the chat had been sent alone.
 
     If `status` is None, the chat failed, and the body is an error message in plain text.
     """
@@ -38,7 +38,7 @@ class ChatResult(NamedTuple):
 
 
 class ChatExecutor(Protocol):
-    """Interface of the operator's own code that joins chats into one request and splits the response.
+    """The interface of the operator's own code that joins chats into one request and splits the response.
 
     The setting `chat_executor` names the object with this interface. If one of its methods raises an
     exception, the chats are sent one by one.

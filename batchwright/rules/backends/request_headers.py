@@ -57,7 +57,7 @@ def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> Head
 
 
 class ResolvedHeaders(NamedTuple):
-    """Result of `resolve_conflicts`: a model without conflicting headers, and a message for each conflict."""
+    """A model without conflicting headers, and a message for each conflict. See `resolve_conflicts`."""
 
     config: ModelConfig
     problems: list[str]

@@ -18,7 +18,7 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class ResponseProblem(NamedTuple):
-    """Reason why a response with status 2xx is not a result.
+    """The reason why a response with status 2xx is not a result.
 
     Attributes:
         message: the reason, as a sentence without any text from the body.
