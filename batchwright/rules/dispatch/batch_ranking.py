@@ -1,4 +1,4 @@
-"""Order of one tenant's batches: how priorities divide its permits, and which batch is sent first."""
+"""Decide the order of a tenant's batches: how priorities divide permits, and which batch is sent first."""
 
 import hashlib
 import math
@@ -79,7 +79,9 @@ class WaitingBatch(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """Position of a batch among the batches of its tenant, model and priority. The lowest rank is sent first.
+    """The position of a batch among the batches of its tenant, model and priority.
+
+    The batch with the lowest rank is sent first.
 
     Attributes:
         is_safe: False if the batch is at risk of missing its deadline. Such batches are sent first.

@@ -268,7 +268,7 @@ def _cost(request: QueuedRequest) -> float:
 
 
 class FairQueue(Generic[Request]):
-    """Queue of one tenant's requests for permits of one model. A permit lets a slice send one line.
+    """The queue of one tenant's requests for permits of one model. A permit lets a slice send one line.
 
     A slice is a part of a batch. The next request is chosen in three steps:
 

@@ -16,7 +16,7 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """Effect of a request's outcome on its line: the line ends, uses one of its attempts, or only waits."""
+    """The effect of a request's outcome on its line: the line ends, uses up an attempt, or only waits."""
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
     ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
@@ -25,7 +25,7 @@ class Budget(StrEnum):
 
 
 class Category(StrEnum):
-    """Kind of failure, for metrics and error lines. If a request succeeded, its category is `none`."""
+    """The kind of failure, for metrics and error lines. If a request succeeded, its category is `none`."""
 
     NONE = "none"
     AUTHENTICATION = "authentication"
@@ -46,14 +46,14 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """Effect of a request's outcome on its line (`budget`), and the kind of failure (`category`)."""
+    """The effect of a request's outcome on its line (`budget`), and the kind of failure (`category`)."""
 
     budget: Budget
     category: Category
 
 
 class RetryPolicy(NamedTuple):
-    """Retry settings of one model. Times are in seconds.
+    """The retry settings of one model. Times are in seconds.
 
     `give_up_after` limits how long a line is retried; 0 means until the batch's deadline.
     """
