@@ -11,7 +11,7 @@ _SHORTEST_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class DueCount:
-    """Number of lines without a result that have the same deadline, and the seconds until this deadline."""
+    """The number of lines without a result that have the same deadline, and the seconds until then."""
 
     seconds_left: float
     lines: int

@@ -305,9 +305,10 @@ class Forecaster:
 
 
 def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
-    """Compare a forecast with the rest of the batch's completion window: in time, at risk, or late.
+    """Return LATE, AT_RISK or FITS: whether a batch will be done within its completion window.
 
-    `seconds_left` is the rest of the completion window.
+    FITS means that the batch is done in time with a probability of at least 90 %. LATE means that this
+    probability is below 50 %. `seconds_left` is the rest of the completion window.
     """
     if remaining.p50 > seconds_left:
         return WindowFit.LATE

@@ -1,4 +1,4 @@
-"""Forecast of a batch that has not begun, from the speeds of its models and the lines of other batches."""
+"""Forecast when a batch that has not begun will be done, from its models' speeds and other batches' lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

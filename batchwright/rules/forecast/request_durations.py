@@ -1,4 +1,4 @@
-"""Durations of a model's requests: mean, variation, and the time until all requests in flight have ended."""
+"""Estimate durations of a model's requests, and the time until all requests in flight have ended."""
 
 import math
 from functools import lru_cache

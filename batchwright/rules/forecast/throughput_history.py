@@ -1,4 +1,4 @@
-"""Recent throughput of each batch, and the time that its remaining lines need at this rate."""
+"""Measure the recent throughput of each batch, and estimate the time that its remaining lines need."""
 
 import math
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ class _BatchProgress:
 
 
 class ThroughputHistory:
-    """Moving average of each batch's throughput, in lines per second.
+    """The moving average of each batch's throughput, in lines per second.
 
     Older measurements count less. After five minutes, the weight of a measurement is about a third.
     """

@@ -18,7 +18,7 @@ FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its fir
 
 
 class Share(NamedTuple):
-    """Work and weight of one owner of a shared capacity. An owner is a tenant, a priority or a batch."""
+    """The work and weight of one owner of a shared capacity. An owner is a tenant, a priority or a batch."""
 
     weight: float
     work: float
