@@ -59,7 +59,7 @@ def is_unambiguous(line: bytes) -> bool:
 
 
 class LineTemplates:
-    """Fast check for ambiguous keys, for lines that differ only in their id and their prompt.
+    """A fast check for ambiguous keys, for lines that differ only in their id and their prompt.
 
     The first such line gets the full check. If it passes, two texts of it are stored as a template: the text
     from its `"body"` to its prompt, and the text after its prompt. A later line with the same two texts needs

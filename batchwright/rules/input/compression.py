@@ -28,7 +28,7 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", re.DOTALL)
 
 
 class Compression(StrEnum):
-    """Format of a compressed file. The value is the format's name in the header Content-Encoding."""
+    """The format of a compressed file. The value is the format's name in the header Content-Encoding."""
 
     GZIP = "gzip"
     ZSTD = "zstd"

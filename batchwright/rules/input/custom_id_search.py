@@ -1,6 +1,6 @@
-"""Fingerprints of the `custom_id`s of a batch.
+"""Make fingerprints of the `custom_id`s of a batch.
 
-With them, the database finds the batches that have a line with a certain `custom_id`.
+With the fingerprints, the database finds the batches that have a line with a certain `custom_id`.
 
 A fingerprint has 48 bits. In each part of a batch, a search compares one fingerprint with about 256 others.
 Two different custom ids can have the same fingerprint. The probability that a search finds a wrong batch for

@@ -14,9 +14,9 @@ _HASH = struct.Struct(">qI")
 class LineIds:
     """Finds `custom_id`s that occur more than once in an input.
 
-    The first million ids are compared at once, in memory. The hashes of all further ids are stored, and
-    compared at the end. `new_bytes` creates the storage for them. If this storage is on disk, the hashes take
-    no memory.
+    The first million ids are compared immediately, in memory. The hashes of all further ids are stored, and
+    compared at the end. `new_bytes` creates the storage for these hashes. If this storage is on disk, the
+    hashes take no memory.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:

@@ -21,7 +21,7 @@ _LINES_PARSED_AT_ONCE = 256
 
 
 class ValidationReport(NamedTuple):
-    """Result of the validation of an input.
+    """The result of the validation of an input.
 
     Attributes:
         errors: the first errors, at most 1,000 (`ValidationErrors.as_list`).

@@ -33,7 +33,7 @@ class LineDamaged(ValueError):
 
 
 class LineFields(Struct, gc=False):
-    """Top-level fields of a line, as raw JSON. Unknown keys are ignored.
+    """The top-level fields of a line, as raw JSON. Unknown keys are ignored.
 
     If a key is repeated, its last value is used.
     """
@@ -148,7 +148,8 @@ def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
 def read_new_fields(line: bytes) -> LineFields:
     """Return the top-level fields of a line that was not accepted yet.
 
-    The nesting is checked here, so that all later readers can parse every line that is accepted.
+    This function also checks how deeply the line is nested. So all later readers can parse every line that
+    is accepted.
 
     Raises:
         msgspec.ValidationError: the line is JSON but not an object.
@@ -297,7 +298,7 @@ _OptionalCount = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)] | UnsetType 
 
 
 class FastBody(PromptFields, gc=False):
-    """Body of a line that `fast_parse` could read.
+    """The body of a line that `fast_parse` could read.
 
     All fields that Batchwright checks have the right types.
     """

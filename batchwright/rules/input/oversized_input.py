@@ -26,7 +26,7 @@ _PIECE_BYTES = 1024 * 1024
 
 
 class PartLimits(NamedTuple):
-    """Limits of one batch. A large input file is divided into parts that keep these limits.
+    """The limits of one batch. A large input file is divided into parts that keep these limits.
 
     The defaults are OpenAI's limits.
     """

@@ -1,4 +1,4 @@
-"""Validation errors of an input, with OpenAI's codes and messages.
+"""Collect the validation errors of an input, with OpenAI's codes and messages.
 
 At most 1,000 errors are listed, but all are counted.
 """
