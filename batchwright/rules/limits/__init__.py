@@ -1,1 +1,1 @@
-"""Limits on the sending of requests: how high a limit is, how it is divided, and when it is reached."""
+"""Rules for limits on sending requests: how high a limit is, how it is divided, and when it is reached."""

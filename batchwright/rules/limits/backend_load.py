@@ -1,4 +1,4 @@
-"""Load of a backend as its rejections show it: how many requests it rejects, and why.
+"""Measure the load of a backend by its rejections: how many requests it rejects, and why.
 
 A backend rejects requests for one of two reasons:
 
@@ -29,7 +29,7 @@ _SILENT_SECONDS, _SILENT_RESPONSES, _BETWEEN_SEARCHES = 30.0, 3.0, 1.0
 
 
 class LoadSignal(StrEnum):
-    """Sign of a backend's load, seen at the end of a request."""
+    """A sign of a backend's load, seen at the end of a request."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # overloaded or unavailable
@@ -41,7 +41,7 @@ class LoadSignal(StrEnum):
 
 @dataclass(slots=True)
 class CongestionWindow:
-    """The current group of rejections, of requests that were in flight together.
+    """The current group of rejected requests, which were in flight together.
 
     One group lowers the limit by at most 30 %.
 
@@ -119,7 +119,7 @@ class Regrowth:
 
 
 class RejectionHistory:
-    """Recent outcomes of one backend's requests, rejected or not.
+    """The recent outcomes of one backend's requests, rejected or not.
 
     `usual` is the fraction of requests, from 0 to 1, that the backend rejects at any load; 0 if unknown.
     """

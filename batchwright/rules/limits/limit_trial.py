@@ -34,7 +34,7 @@ _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed i
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """Maximum of an adaptive limit (`ceiling`, in requests in flight), and its tolerance of slow responses.
+    """The maximum of an adaptive limit (`ceiling`, in requests in flight), and the tolerance of slowness.
 
     If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
     """
@@ -57,7 +57,7 @@ class LimitChange(StrEnum):
 
 
 class TrialResult(StrEnum):
-    """Result of a trial (tested change of the limit), as the responses so far show it."""
+    """The result of a trial (tested change of the limit), as the responses so far show it."""
 
     UNCLEAR = "unclear"  # more responses are needed
     NO_CHANGE = "no_change"  # as many requests are in flight as before the trial

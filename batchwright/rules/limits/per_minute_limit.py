@@ -1,11 +1,11 @@
-"""Limit of requests or tokens per minute, as one process applies it."""
+"""Limit the requests or tokens per minute in one process."""
 
 _SECONDS = 60.0
 _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are checked every 0.25 s
 
 
 class PerMinuteLimit:
-    """Limit of the requests or tokens that may be sent in any 60 seconds.
+    """The limit of the requests or tokens that may be sent in any 60 seconds.
 
     The limit works like a bucket that fills evenly. A request may be sent while the level is above 0. The
     request takes its cost from the bucket, even if the level becomes negative.

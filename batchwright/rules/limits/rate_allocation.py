@@ -1,4 +1,4 @@
-"""Rate limits of the whole fleet: which limits are in effect, how they are divided, what one turn may send.
+"""Divide the rate limits of the whole fleet: which limits are in effect, and what one turn may send.
 
 A turn is one attempt of a slice (part of a batch). Temporal limits how many turns start per second.
 """

@@ -1,4 +1,4 @@
-"""Response times of a backend, measured in windows of time and compared with its usual response times.
+"""Measure the response times of a backend in windows of time, and compare them with its usual ones.
 
 If all responses take about the same time, a few of them are enough to notice a change. If their times differ
 much, many responses are needed. The meter measures how much the times differ, and computes how many responses
