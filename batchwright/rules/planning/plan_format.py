@@ -1,6 +1,7 @@
-"""Binary format of a plan and of a slice table. All records have a fixed size and are little-endian.
+"""Write and read the binary format of a plan and of a slice table.
 
-A plan lists a model's lines in dispatch order. A slice is a range of a plan that a worker sends.
+All records have a fixed size and are little-endian. A plan lists a model's lines in dispatch order. A slice
+is a range of a plan that a worker sends.
 """
 
 import struct
