@@ -1,4 +1,4 @@
-"""Stored records about the attempts of a line, and how to find out which of two records is newer.
+"""Read stored records about the attempts of a line, and find out which of two records is newer.
 
 The place of a record in the segments does not show this, because old records are copied into new segments
 when segments are merged.

@@ -1,4 +1,4 @@
-"""Dead letters: lines that still failed after their last attempt.
+"""Make dead letters: descriptions of lines that still failed after their last attempt.
 
 Lines that failed validation are not dead letters.
 """
@@ -18,7 +18,7 @@ _SHOWN_BODY = 65_536
 
 
 class FinalAttempt(Message):
-    """Stored record of a line's last attempt, which has failed. The line's dead letter is made from it.
+    """The stored record of a line's last attempt, which has failed. The line's dead letter is made from it.
 
     Attributes:
         count: number of attempts.

@@ -10,7 +10,7 @@ from batchwright.rules.results.error_tally import line_error
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """Reason why a line failed.
+    """The reason why a line failed.
 
     Attributes:
         code: error code of the API, or `http_` and the status with which the backend answered.
@@ -23,7 +23,7 @@ class LineError(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """Result of one request.
+    """The result of one request, read from a line of an output or error file.
 
     Attributes:
         id: `batch_req_...` id of the line.

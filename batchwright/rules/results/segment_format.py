@@ -1,4 +1,4 @@
-"""Format of segments. A segment is an immutable object with the results and attempts of a slice's lines.
+"""Write and read segments. A segment is an immutable object with the results and attempts of a slice's lines.
 
 records   for each record its header, the CRC of header and payload, and the payload
 footer    one index entry per record
@@ -43,7 +43,7 @@ class SegmentDamaged(ValueError):
 
 
 class RecordKind(IntEnum):
-    """Kind of a record in a segment: a result, an attempt, or a running job.
+    """The kind of a record in a segment: a result, an attempt, or a running job.
 
     The numbers are stored in segments, so they must not change.
     """
@@ -72,7 +72,7 @@ class SegmentRecord(Struct, frozen=True, order=True):
 
 
 class RecordLocation(NamedTuple):
-    """Position of one record in its segment.
+    """The position of one record in its segment.
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
@@ -91,7 +91,7 @@ class RecordLocation(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """Location of one record in a segment, as the segment's footer lists it.
+    """The location of one record in a segment, as the segment's footer lists it.
 
     Attributes:
         offset: position of the record's line in the input, in bytes.
