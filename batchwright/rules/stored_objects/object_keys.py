@@ -45,7 +45,7 @@ def model_map(prefix: str) -> str:
 def plan(prefix: str, safe_model: str) -> str:
     """Return the key of a model's plan: a list of the model's lines in dispatch order, 16 bytes per line.
 
-    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
     return f"{prefix}/plans/{safe_model}.plan"
 
@@ -53,7 +53,7 @@ def plan(prefix: str, safe_model: str) -> str:
 def slice_table(prefix: str, safe_model: str) -> str:
     """Return the key of a model's slice table, which has one record per slice (part of the model's lines).
 
-    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
     return f"{prefix}/plans/{safe_model}.slices"
 
@@ -61,8 +61,8 @@ def slice_table(prefix: str, safe_model: str) -> str:
 def shard(prefix: str, safe_model: str) -> str:
     """Return the key of a model's shard.
 
-    A shard is the object with the model's lines in dispatch order, each with a newline. `prefix` is from
-    `ingest_prefix`, `safe_model` from `safe_name`.
+    A shard is the object with the model's lines in dispatch order, each with a newline. `prefix` is the
+    result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
     return f"{prefix}/shards/{safe_model}.jsonl"
 
@@ -70,7 +70,7 @@ def shard(prefix: str, safe_model: str) -> str:
 def duplicates(prefix: str, safe_model: str) -> str:
     """Return the key of a model's list of duplicates: lines with the same request as an earlier line.
 
-    `prefix` is from `ingest_prefix`, `safe_model` from `safe_name`.
+    `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
     return f"{prefix}/duplicates/{safe_model}.jsonl"
 
@@ -78,7 +78,8 @@ def duplicates(prefix: str, safe_model: str) -> str:
 def unserved_root(prefix: str) -> str:
     """Return the key prefix of the results of lines that failed before they could be sent.
 
-    These lines failed during ingestion, the validation of the input. `prefix` is from `ingest_prefix`.
+    These lines failed during ingestion, the validation of the input. `prefix` is the result of
+    `ingest_prefix`.
     """
     return f"{prefix}/unserved/"
 
@@ -90,7 +91,7 @@ def unserved_segment(prefix: str, number: int) -> str:
 def resumed_root(prefix: str) -> str:
     """Return the key prefix of the results that a resumed batch has copied from its source batch.
 
-    `prefix` is the prefix of an ingestion attempt, from `ingest_prefix`.
+    `prefix` is the result of `ingest_prefix`.
     """
     return f"{prefix}/resumed/"
 
@@ -104,7 +105,7 @@ def resumed_segment(prefix: str, number: int) -> str:
 
 
 def ingest_root(tenant: str, batch_id: str) -> str:
-    """Return the key prefix of all objects that ingestion writes for a batch.
+    """Return the key prefix of all objects that ingestion (the validation of the input) writes for a batch.
 
     Each attempt of ingestion has its own, longer prefix.
     """
@@ -153,14 +154,14 @@ _PREFIX = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*
 
 @dataclass(frozen=True)
 class LocalDirectory:
-    """Location of an object storage: a local directory."""
+    """The location of an object storage: a local directory."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Location of an object storage: an S3 bucket, and a prefix of the keys in it."""
+    """The location of an object storage: an S3 bucket, and a prefix of the keys in it."""
 
     name: str
     prefix: str  # prepended to every key; empty or ends with a slash

@@ -19,7 +19,7 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """Cutoff times of one run that deletes old data. There is one cutoff for each kind of data.
+    """The cutoff times of one run that deletes old data. There is one cutoff for each kind of data.
 
     Data that is older than its cutoff may be deleted.
     """
