@@ -1,4 +1,4 @@
-"""API keys: their format, the hash that is stored, and the scope that a request needs.
+"""Parse and check API keys: their format, the hash that is stored, and the scope that a request needs.
 
 A key is `bw_<prefix>_<secret>`. The prefix is not secret and identifies the database row of the key. The
 secret is stored only as a salted hash. A fast hash is enough, because 40 random characters cannot be guessed.
@@ -26,7 +26,7 @@ _UNITS = {"h": "hours", "d": "days"}
 
 
 class Scope(StrEnum):
-    """Permission that an API key gives to the caller who sends it.
+    """A permission that an API key gives to the caller who sends it.
 
     `read` and `write` are for the data of the key's tenant. The other scopes are roles of operators.
     """
@@ -65,7 +65,7 @@ class ApiKey(NamedTuple):
 
 
 class SecretHash(NamedTuple):
-    """Salted hash of the secret of an API key, as the database stores it."""
+    """The salted hash of the secret of an API key, as the database stores it."""
 
     salt: bytes
     hash: bytes

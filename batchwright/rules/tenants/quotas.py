@@ -32,7 +32,7 @@ class DailyAmounts(NamedTuple):
 
 
 class QuotaLimits(NamedTuple):
-    """Limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit.
+    """The limits of one tenant, with one field for each quota in the enum `Quota`. 0 means no limit.
 
     `cost_per_day` is in 10^-12 of the currency's unit (`rules/token_costs.py`).
     """
@@ -63,7 +63,7 @@ class QuotaLimits(NamedTuple):
 
 
 class EnqueuedWork(NamedTuple):
-    """Amount of waiting work: the lines without a result, and the estimated tokens of their prompts."""
+    """The amount of waiting work: the lines without a result, and the estimated tokens of their prompts."""
 
     lines: int
     tokens: int
