@@ -12,7 +12,7 @@ LIVE_STATES = frozenset({BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS, BatchS
 
 
 class CancelEffect(Enum):
-    """Effect of a cancel request on a batch."""
+    """The effect of a cancel request on a batch."""
 
     STOPS = "stops"  # the batch's workflow has to be signalled
     NOTHING = "nothing"  # the batch is already cancelling or cancelled, and is returned unchanged

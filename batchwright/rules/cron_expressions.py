@@ -1,4 +1,4 @@
-"""Cron expressions of schedules: five fields, from which Temporal computes the times."""
+"""Check the cron expressions of schedules: five fields, from which Temporal computes the times."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Completion windows (the time that a batch may take) and deadlines."""
+"""Parse completion windows (the time that a batch may take), and compute the time until a deadline."""
 
 import re
 from datetime import UTC, datetime, timedelta

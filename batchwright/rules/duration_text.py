@@ -1,4 +1,4 @@
-"""Durations as text for people."""
+"""Convert durations to text for people."""
 
 
 def duration_text(seconds: float) -> str:

@@ -15,7 +15,7 @@ class BadParameter(ValueError):
 
 
 def page_limit(text: str | None, *, default: int, maximum: int) -> int:
-    """Parse the requested page size; `default` if the client requested none.
+    """Return the page size that the client requested as `text`; `default` if `text` is None.
 
     Raises:
         BadParameter: the text is not an integer from 1 to `maximum`.

@@ -51,7 +51,7 @@ _KEY_REFERENCE = re.compile(r"(?P<id>[A-Za-z0-9._-]{1,64})=(?P<kind>file|env):(?
 
 
 class KeyReference(NamedTuple):
-    """Reference to an encryption key: where the key is stored, but not the key itself.
+    """A reference to an encryption key: where the key is stored, but not the key itself.
 
     `place` is the path of a file if `kind` is `file`, and the name of an environment variable if it is `env`.
     """

@@ -1,4 +1,4 @@
-"""Cost of requests: their tokens times the prices of their model. All amounts are exact integers.
+"""Compute the cost of requests: their tokens times the prices of their model. All amounts are exact integers.
 
 Amounts are counted in 10^-12 of the currency's unit. A price per million tokens has at most six decimal
 places, so the price of one token is a whole number in this unit.

@@ -124,7 +124,7 @@ class UpstreamTraffic(Message):
 
 
 class TrafficShare(NamedTuple):
-    """Number of ended requests and their average duration, for one backend or one model.
+    """The number of ended requests and their average duration, for one backend or one model.
 
     `name` is the name of the backend or model. `pending` is the number of requests in flight.
     """
