@@ -49,7 +49,7 @@ class LineWork(NamedTuple):
 
 
 class RemainingTime(NamedTuple):
-    """The forecast of a batch: its remaining seconds, its rate, and how many lines of others come first.
+    """The forecast of a batch: remaining seconds, rate, and how many lines of other batches come first.
 
     The batch ends within `p50` seconds with a probability of 50 %, and within `p90` seconds with a
     probability of 90 %.

@@ -2,7 +2,7 @@
 
 Rejections and timeouts lower the limit immediately. Rejections of requests that were in flight together lower
 it by at most 30 %. If a backend rejects requests at any concurrency, its rejections do not lower the limit
-(`backend_load.py`). After rejections, each response raises the limit, up to its height before them. All other
+(`backend_load.py`). After rejections, each response raises the limit, up to its earlier value. Most other
 changes are trials: later responses decide whether a change is kept or undone (`limit_trial.py`).
 
 Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the

@@ -64,7 +64,7 @@ class CongestionWindow:
         current group, and the current group is at least `span` seconds old.
 
         Args:
-            used: number of requests in flight now. The rejections of a new group lower the limit from here.
+            used: number of requests in flight now. A new group lowers the limit from this number.
             sent_at: when the rejected request was sent.
             now: the current time.
             span: minimum duration of a group, in seconds.

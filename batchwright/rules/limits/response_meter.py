@@ -1,4 +1,4 @@
-"""Measure the response times of a backend in windows of time, and compare them with its usual ones.
+"""Measure response times of a backend in windows of time, and compare them with the usual response times.
 
 If all responses take about the same time, a few of them are enough to notice a change. If their times differ
 much, many responses are needed. The meter measures how much the times differ, and computes how many responses
@@ -194,11 +194,10 @@ class ResponseMeter:
     def count_first_round_end(
         self, in_flight: int, sent_at: float, now: float, *, has_response: bool
     ) -> None:
-        """Count the requests of the first round that have ended, for `is_first_round_over`.
+        """Count a request that has ended if it belongs to the first round, for `is_first_round_over`.
 
         The first round is the requests that were in flight when the backend's first response arrived.
-        Call this at the end of each request until `noise` is known. Requests that were sent after the first
-        round are not counted.
+        Call this at the end of each request until `noise` is known.
 
         Args:
             in_flight: number of requests in flight, including this request.
