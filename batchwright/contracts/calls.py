@@ -30,10 +30,10 @@ class NewCall(Message):
     """A single request of a client (a call) that is to be stored.
 
     Attributes:
-        group: name of a group. Calls of the same group can be sent together, as lines of one batch.
+        group: name of the call's group. Only calls of the same group can be lines of the same batch.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: JSON object with those fields of the request that responses repeat while the call has no
-            answer; empty if there are none.
+        echoed: fields of the request that responses show until the call has an answer, as a JSON object;
+            empty if there are none.
     """
 
     tenant: str
@@ -52,8 +52,7 @@ class Call(Message):
     Attributes:
         request: body for the backend, as JSON; empty after the call has ended.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: JSON object with those fields of the request that responses repeat while the call has no
-            answer.
+        echoed: fields of the request that responses show until the call has an answer, as a JSON object.
         answer: result of the call, as a line of an output or error file. None while the call runs, and if the
             call ended without a result.
         error: error of the batch if the call has no result because the batch failed.

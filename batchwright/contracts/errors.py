@@ -1,7 +1,8 @@
 """Error codes and error types that one process writes and another process reads.
 
 `LineCode` is `error.code` in the error file, for a line that got no HTTP response. `Failure` is the `type` of
-an ApplicationError that an activity raises. Temporal retries all of them except NEVER_RETRIED.
+an ApplicationError that an activity raises. Temporal retries the activity, unless the type of the error is in
+`NEVER_RETRIED`.
 """
 
 from enum import StrEnum

@@ -19,13 +19,13 @@ def inference_queue(safe_model: str) -> str:
 def model_run_id(batch_id: str, safe_model: str, number: int = 1) -> str:
     """Return the id of the workflow that sends a batch's lines for one model.
 
-    If its history is long, another one with the next `number` continues.
+    If the history of this workflow is long, another workflow continues. It has the next `number`.
     """
     return f"{batch_id}/{safe_model}" + (f"/{number}" if number > 1 else "")
 
 
 def is_run_of_model(workflow_id: str, safe_model: str) -> bool:
-    """Return True if the id of a batch's child workflow is a `model_run_id` of the model."""
+    """Return True if the child workflow with this id sends a batch's lines for the model `safe_model`."""
     return workflow_id.split("/")[1:2] == [safe_model]
 
 

@@ -20,7 +20,7 @@ from batchwright.contracts.terms import BatchStatus, UploadStatus, Usage
 
 
 class ApiObject(BaseModel):
-    """Base class whose JSON schema requires every key and allows no other."""
+    """Base class of response objects. Their JSON schema requires every key and allows no other keys."""
 
     model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 

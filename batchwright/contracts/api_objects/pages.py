@@ -31,8 +31,8 @@ def page_of(
     Args:
         kind: class of the page, such as `FilePage`.
         more: True if another page follows.
-        last_id: id after which the next page begins; None if it is the last one on this page. A search stops
-            after some seconds, so the last object that it has examined may not be on the page.
+        last_id: id after which the next page begins. None stands for the id of the last object in `data`. A
+            search with a time limit passes the last object that it has examined, which may not be in `data`.
     """
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return kind(data=list(data), first_id=first, last_id=last_id or last, has_more=more)

@@ -46,7 +46,7 @@ class RetryConfig(RegistryEntry):
 
 
 class LimitConfig(RegistryEntry):
-    """Limits of a model: requests in flight, lines per shared request, and rates per minute."""
+    """Limits of a model: requests in flight, lines that are sent in one request, and rates per minute."""
 
     in_flight: int | None = Field(
         default=None, ge=1, description="requests in flight per worker; unset: `BATCHWRIGHT_MODEL_IN_FLIGHT`"
@@ -123,7 +123,7 @@ class ModelConfig(RegistryEntry):
 
 
 class GatewayConfig(BackendConfig):
-    """A gateway: one backend that serves all models with any names."""
+    """A gateway: one backend to which the lines of all models are sent, each with its model name."""
 
     any_model: bool = Field(
         default=True,
@@ -204,9 +204,9 @@ def _first_duplicate(items: Iterable[_Item]) -> _Item | None:
 
 
 class ModelNameConflict(ValueError):
-    """Raised if the name, an alias or a fallback of a model conflicts with another model.
+    """Error for a name, an alias or a fallback of a model that conflicts with another model.
 
-    The message names the conflict and how to resolve it.
+    The message names the conflict and says how to resolve it.
     """
 
 
@@ -217,8 +217,7 @@ def check_model_names(models: dict[str, ModelConfig], elsewhere: frozenset[str] 
 
     Args:
         models: the models to check, by name.
-        elsewhere: names of further models, which are defined in another place. A fallback may name one of
-            them.
+        elsewhere: names of other existing models, which are not checked. A fallback may name one of them.
     """
     owners: dict[str, str] = {}
     for name, model in models.items():

@@ -111,10 +111,9 @@ class BatchOrder(Message):
         return self.start_at or self.created_at
 
     def started_later(self, at: datetime) -> Self:
-        """Return the same order with a later start, so that the batch still gets its whole completion window.
+        """Return a copy of the order with a later start and a later deadline. The window keeps its length.
 
-        The window then begins at the time `at`. If `start_at` is later than `at`, the window begins at
-        `start_at`.
+        The completion window begins at the time `at`, or at `start_at` if this is later.
         """
         starts_at = max(self.start_at, at) if self.start_at else None
         deadline = (starts_at or at) + (self.deadline - self.starts_at)
@@ -198,7 +197,7 @@ class WaitingReason(Message):
     An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch.
 
     The workflow deletes the reason when all slices (parts of the model's lines) have ended. If `fleet_wide`
-    is False, it does so as soon as any slice of the model has ended.
+    is False, the workflow deletes the reason as soon as any slice of the model has ended.
     """
 
     model: str
@@ -208,7 +207,7 @@ class WaitingReason(Message):
 
 
 class WindowFit(StrEnum):
-    """Forecast for a batch: it ends within its completion window, may miss it, or will be late."""
+    """Forecast for a running batch: it probably ends in its window, may miss it, or is probably late."""
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"  # in time with a probability of 50 % to 90 %
@@ -239,7 +238,7 @@ class BatchForecast(Message):
 
 
 class StartFit(StrEnum):
-    """Forecast before a batch begins: its completion window fits, is at risk, or cannot be met."""
+    """Forecast before a batch begins: it probably ends in its window, may miss it, or cannot meet it."""
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"
@@ -264,10 +263,11 @@ class StartForecast(Message):
 
 
 class ModelProgress(Message):
-    """How far a model of a batch is, in the result of the query `state`.
+    """Progress of one model of a batch: how many of the model's slices (parts of its lines) are done.
 
-    As a signal of a model run, `run` is its number and `slices_done` counts only its own slices. `lines` and
-    `slices` are always those of the model.
+    The object is a part of the result of the query `state`. It is also a signal of a model run, the workflow
+    that sends the lines of the model. In a signal, `run` is the number of the model run, and `slices_done`
+    counts only the slices of this model run. `lines` and `slices` always count all of the model.
     """
 
     model: str

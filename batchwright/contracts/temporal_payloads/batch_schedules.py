@@ -133,7 +133,7 @@ class ScheduleActivities:
     async def end_of_scheduled_batch(self, order: BatchOrder) -> BatchStatus | None:
         """Return the final status of the batch of `order`; None if the batch was deleted.
 
-        While the batch runs, the activity fails, and Temporal calls it again later. In this way no worker is
-        occupied by waiting.
+        While the batch runs, the activity fails, and Temporal calls it again later. So no worker has to wait
+        for the end of the batch.
         """
         raise NotImplementedError

@@ -15,7 +15,7 @@ class ConsistencyCheckOrder(Message):
 
 
 class DifferenceCount(Message):
-    """Number of differences of one kind that a consistency check found, and how many are not repaired."""
+    """Number of differences of one kind: `found` by a consistency check, and `left` without a repair."""
 
     found: int = 0
     left: int = 0

@@ -30,8 +30,8 @@ class ModelRun(Message):
     """Start argument of a model run: the workflow that sends a batch's lines for one model.
 
     Each activity of the workflow sends one slice, which is a part of the lines. If the history of a model run
-    is long, it hands the slices that it has not scheduled over to another model run. The fields from `number`
-    on are the state with which that one begins.
+    is long, another model run continues with the slices that are left. The fields from `number` on are the
+    state with which the new model run begins.
     """
 
     batch_id: str
