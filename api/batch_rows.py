@@ -34,7 +34,10 @@ class BatchRows:
         return None if order is None else await self._batches.upsert(order)
 
     async def owner(self, batch_id: str) -> str | None:
-        """Return the name of the tenant that a batch belongs to; None if there is no such batch."""
+        """Return the name of the batch's tenant; None if there is no such batch.
+
+        If the row is missing but the batch's workflow runs, insert the row.
+        """
         if not is_batch_id(batch_id):
             return None
         tenant = await self._operator_batches.owner(batch_id)

@@ -33,7 +33,7 @@ class ListedModels(Protocol):
         """Read the model registry from the database again. Return the names of the models that a backend
         serves.
 
-        Prices and aliases are also current afterwards.
+        This also updates the prices and aliases that the other methods return.
         """
         ...
 

@@ -44,8 +44,9 @@ class _CannotListen(Exception):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers. This module handles signals itself, so that the exit code
-    is 0.
+    """uvicorn's server without its signal handlers.
+
+    This module handles signals itself, because the exit code after a signal must be 0.
 
     When the server stops, it ends the streams that follow a batch. All other requests may finish, but after
     `config.timeout_graceful_shutdown` seconds they are cut off.

@@ -23,12 +23,11 @@ class _Found(NamedTuple):
 
 
 class RunningBatches:
-    """Finds the order of a running batch in Temporal. The order is the message that started the batch's
-    workflow.
+    """Finds a running batch in Temporal by its id, and returns the message that started its workflow.
 
-    Searches for unknown ids must cost little. An id shows when its batch was created. If a batch of this age
-    must have ended, Temporal is not searched. The result of each search is cached for some seconds. If a
-    tenant asks for many different unknown ids, it gets a 429. It does not get a 404, because one of these
+    Searches for unknown ids must cost little. An id shows when its batch was created. If the batch is so old
+    that it must have ended, Temporal is not searched. The result of each search is cached for some seconds.
+    If a tenant asks for many different unknown ids, it gets a 429. A 404 could be wrong, because one of these
     batches may run.
     """
 

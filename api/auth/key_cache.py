@@ -64,9 +64,7 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache contains this key with the same secret, in a new or in an expired
-        entry.
-        """
+        """Return True if the cache contains this key with the same secret, even if the entry has expired."""
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)
 

@@ -1,6 +1,4 @@
-"""Signals that end long responses, such as event streams, when the process stops; and their maximum
-duration.
-"""
+"""Ends long responses, such as event streams, when the process stops. Defines their maximum duration."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,16 +8,14 @@ _LAST_SECONDS = 1.0  # end of the drain time, kept free to send the ends of resp
 
 
 class ShutdownStage:
-    """Stage of the process's shutdown. When it begins, it is set once and calls all registered functions."""
+    """A stage of the process's shutdown. When the stage begins, it calls all registered functions."""
 
     def __init__(self) -> None:
         self.is_set = False
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function that is called when the stage is set. If the stage is already set, the
-        function is never called.
-        """
+        """Register a function to call when the stage begins. If it has already begun, do not call it."""
         self._callbacks.append(callback)
 
     def _set(self) -> None:

@@ -1,6 +1,6 @@
-"""The bound on the size of a request's body, applied while the body is read.
+"""Reads the body of a request, and rejects it as soon as it is larger than its limit.
 
-Bodies with files are bounded where they are streamed, in `api/services/files/`.
+Bodies with files are limited in `api/services/files/`.
 """
 
 from collections.abc import Callable

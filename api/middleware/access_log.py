@@ -15,7 +15,7 @@ _MAX_PATH_CHARACTERS = 256
 
 
 def without_token(path: str) -> str:
-    """Return a path as logs may show it: without the token if backends report jobs at this path."""
+    """Return the path for logs. In the path of a backend's callback, the token is redacted."""
     return f"{CALLBACK_PATH}{REDACTED}" if may_contain_token(path) else path
 
 

@@ -66,7 +66,7 @@ class AuthenticationMiddleware:
         await self._app(scope, receive, send)
 
     async def _follow(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application for a long response.
+        """Call the application for a long response, and check during the response that the caller has access.
 
         If the caller loses access, the application receives a disconnect message, and ends the response.
         """

@@ -87,7 +87,7 @@ class FileRoutes:
         order: Annotated[str | None, Query(description="by creation"), enum_schema("asc", "desc")] = None,
         after: Annotated[str | None, Query(description="a file id")] = None,
     ) -> Response:
-        """List files."""
+        """List files, newest first by default."""
         tenant = tenant_of(request, self._deps.settings)
         page_size, ascending = page_limit(limit, default=10_000, maximum=10_000), is_ascending(order)
         if after is not None and not is_file_id(after):

@@ -48,8 +48,8 @@ class WindowBar(NamedTuple):
 
     Attributes:
         elapsed: part of the window that has passed.
-        p50, p90: forecast of the batch's end. It ends before this time with a probability of 50 % or 90 %. A
-            value over 100 is after the end of the window. None without a forecast.
+        p50, p90: forecast: the batch ends within this part of the window with a probability of 50 % or 90 %.
+            If the value is over 100, the batch ends after the window. None if there is no forecast.
     """
 
     elapsed: float
@@ -58,10 +58,10 @@ class WindowBar(NamedTuple):
 
 
 class ThroughputChart(NamedTuple):
-    """Lines per second over time.
+    """Chart of how many lines per second get a result, over time.
 
     Attributes:
-        path: outline of the chart as SVG path data. It is 1000 wide and 100 high.
+        path: outline of the chart as SVG path data, in a drawing area of 1000 by 100 units.
         peak: highest rate in lines per second. It is drawn at the top of the chart.
         average: average rate in lines per second.
         start: Unix time of the left edge.

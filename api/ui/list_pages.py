@@ -27,7 +27,7 @@ Form = Mapping[str, str]
 
 
 class _Source(NamedTuple):
-    """Where a page gets its data: a path of the API, and the query parameters to send.
+    """Source of a page's data: a path of the API, and the query parameters to send.
 
     Attributes:
         kind: type of the object that the API returns.

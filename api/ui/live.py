@@ -31,7 +31,7 @@ Read = Callable[[], Awaitable[Fragment]]
 
 
 def _event(fragment: bytes) -> bytes:
-    """Return the bytes of a Server-Sent Event with this data. Empty lines of the fragment are left out."""
+    """Return a Server-Sent Event whose data is `fragment` (HTML). Empty lines of `fragment` are left out."""
     lines = (line.strip() for line in fragment.splitlines())
     return b"\n".join(b"data: " + line for line in lines if line)
 
@@ -89,7 +89,7 @@ class LiveFragments:
         Args:
             name: name of the part.
             read: function that renders the part.
-            is_new: True for a rendering that is not complete yet when this method is called.
+            is_new: True to render the part again, unless a rendering of it is running now.
 
         Raises:
             ApiError: the API rejects the request.

@@ -42,7 +42,8 @@ class Visit:
         scopes: scopes of the visitor. The pages only use the scopes to hide actions that the API would
             reject.
         has_session: True if the visitor has signed in.
-        identity: text that is the same for all requests with the same rights.
+        identity: text that identifies the rights of the visitor: the id of the API key, or the tenant and the
+            scopes. Requests with the same text have the same rights.
     """
 
     request: Request

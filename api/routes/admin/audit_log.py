@@ -150,7 +150,7 @@ class AuditLogRoutes:
                 above = actions[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
-        """Return which entries the audit log has now, and which earlier entries were deleted.
+        """Return the extent of the audit log: which entries it has, and which earlier entries were deleted.
 
         Args:
             after: id of the entry after which a list or an export begins; None to begin with the first entry.

@@ -152,6 +152,9 @@ def _shared_rate(rates: RatesInEffect, served: frozenset[str]) -> float | None:
 
     This is the limit for all models together minus the limits of the models in `served`. Return 0 if nothing
     is left, and None if there is no limit for all models together.
+
+    Args:
+        served: names of the models that backends serve.
     """
     if not rates.overall_rate:
         return None

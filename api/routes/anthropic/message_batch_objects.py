@@ -45,7 +45,7 @@ def result_file_ids(row: BatchRow) -> list[str]:
 
     These are the output file and the error file. If a message batch ended without these files, return the id
     of its input file: each request in it is then shown as a request without a result. If any other batch
-    ended without files, return nothing, because its input may be invalid.
+    ended without files, return an empty list, because its input may be invalid.
     """
     if not has_ended(row):
         return []

@@ -35,8 +35,8 @@ class FlexCalls:
     async def answer(self, request: Request, call: CallRequest, fields: Fields) -> Call | None:
         """Submit a call, wait until it has ended, and return it. Return None if the client has disconnected.
 
-        A client with an idempotency key can get the answer later with the same request. Without a key, it
-        cannot: the call is then cancelled if the wait ends early.
+        If the wait ends early and the request has an idempotency key, the call continues. The client can get
+        the answer later with the same request. Without a key, the call is cancelled.
 
         Args:
             call: the call to submit.

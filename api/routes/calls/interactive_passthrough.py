@@ -168,7 +168,8 @@ class InteractiveForwarder:
         """Yield the body of a backend's answer in pieces, as the backend has encoded it.
 
         Raises:
-            One of `_RECEIVE_ERRORS`: the body is too large or cannot be received.
+            ResponseTooLarge: the body is too large.
+            Exception: the body cannot be received. The exception is one of the other `_RECEIVE_ERRORS`.
         """
         size = 0
         async for piece in answer.response.pieces:
@@ -254,11 +255,10 @@ class InteractiveRoutes:
 
 
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
-    """Return the body to send to the backend, and True if the client must not see the token usage in the
-    stream.
+    """Return the body to send to the backend, and True if the token usage must be removed from the stream.
 
-    The usage is needed to count the tokens of a stream. If the client has not requested it, the returned body
-    requests it, and it must be removed from the backend's stream.
+    Batchwright counts the tokens of a stream by the usage that the backend reports. If the client has not
+    requested the usage, the returned body requests it. The client must then not see it.
     """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
@@ -274,9 +274,7 @@ def _asks_for_usage(fields: Fields) -> bool:
 
 
 def _with_usage(fields: Fields) -> bytes:
-    """Return the body with `stream_options.include_usage` set, so that the backend reports how many tokens it
-    used.
-    """
+    """Return the body with `include_usage` set in `stream_options`. The backend then reports its tokens."""
     options = fields.get("stream_options", msgspec.Raw(b"null"))
     known = {} if bytes(options) == b"null" else nested(fields, "stream_options")
     asked = msgspec.json.encode({**known, "include_usage": True})
@@ -284,9 +282,9 @@ def _with_usage(fields: Fields) -> bytes:
 
 
 async def _named(body: bytes, model: str) -> bytes:
-    """Return a backend's answer with the name of the model that has answered.
+    """Return `body`, a backend's answer, so that it names the model that has answered.
 
-    If `body` already names a model, it is returned unchanged. Otherwise the name `model` is added.
+    If `body` already names a model, return it unchanged. Otherwise add the name `model`.
     """
     if len(body) <= INLINE_REWRITE_BYTES:
         return with_default_model(body, model)
