@@ -14,10 +14,10 @@ class RunError(ApiObject):
 
 
 class ScheduleRunObject(ApiObject):
-    """One time at which a schedule was due, and the batch that it created.
+    """One time at which a schedule was due, and the batch that the schedule created at this time.
 
-    `error` says why no batch was created; null if a batch was created. `status` is the status of the batch.
-    It is null if no batch was created, or if the batch was deleted.
+    `error` says why no batch was created; null if a batch was created. `status` is the status of the batch;
+    null if no batch was created, or if the batch was deleted.
     """
 
     scheduled_at: int

@@ -48,8 +48,9 @@ class DeletedWebhook(ApiObject):
 
 
 class AttemptObject(ApiObject):
-    """One attempt of a delivery. `status` is the status of the HTTP response; null if there was no response.
+    """One attempt to send an event to an endpoint.
 
+    `status` is the status of the HTTP response; null if there was no response.
     `reason` says why the attempt failed; null if the attempt succeeded.
     """
 

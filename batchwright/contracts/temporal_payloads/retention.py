@@ -44,9 +44,9 @@ LITTER_KINDS = [RetentionKind.UNFINISHED, RetentionKind.ORPHANS, RetentionKind.L
 
 
 class SweepPosition(Message):
-    """Position at which the next activity of a sweep (a deletion of old data) continues.
+    """Position at which the next activity of a sweep continues. The default is the start of the sweep.
 
-    The default is the start of the sweep.
+    A sweep is the deletion of old data of one kind.
     """
 
     at: datetime | None = None
@@ -96,8 +96,8 @@ class SweepResult(Message):
 class RetentionOrder(Message):
     """Start argument of a retention run, which deletes old data.
 
-    When the workflow continues as new, `kinds` has the kinds of data that remain. The first of them continues
-    at `position`. `deleted` and `errors` are the results so far.
+    When the workflow continues as new, `kinds` has the kinds of data that are left to delete. The deletion of
+    the first kind continues at `position`. `deleted` and `errors` are the results so far.
     """
 
     kinds: list[RetentionKind] = EXPIRED_KINDS
