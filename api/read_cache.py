@@ -46,9 +46,9 @@ class CoalescingCache(Generic[Key, Value]):
         return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the task that reads the value of this key now. If no such task is running, start one.
+        """Return the running task that reads the value of this key. If there is none, start one.
 
-        A task that has run longer than the lifetime of a value is replaced by a new task.
+        If the task has run for as long as the lifetime of a value, start a new task and return that.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:

@@ -17,12 +17,11 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Chooses the Retry-After values of rejected requests so that each tenant sends about one retry per
-    second.
+    """Chooses Retry-After values for rejected requests. Each tenant should send about one retry per second.
 
-    Requests that are rejected at the same time get values that differ by a second: 5, 6, 7 and so on. In
-    place of a value over `MAX_RETRY_SECONDS`, a request gets a random value between half of this maximum and
-    the maximum.
+    Requests that are rejected at the same time get the values 5, 6, 7 and so on (seconds). If the next value
+    would be over `MAX_RETRY_SECONDS`, the request gets a random value between half of this maximum and the
+    maximum.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -54,8 +54,9 @@ class QueryParametersMiddleware:
 
 
 def _names(route: APIRoute) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Return the names of a route's query parameters, and the prefixes of its map parameters, such as
-    `metadata[`.
+    """Return the names of a route's query parameters, and the prefixes of its map parameters.
+
+    The prefix of the map parameter `metadata[key]` is `metadata[`.
     """
     names = _query_names(route.dependant)
     extra = (route.openapi_extra or {}).get("parameters", [])

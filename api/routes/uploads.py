@@ -199,15 +199,14 @@ class UploadRoutes:
             return assembled
 
     async def _row_if_ended(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
-        """Handle `error`, with which the assembly of an upload failed. If the upload has ended meanwhile,
-        return its row.
+        """Return the upload's current row if the upload has ended. Otherwise raise an error.
 
-        Another request may have completed or cancelled the upload, or retention may have expired it. The
-        error then has no effect.
+        The assembly of the upload has failed with `error`. This does not matter if another request has
+        completed or cancelled the upload, or if retention has expired it.
 
         Raises:
-            ApiError: the upload has not ended. This is `error` itself, or an error with status 500 if `error`
-                is an ObjectMissing.
+            ApiError: the upload has not ended. This is `error` itself, or a 500 error if `error` is an
+                ObjectMissing.
         """
         current = await self._uploads.get(row.tenant, row.id)
         if current is not None and current.status != "pending":

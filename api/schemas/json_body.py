@@ -85,10 +85,10 @@ async def read_raw_object(
 
 
 async def process_body(request: Request, process: Callable[[], _Result]) -> _Result:
-    """Return the result of `process`, a function whose time grows with the request's body.
+    """Call `process`, a function that processes the request's body, and return its result.
 
-    If the body is large, the function runs in a thread, so that the event loop continues to serve other
-    requests. The body must have been read before.
+    If the body is large, the function runs in a thread. The event loop can then serve other requests. The
+    caller must have read the body before.
     """
     if len(await read_body(request)) > _MOST_PARSED_INLINE:
         return await asyncio.to_thread(process)

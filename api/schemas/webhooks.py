@@ -234,11 +234,10 @@ def webhook_object(row: WebhookEndpoint, now: datetime, secret: str | None = Non
 
 
 def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
-    """Return when a pending delivery is attempted again after a failed attempt. Return None if there was no
-    attempt.
+    """Return the time of the next attempt of a pending delivery, computed from its earlier attempts.
 
-    Also return None if the delivery was replayed. The attempts do not show which of them belong to the
-    replay, so the time is not known.
+    Return None if the delivery is not pending or had no attempt yet. Also return None if it was replayed:
+    then the time is not known, because the attempts do not show which of them belong to the replay.
     """
     row, attempts = listed.delivery, listed.attempts
     if row.status != "pending" or row.replays or not attempts:

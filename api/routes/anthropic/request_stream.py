@@ -260,7 +260,7 @@ class RequestSplitter:
         return OversizedRequest(found[1])
 
     def _end_of_object(self) -> int | None:
-        """Return the position in the buffer after the current object; None if it is not complete yet."""
+        """Return the position in the buffer after the current object; None if the object is incomplete."""
         buffer = self._buffer
         while True:
             if self._in_string:
@@ -307,7 +307,7 @@ class RequestSplitter:
         return None
 
     def _next_char(self) -> int | None:
-        """Skip white space, and return the next byte; None if only white space is in the buffer."""
+        """Skip white space. Return the next byte, which stays in the buffer; None if the buffer is empty."""
         self._drop(_end_of(_SPACES, self._buffer, 0))
         return self._buffer[0] if self._buffer else None
 
