@@ -1,6 +1,6 @@
 """Objects that the routes of single calls return.
 
-A response also has fields of its request, and fields that the backend returned.
+Besides the declared fields, a `ResponseObject` has fields of its request and of the backend's answer.
 """
 
 from typing import Literal
