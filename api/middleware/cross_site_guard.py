@@ -22,7 +22,7 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 
 
 class CrossSiteGuardMiddleware:
-    """Rejects requests that a web page of another site makes a browser send. Used if callers need no API key.
+    """Rejects requests from web pages of other sites. It is used if callers need no API key.
 
     The headers Host and Origin show to which site the page belongs.
     """

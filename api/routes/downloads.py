@@ -18,7 +18,9 @@ class Downloads:
         self._held = held
 
     def begin(self, tenant: str, size: int) -> ExitStack:
-        """Count a download of `size` bytes. Return a stack; when it is closed, the bytes are free again.
+        """Count the bytes in memory of a download: `size`, or `_MAX_BYTES` if `size` is larger.
+
+        Return an exit stack. The bytes count until the caller closes the stack.
 
         Raises:
             ApiError: this process holds too many bytes of the tenant, or of all tenants (429).

@@ -1,4 +1,4 @@
-"""`x_batchwright.start_at`: the time at which a new batch starts."""
+"""Parses and checks `x_batchwright.start_at`, the time at which a new batch starts."""
 
 from datetime import datetime
 from typing import Annotated

@@ -144,7 +144,7 @@ class UiMiddleware:
         return endpoint
 
     def _anonymous(self, request: Request) -> Visit:
-        """Return the visit (one request of a browser) for a request whose visitor is not identified yet."""
+        """Return the `Visit` object for a browser's request. It does not say yet who the visitor is."""
         api = ApiClient(self._app, request.scope, None)
         return Visit(request, api, self._renderer, token=request.cookies.get(COOKIE) or new_token())
 

@@ -1,4 +1,4 @@
-"""Sign-in with an API key, and sign-out."""
+"""Pages that sign a visitor in with an API key, and sign the visitor out."""
 
 import logging
 

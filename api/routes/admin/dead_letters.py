@@ -42,7 +42,7 @@ _BATCHES_PER_CALL = 20
 
 
 class RetryAllBody(RerunBody):
-    """Selects the dead letters to retry. An empty body selects all of them."""
+    """Schema of the body that selects the dead letters to retry. An empty body selects all of them."""
 
     tenant: str | None = Field(None, pattern=NO_NUL)
     batch_id: str | None = Field(None, pattern=NO_NUL)
