@@ -15,13 +15,16 @@ MIN_LARGE_SLICE_LINES = 256  # minimum for slices of a large plan except the las
 MAX_LARGE_SLICE_BYTES = 1024 * 1024
 _REMAINING_DIVISOR = 8
 # The last slices of a small plan have a quarter of the remaining lines. They have at least a quarter of the
-# minimum number of lines and a 32nd of the plan, because each slice costs time.
+# minimum number of lines and a 64th of the plan, because each slice costs time.
 _LAST_DIVISOR = 4
-_SMALLEST_PART = 32
-_EQUAL_SLICES = 16  # number of slices in a plan with equal slices; four workers hold as many
-_MIN_LINES = 64  # minimum number of lines of an equal slice
-# Work units after which a slice of a very small plan ends, if it has the smallest number of lines. Requests
-# for 10,000 tokens are then cut into slices of 18.
+_SMALLEST_PART = 64
+# A plan with equal slices has at most so many. Temporal starts scheduled slices in any order. If the last one
+# to start is long, one worker still has lines to send when the others have none. So slices must be short.
+_EQUAL_SLICES = 32
+_MIN_LINES = 32  # minimum number of lines of an equal slice
+# In a plan with fewer lines than `_SMALL_PLAN`, a slice with at least `_SMALL_SLICE` lines also ends after so
+# many work units. Requests for 10,000 tokens are then cut into slices of 18.
+_SMALL_PLAN, _SMALL_SLICE = 128, 16
 _SMALL_PLAN_UNITS = 768
 _SMALL_SLICES = 256  # approximate number of slices in a batch if all have the minimum size
 
@@ -91,9 +94,9 @@ class Slicer:
         self._plan_lines, self._fewest = plan_lines, fewest
         # Too small for equal slices: if the requests take long, a single slice would keep one worker busy for
         # minutes after the others have nothing left to send.
-        is_very_small = plan_lines is not None and plan_lines < 2 * fewest
+        is_very_small = plan_lines is not None and plan_lines < max(_SMALL_PLAN, 2 * fewest)
         self._small_units = min(max_units, _SMALL_PLAN_UNITS) if is_very_small else max_units
-        self._smallest = max(1, fewest // _LAST_DIVISOR)
+        self._smallest = max(_SMALL_SLICE, fewest // _LAST_DIVISOR)
         self._number = self._first_entry = self._shard_offset = 0
         self._entries = self._bytes = self._units = 0
         self._max_lines = self._lines()

@@ -25,7 +25,7 @@ def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: i
     return [record for record in [*slices, slicer.finish()] if record is not None]
 
 
-def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: int = 64) -> list[int]:
+def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: int = 32) -> list[int]:
     """Divide a plan with `lines` lines into slices. Return the number of lines of each slice."""
     slicer = Slicer(most, 4 * MAX_LARGE_SLICE_BYTES, plan_lines=lines, fewest=fewest)
     slices = [*(slicer.add(length, 1) for _ in range(lines)), slicer.finish()]
@@ -76,18 +76,23 @@ def test_a_large_plan_has_large_slices_first_and_small_ones_last() -> None:
     assert len(sizes) == 60
 
 
-@pytest.mark.parametrize("lines", [1600, 4000, 16_384])
+@pytest.mark.parametrize("lines", [1600, 4000, 16_384, 32_768])
 def test_a_plan_that_is_not_large_has_equal_slices_and_smaller_ones_last(lines: int) -> None:
     sizes = cut_in_shares(lines)
-    assert sizes[:13] == [lines // 16] * 13
+    assert sizes[:28] == [lines // 32] * 28
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-2] == max(16, lines // 32)
-    assert len(sizes) <= 31
+    assert sizes[-2] == max(8, lines // 64)
+    assert len(sizes) <= 36
+
+
+@pytest.mark.parametrize("lines", [512, 4_096, 16_384])
+def test_no_slice_of_a_plan_takes_long_because_the_last_one_to_start_may_be_any(lines: int) -> None:
+    assert max(cut_in_shares(lines)) <= max(32, lines // 32)
 
 
 def test_a_small_plan_has_fewer_slices_instead_of_smaller_ones() -> None:
-    assert cut_in_shares(400) == [67, 67, 67, 50, 38, 28, 21, 16, 16, 16, 14]
-    assert cut_in_shares(127) == [127]
+    assert cut_in_shares(400) == [34] * 8 + [32, 24, 18, 14, 10, 8, 8, 8, 6]
+    assert cut_in_shares(63) == [63]
     assert cut_in_shares(1000, fewest=256) == [250, 188, 141, 106, 79, 64, 64, 64, 44]
 
 
@@ -105,8 +110,8 @@ def test_a_very_small_plan_of_long_requests_has_several_slices() -> None:
 
 def test_equal_slices_are_larger_if_a_batch_has_many() -> None:
     assert [min_equal_slice_lines(total) for total in (1_000, 16_000, 50_000, 1_000_000)] == [
-        64,
-        64,
+        32,
+        62,
         195,
         256,
     ]
@@ -126,11 +131,11 @@ def test_a_slice_of_more_lines_than_the_least_is_small_in_bytes() -> None:
 def test_no_slice_is_more_than_a_share_of_what_is_left_nor_less_without_need(lines: int, most: int) -> None:
     left = lines
     for size in cut_in_shares(lines, length=1, most=most):
-        share = -(-lines // max(1, min(16, lines // 64)))
+        share = -(-lines // max(1, min(32, lines // 32)))
         if share > most:
             share = min(most, max(MIN_LARGE_SLICE_LINES, left // 8))
         elif share < lines:
-            share = min(share, max(16, lines // 32, -(-left // 4)))
+            share = min(share, max(8, lines // 64, -(-left // 4)))
         assert size == min(left, share)
         left -= size
     assert left == 0
