@@ -37,11 +37,14 @@ async def running_at_a_backend_that_never_answers(loaded: LoadedStack, window: i
 
 
 async def queued_behind_another_batch(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """Let the window close while the batch waits for an earlier batch of the same tenant."""
+    """Let the window close while the batch waits for an earlier batch of the same tenant.
+
+    Both have the same size, because a smaller batch would go first.
+    """
     before = await submit(loaded.client, LINES)
     await loaded.settled(before)
-    batch = await submit(loaded.client, FEW, f"{window}s")
-    found = await _ended(loaded, batch, FEW)
+    batch = await submit(loaded.client, LINES, f"{window}s")
+    found = await _ended(loaded, batch, LINES)
     await loaded.client.batches.cancel(before.id)
     await loaded.end(before, LINES)
     return found
