@@ -20,7 +20,7 @@ import pytest
 from batchwright.database.database import Database
 from batchwright.database.postgres import open_database
 from batchwright.settings import load
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from batchwright.storage.base import Storage
 from batchwright.storage.local import LocalStorage
 from tests.fakes.memory_database import MemoryDatabase

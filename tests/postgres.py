@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from batchwright.database.driver import connect
 from batchwright.database.migrate import migrate
 from batchwright.starter.embedded_stack.postgres.installation import exclusively
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 
 TEMPLATE = "batchwright_template"  # a migrated database without rows
 # No test takes the power away, and none fills tables for long enough to need a vacuum.

@@ -27,9 +27,10 @@ from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.tenants import TenantsTable
 from batchwright.oidc.issuer import IssuerUnavailable
 from batchwright.oidc.tokens import InvalidToken, TokenIdentity, TokenVerifier, UnusableClaim
-from batchwright.rules.tenants.api_keys import ApiKey, is_granted, parse_key, required_scope
-from batchwright.rules.tenants.api_keys import Scope as ApiScope
+from batchwright.rules.tenants.api_keys import ApiKey, parse_key
 from batchwright.rules.tenants.attempt_limiter import AttemptLimiter
+from batchwright.rules.tenants.scopes import Scope as ApiScope
+from batchwright.rules.tenants.scopes import is_granted, required_scope
 from batchwright.settings import Settings
 from batchwright.telemetry.context import add_fields
 

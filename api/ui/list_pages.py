@@ -20,7 +20,7 @@ from batchwright.contracts.api_objects.openai import FilePage
 from batchwright.contracts.api_objects.workers import WorkerList
 from batchwright.contracts.temporal_payloads.batch import WindowFit
 from batchwright.contracts.terms import BatchStatus
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 
 _PER_PAGE = "50"
 Form = Mapping[str, str]

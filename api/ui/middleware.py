@@ -28,7 +28,7 @@ from batchwright.api.ui.rendering import Renderer
 from batchwright.api.ui.session_pages import SessionPages
 from batchwright.api.ui.visit import COOKIE, PREFIX, Page, Visit, see_other, set_cookie
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.tenants.api_keys import Scope as ApiScope
+from batchwright.rules.tenants.scopes import Scope as ApiScope
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from batchwright.api.errors import ApiError, payload_too_large
 from batchwright.api.ui.api_client import ApiClient
 from batchwright.api.ui.rendering import Renderer, link
-from batchwright.rules.tenants.api_keys import Scope as ApiScope
-from batchwright.rules.tenants.api_keys import is_granted
+from batchwright.rules.tenants.scopes import Scope as ApiScope
+from batchwright.rules.tenants.scopes import is_granted
 
 COOKIE = "batchwright_ui"
 PREFIX = "/ui"

@@ -26,8 +26,9 @@ from batchwright.contracts.terms import (
 )
 from batchwright.database.driver import Row
 from batchwright.rules.results.dead_letters import DeadLetter
-from batchwright.rules.tenants.api_keys import Scope, SecretHash, is_usable
+from batchwright.rules.tenants.api_keys import SecretHash, is_usable
 from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.rules.token_costs import amount_of
 
 _Model = TypeVar("_Model", bound=BaseModel)

@@ -20,7 +20,7 @@ from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError
 from batchwright.oidc.issuer import IssuerKey
 from batchwright.oidc.issuer_keys import IssuerKeys
 from batchwright.rules.ids import is_tenant
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.settings import Settings
 
 # Only public-key signatures: with an HMAC algorithm, a public key would be the secret of a forged token.

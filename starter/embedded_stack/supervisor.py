@@ -10,8 +10,8 @@ from batchwright.background import BackgroundTasks
 from batchwright.starter.embedded_stack import temporal_server
 from batchwright.starter.embedded_stack.directory import ProcessIds, StackDirectory, StackInfo
 from batchwright.starter.embedded_stack.errors import StackError
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
-from batchwright.starter.embedded_stack.postgres.service import PostgresService, prepare_database
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.supervised_service import PostgresService, prepare_database
 from batchwright.starter.embedded_stack.service_commands import (
     Addresses,
     DevOptions,

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from pydantic import JsonValue
 
 from batchwright.starter.embedded_stack.ports import free_port
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from batchwright.starter.embedded_stack.temporal_server import find_binary
 from tests.cluster.charts import older_chart
 from tests.cluster.node import PROGRAMS, Node

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from batchwright.contracts.terms import GroupKind
 from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
-from batchwright.rules.tenants.api_keys import ApiKey, Scope, hash_secret, new_key, new_key_id
+from batchwright.rules.tenants.api_keys import ApiKey, hash_secret, new_key, new_key_id
 from batchwright.rules.tenants.quotas import BudgetGroup
+from batchwright.rules.tenants.scopes import Scope
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ALL = tuple(Scope)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from batchwright.database.driver import connect
 from batchwright.starter.embedded_stack.postgres import installation
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 
 _FAST = {"fsync": "off", "full_page_writes": "off"}
 

@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError
 from openai.types import Batch
 
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from tests.e2e.batches import chat_lines, check_conservation, ended, settled, submit, until
 from tests.e2e.stack import MODELS, Stack, dev
 from tests.operations.guide import block, environment, run

@@ -29,7 +29,8 @@ from batchwright.contracts.api_objects.audit_log import AuditAction
 from batchwright.contracts.api_objects.keys import CreatedKey, KeyList, KeyObject
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import ApiKeyRow
-from batchwright.rules.tenants.api_keys import Scope, hash_secret, new_key
+from batchwright.rules.tenants.api_keys import hash_secret, new_key
+from batchwright.rules.tenants.scopes import Scope
 
 logger = logging.getLogger(__name__)
 _MAX_LABEL_CHARACTERS = 200

@@ -1,4 +1,4 @@
-"""Parse and check API keys: their format, the hash that is stored, and the scope that a request needs.
+"""Create, parse and check API keys: their format, and the hash that is stored.
 
 A key is `bw_<prefix>_<secret>`. The prefix is not secret and identifies the database row of the key. The
 secret is stored only as a salted hash. A fast hash is enough, because 40 random characters cannot be guessed.
@@ -7,9 +7,7 @@ secret is stored only as a salted hash. A fast hash is enough, because 40 random
 import hmac
 import re
 import string
-from collections.abc import Collection
 from datetime import datetime, timedelta
-from enum import StrEnum
 from hashlib import sha256
 from secrets import choice, token_bytes
 from typing import NamedTuple
@@ -23,25 +21,6 @@ _KEY = re.compile(rf"bw_([a-z0-9]{{{_PREFIX_CHARACTERS}}})_([A-Za-z0-9]{{{_SECRE
 _SALT_BYTES = 16
 _LIFE = re.compile(r"([1-9][0-9]{0,5})([hd])")
 _UNITS = {"h": "hours", "d": "days"}
-
-
-class Scope(StrEnum):
-    """A permission that an API key gives to the caller who sends it.
-
-    `read` and `write` are for the data of the key's tenant. The other scopes are roles of operators.
-    """
-
-    READ = "read"
-    WRITE = "write"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-
-
-# Each role of operators includes those before it. No other scope includes another one.
-_ROLES = (Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN)
-# Areas of /admin whose changes need `operator`: they affect batches now, but no rights and no models.
-_OPERATOR_AREAS = frozenset({"batches", "dlq", "holds", "rates"})
 
 
 class ApiKey(NamedTuple):
@@ -107,33 +86,6 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
     """
     salt, expected = stored_hash or _DUMMY_HASH
     return hmac.compare_digest(_hash(salt, key.secret), expected)
-
-
-def required_scope(method: str, path: str) -> Scope:
-    """Return the scope that a request needs. `is_granted` checks it.
-
-    Below `/admin`, GET and HEAD need `viewer`. Other methods need `operator` for batches, dead letters, holds
-    and rates, and `admin` for everything else. `/v1/stats` and `/metrics` need `viewer`. On all other paths,
-    GET and HEAD need `read`, and other methods need `write`.
-    """
-    reads = method in ("GET", "HEAD")
-    if path in ("/v1/stats", "/metrics"):
-        return Scope.VIEWER
-    if path != "/admin" and not path.startswith("/admin/"):
-        return Scope.READ if reads else Scope.WRITE
-    if reads:
-        return Scope.VIEWER
-    area = path.removeprefix("/admin/").partition("/")[0]
-    return Scope.OPERATOR if area in _OPERATOR_AREAS else Scope.ADMIN
-
-
-def is_granted(required: Scope, scopes: Collection[str]) -> bool:
-    """Return True if a caller with `scopes` has the scope `required`, or a role that includes it.
-
-    Unknown words in `scopes` are ignored.
-    """
-    sufficient = _ROLES[_ROLES.index(required) :] if required in _ROLES else (required,)
-    return any(scope in scopes for scope in sufficient)
 
 
 def parse_lifetime(text: str) -> timedelta:

@@ -13,8 +13,9 @@ from batchwright.database.database import Database
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.operations.audit_log import AuditTarget
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay
-from batchwright.rules.tenants.api_keys import Scope, hash_secret, new_key, new_key_id, parse_lifetime
+from batchwright.rules.tenants.api_keys import hash_secret, new_key, new_key_id, parse_lifetime
 from batchwright.rules.tenants.quotas import BudgetGroup
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.starter.commands.tenants.budget_output import (
     FirstBudget,
     FirstCap,

@@ -14,8 +14,9 @@ from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
 from batchwright.rules.tenants.quotas import DailyAmounts
+from batchwright.rules.tenants.scopes import Scope
 from tests.activities.execution.backend_jobs.job_server import JobServer, config_of, done
 from tests.activities.execution.fixture import TENANT, eventually, ok, request
 from tests.activities.services.budgeted_worker import (

@@ -5,8 +5,9 @@ import json
 from batchwright.contracts.temporal_payloads.batch import Caller
 from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
 from batchwright.rules.tenants.quotas import BudgetGroup
+from batchwright.rules.tenants.scopes import Scope
 from tests.activities.execution.fixture import TENANT, request
 from tests.activities.services.budgeted_worker import DAY, KEY, BudgetedWorker, Clock, an_organization
 from tests.fakes.budget_groups import team, user

@@ -10,7 +10,8 @@ from batchwright.contracts.temporal_payloads.batch import BatchPolicy, Caller, M
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.records import ApiKeyRow, InteractiveRate
 from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.rules.worker_stats import running_slice_stats
 from tests.fakes.memory_database import MemoryDatabase
 from tests.integration.database.rows import START, an_order

@@ -12,7 +12,7 @@ from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.pool import open_connection_pool
 from batchwright.database.postgres import open_database
 from batchwright.settings import load
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from tests.integration.database.admission_rows import admit_batch
 from tests.integration.database.rows import a_file
 from tests.postgres import SETTINGS, TEMPLATE, copy_server, database_of, execute

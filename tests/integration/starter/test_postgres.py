@@ -13,7 +13,7 @@ import pytest
 
 from batchwright.database.driver import connect
 from batchwright.starter.embedded_stack.errors import StackError
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from tests.integration.starter.stacks import until
 from tests.postgres import copy_server
 

@@ -8,8 +8,9 @@ import pytest
 from batchwright.database.database import Database
 from batchwright.database.tables.operations.audit_log import AuditFilters
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.tenants.api_keys import Scope, parse_key, secret_matches
+from batchwright.rules.tenants.api_keys import parse_key, secret_matches
 from batchwright.rules.tenants.quotas import DailyAmounts
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.rules.worker_stats import FRESH_AGE
 from batchwright.starter.embedded_stack.ports import free_port
 from tests.fakes.token_usage import publish_usage

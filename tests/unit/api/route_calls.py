@@ -16,7 +16,8 @@ from batchwright.rules.ids import (
     new_upload_id,
     new_webhook_id,
 )
-from batchwright.rules.tenants.api_keys import ApiKey, Scope
+from batchwright.rules.tenants.api_keys import ApiKey
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import ApiFixture
 
 READ, WRITE, OPEN = Scope.READ, Scope.WRITE, None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from batchwright.rules.tenants.api_keys import Scope, is_granted
+from batchwright.rules.tenants.scopes import Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import NOW, create_key
 from tests.fakes.issuer import AUDIENCE, ISSUER

@@ -18,7 +18,8 @@ from batchwright.contracts.api_objects.anthropic import MessageErrorObject, Rela
 from batchwright.contracts.api_objects.calls import NewJobObject
 from batchwright.contracts.api_objects.schedules import ScheduleObject
 from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
-from batchwright.rules.tenants.api_keys import ApiKey, Scope, is_granted
+from batchwright.rules.tenants.api_keys import ApiKey
+from batchwright.rules.tenants.scopes import Scope, is_granted
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 from tests.unit.api.route_calls import MESSAGES, OPEN, SCHEDULES, TABLE, TOKEN, VERSION, Ids, unknown

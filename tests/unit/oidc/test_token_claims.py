@@ -7,7 +7,7 @@ from batchwright.oidc.tokens import (
     TokenIdentity,
     UnusableClaim,
 )
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from tests.unit.oidc.verifier_fixture import VerifierFixture
 
 

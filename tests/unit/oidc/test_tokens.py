@@ -17,7 +17,7 @@ from batchwright.oidc.tokens import (
     InvalidToken,
     TokenIdentity,
 )
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.issuer import (
     AUDIENCE,
     ISSUER,

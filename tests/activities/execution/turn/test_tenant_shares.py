@@ -14,7 +14,8 @@ from batchwright.activities.services.holds_caps_and_weights import StoredTenantS
 from batchwright.contracts.temporal_payloads.batch import Caller, ModelCounts
 from batchwright.contracts.terms import HoldKind
 from batchwright.database.records import ApiKeyRow
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
+from batchwright.rules.tenants.scopes import Scope
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,

@@ -11,7 +11,8 @@ import pytest
 from batchwright.contracts.api_objects.quotas import LimitsObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.tenants.api_keys import ApiKey, Scope, new_key
+from batchwright.rules.tenants.api_keys import ApiKey, new_key
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 from tests.fakes.token_usage import publish_usage

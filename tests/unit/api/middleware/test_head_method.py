@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import LINE, ApiFixture, open_api
 from tests.fakes.api_keys import create_key
 from tests.fakes.storage import MemoryStorage

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from batchwright.database.errors import DatabaseUnavailable
-from batchwright.rules.tenants.api_keys import ApiKey, Scope
+from batchwright.rules.tenants.api_keys import ApiKey
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api
 from tests.fakes.api_keys import create_key
 

@@ -12,7 +12,7 @@ from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LINE_PAGES
 from batchwright.api.ui.list_pages import list_pages
 from batchwright.api.ui.live import LiveFragments
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.settings import load
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key

@@ -9,7 +9,7 @@ import pytest
 from batchwright.contracts.temporal_names import CONTROL_QUEUE, IO_QUEUE
 from batchwright.contracts.terms import Quota
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.rules.worker_stats import UpstreamTraffic, polled_queue_stats
 from tests.fakes.api import ApiFixture, open_api
 from tests.fakes.api_keys import create_key

@@ -19,7 +19,8 @@ from batchwright.database.records import ApiKeyRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.database.tables.operations.forecasts import ForecastRow, LiveWork
 from batchwright.rules.forecast.model_queue import ModelSpeed
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
+from batchwright.rules.tenants.scopes import Scope
 from tests.integration.database.rows import (
     START,
     a_running_batch,

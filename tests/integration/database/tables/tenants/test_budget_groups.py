@@ -13,8 +13,9 @@ from batchwright.database.records import ApiKeyRow, BudgetGroupRow
 from batchwright.database.tables.tenants.budget_groups import GroupBudget
 from batchwright.database.tables.tenants.daily_usage import UsageOfDay
 from batchwright.database.tables.tenants.quota_records import DailyUsage
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
 from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.budget_groups import organization, team, user
 from tests.fakes.token_usage import publish_usage, this_day
 from tests.integration.database.rows import START, after

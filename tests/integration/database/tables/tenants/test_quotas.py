@@ -20,8 +20,9 @@ from batchwright.database.tables.tenants.quota_records import (
     TenantShare,
 )
 from batchwright.inference.limits.tenant_and_model_limits import NO_RATES, FleetRate, Rates
-from batchwright.rules.tenants.api_keys import Scope, SecretHash
+from batchwright.rules.tenants.api_keys import SecretHash
 from batchwright.rules.tenants.quotas import DailyAmounts, EnqueuedWork, QuotaExcess, QuotaLimits
+from batchwright.rules.tenants.scopes import Scope
 from batchwright.rules.worker_stats import running_slice_stats
 from tests.fakes.token_usage import publish_usage, this_day
 from tests.integration.database.admission_rows import admit_bytes

@@ -8,7 +8,8 @@ from batchwright.database.database import Database
 from batchwright.database.driver import DatabaseConnection
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import ApiKeyRow, StoredApiKey, TenantRow
-from batchwright.rules.tenants.api_keys import Scope, SecretHash, hash_secret, new_key
+from batchwright.rules.tenants.api_keys import SecretHash, hash_secret, new_key
+from batchwright.rules.tenants.scopes import Scope
 from tests.integration.database.rows import START, after
 
 SECRET_HASH = SecretHash(b"salt", b"hash")

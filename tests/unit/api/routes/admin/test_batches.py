@@ -11,7 +11,7 @@ from batchwright.contracts.api_objects.operator import BatchCountsObject, Operat
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchState, ModelCounts, WindowFit
 from batchwright.contracts.terms import BatchStatus, Usage
 from batchwright.database.records import BatchOutcome
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 from tests.fakes.tables.batches.custom_ids import part_of

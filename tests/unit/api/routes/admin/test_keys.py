@@ -6,7 +6,7 @@ import pytest
 
 from batchwright.contracts.api_objects.audit_log import AuditLogPage
 from batchwright.contracts.api_objects.keys import CreatedKey, KeyList, KeyObject
-from batchwright.rules.tenants.api_keys import Scope
+from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key
 

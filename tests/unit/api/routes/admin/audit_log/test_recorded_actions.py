@@ -15,7 +15,8 @@ from batchwright.contracts.api_objects.audit_log import (
 from batchwright.contracts.api_objects.webhooks import WebhookObject
 from batchwright.database.errors import DatabaseUnavailable
 from batchwright.database.tables.operations.audit_log import AuditLogTable, AuditResult
-from batchwright.rules.tenants.api_keys import Scope, new_key
+from batchwright.rules.tenants.api_keys import new_key
+from batchwright.rules.tenants.scopes import Scope
 from tests.clocks import stop_time_of_limiters
 from tests.fakes.api import ApiFixture, open_own_api, read
 from tests.fakes.api_keys import create_key

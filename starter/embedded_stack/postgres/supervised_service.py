@@ -8,7 +8,7 @@ from batchwright.database import driver
 from batchwright.database.errors import DatabaseError
 from batchwright.database.migrate import migrate
 from batchwright.starter.embedded_stack.errors import StackError
-from batchwright.starter.embedded_stack.postgres.server import EmbeddedPostgres
+from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from batchwright.starter.embedded_stack.service_process import POLL_SECONDS
 
 
