@@ -1,5 +1,5 @@
 """Limits concurrent expensive tasks in this process. A tenant gets at most half of the slots (places for one
-running task each).
+running task each), but at least one.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ class _Waiter(NamedTuple):
 class ExpensiveTaskLimiter:
     """A limiter of expensive tasks in this process.
 
-    At most `max_tasks` tasks run at a time, and at most half of them for one tenant. Two tasks of a tenant
-    for the same object never run at the same time. Callers wait in the order of their calls. If a caller
-    waits because of the limit of its tenant or because of its object, later callers may overtake it.
+    At most `max_tasks` tasks run at a time, and at most half of them (at least one) for one tenant. Two tasks
+    of a tenant for the same object never run at the same time. Callers wait in the order of their calls. If a
+    caller waits because of the limit of its tenant or because of its object, later callers may overtake it.
 
     Args:
         seconds: maximum time that a caller waits.

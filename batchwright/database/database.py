@@ -54,8 +54,8 @@ class DatabaseServer(Protocol):
 class Database:
     """All tables of one database.
 
-    A caller can repeat every method call safely. Every method raises DatabaseUnavailable if the database does
-    not answer.
+    A caller can repeat a method call safely, unless the method counts or records each call, such as an
+    attempt of a delivery. Every method raises DatabaseUnavailable if the database does not answer.
     """
 
     server: DatabaseServer

@@ -250,7 +250,7 @@ class InferenceClient:
         return self._unusable_outcome()
 
     def _unusable_outcome(self) -> Outcome:
-        message = "The backend cannot be used: this worker has no usable API key for it."
+        message = "The backend cannot be used: this worker has no usable API key or certificate for it."
         return Outcome(retry_policy.NOT_AUTHENTICATED, message=message, cause=self.problem)
 
     async def _exchange(self, request: BackendRequest, read: _ResponseParser) -> Outcome:

@@ -116,6 +116,17 @@ async def test_a_backend_without_its_key_gets_no_request_until_the_key_exists(
     assert server.header_values(b"authorization") == [b"bearer sesame"]
 
 
+async def test_a_backend_without_its_certificate_gets_no_request_and_the_outcome_says_so(
+    tmp_path: Path,
+) -> None:
+    server = Backend()
+    async with asking(server.serve) as pool:
+        refused = await pool.ask(url="https://localhost", tls_ca_cert_file=str(tmp_path / "missing"))
+    assert (refused.verdict, server.heads) == (retry_policy.NOT_AUTHENTICATED, [])
+    assert refused.message.endswith("this worker has no usable API key or certificate for it.")
+    assert str(tmp_path / "missing") in refused.cause
+
+
 async def test_a_key_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "from-the-environment")
     server = Backend()
