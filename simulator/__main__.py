@@ -26,7 +26,7 @@ def _fault(text: str) -> Fault:
 
 
 async def serve(options: SimulatorOptions, host: str, port: int) -> None:
-    """Start the server and print its URL to stderr. Return when the process receives SIGTERM or SIGINT."""
+    """Run the server until the process receives SIGTERM or SIGINT. Print the server's URL to stderr."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

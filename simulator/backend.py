@@ -56,7 +56,7 @@ class _PendingCall:
 
 
 class SimulatedBackend:
-    """Imitates an inference server: it responds to requests without running a model.
+    """An imitation of an inference server. It responds to requests without running a model.
 
     `handle` does not block and raises no exception. If a response is delayed, a timer sends it.
     """

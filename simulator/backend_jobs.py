@@ -34,11 +34,10 @@ class _CallbackFields(msgspec.Struct):
 
 
 class SimulatedJob(HttpExchange):
-    """A request that is answered later, as a job. It runs like a request over HTTP, and its response is
-    stored.
+    """A job: a request whose response is stored, so that the client can fetch it later.
 
-    If the backend rejects the job at once, `rejection` is the response to the submission. Otherwise it is
-    None.
+    The backend processes the request like any other HTTP request. If the backend rejects the job at once,
+    `rejection` is the response to the submission; otherwise `rejection` is None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:
@@ -82,7 +81,10 @@ class SimulatedJob(HttpExchange):
 
 
 class JobEndpoints:
-    """Handles requests below /jobs. It runs each job on the simulated backend by calling `handle_call`."""
+    """A handler of the requests below /jobs.
+
+    It runs the request of each job on the simulated backend by calling `handle_call`.
+    """
 
     def __init__(self, ledger: Ledger, handle_call: Callable[[HttpExchange], None]) -> None:
         self._ledger, self._handle_call = ledger, handle_call
@@ -91,8 +93,9 @@ class JobEndpoints:
         self._calls: set[asyncio.Task[None]] = set()
 
     def handle(self, exchange: HttpExchange, path: str) -> bool:
-        """Handle a request to submit, poll or cancel a job, and return True. For other requests, return
-        False.
+        """Handle a request to submit, poll or cancel a job.
+
+        Return True if the request was one of these. Otherwise do nothing, and return False.
 
         `path` is the path of the request without the prefix /jobs.
         """
@@ -181,7 +184,7 @@ def _callback_url(request: HttpRequest) -> str:
 
 
 async def _post(url: str, body: bytes) -> int:
-    """Send a POST request without TLS. Return the HTTP status of the response."""
+    """Send an unencrypted HTTP POST request with `body`. Return the status of the response."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
     try:

@@ -1,4 +1,4 @@
-"""Parses and checks the requests of all endpoints."""
+"""Parses and checks the requests to all inference endpoints of the simulated backend."""
 
 from dataclasses import dataclass
 
@@ -56,9 +56,9 @@ class JsonSchema(msgspec.Struct):
 
 
 class TextFormat(msgspec.Struct):
-    """Format that the text of a response must have.
+    """The format that the text of a response must have.
 
-    It is the field `response_format` of a chat completion, or `text.format` of a request to `/v1/responses`.
+    A request has it in the field `response_format` (chat completions) or `text.format` (`/v1/responses`).
     """
 
     type: str | None = None
@@ -68,7 +68,10 @@ class TextFormat(msgspec.Struct):
 
     @property
     def output_schema(self) -> dict[str, object] | None:
-        """JSON schema that the response's text must conform to. None if any JSON object is allowed."""
+        """The JSON schema to which the text of the response must conform.
+
+        None if the request has no schema; the text is then any JSON object.
+        """
         if self.type != "json_schema":
             return None
         return (self.json_schema.schema if self.json_schema else self.schema) or {}
@@ -87,7 +90,7 @@ class InputMessage(msgspec.Struct):
 
 
 class CallBody(msgspec.Struct):
-    """The fields of a request body that influence the response. The class has the fields of all endpoints."""
+    """The fields of a request body that influence the response, for all endpoints together."""
 
     model: str | None = None
     user: str | None = None
@@ -122,7 +125,7 @@ class InferenceCall:
 
     Attributes:
         prompt: all inputs as JSON. It begins with the parts that most requests have in common.
-        marker: text in the request that can ask for a fault, such as `sim:503`.
+        marker: text in the request that can ask for a fault, such as `sim:503`; None if there is none.
         format: required format of the response; None if the response may be any text.
     """
 

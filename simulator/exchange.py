@@ -36,7 +36,10 @@ class HttpResponse:
 
 
 class HttpExchange(Protocol):
-    """A request that waits for its response. Call exactly one of `respond`, `cut` and `abort`, once."""
+    """A request that waits for its response.
+
+    Call one of the methods `respond`, `cut` and `abort` to end it. Make only one such call.
+    """
 
     on_disconnect: Callable[[], None] | None
     """Called if the client disconnects before the end."""

@@ -87,8 +87,9 @@ def parse_short(text: str) -> Fault:
 
 
 class Faults:
-    """The faults that an option or POST /admin/faults has set. If several match a request, only the oldest
-    one affects it.
+    """The faults that an option of the simulator or POST /admin/faults has set.
+
+    If several faults match a request, only the oldest of these faults affects the request.
     """
 
     def __init__(self, initial: Iterable[Fault] = ()) -> None:
@@ -115,7 +116,7 @@ class Faults:
         return self._active
 
     def clear(self, fault_id: str | None = None) -> int:
-        """End the fault with the id `fault_id`, or all faults if it is None. Return how many were ended."""
+        """End the fault with the id `fault_id`; None ends all faults. Return the number of ended faults."""
         before = len(self._active)
         self._active = [fault for fault in self._active if fault_id not in (None, fault.id)]
         for ended in list(self._end_callbacks) if fault_id is None else [fault_id]:
@@ -137,10 +138,11 @@ class Faults:
             callback()
 
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
-        """Return the fault to cause for an attempt of a request, and count it in `hits`; None if there is no
-        fault.
+        """Return the fault that affects this attempt of a request; None if there is none.
 
-        `digest` is the digest of the request body. `attempt` is the number of the attempt, starting at 1.
+        The fault's number `hits` grows by 1.
+
+        `digest` is the digest of the request body. `attempt` is the number of the attempt, from 1.
         """
         if not self._active:
             return None

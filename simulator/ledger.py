@@ -10,14 +10,14 @@ import msgspec
 
 
 class LedgerEntry(msgspec.Struct):
-    """Counts of all requests with the same key. The key is the value of the header `x-request-id`.
+    """The counts of all requests with the same key.
 
-    If a request has no such header, the key is the digest of its body.
+    The key of a request is its header `x-request-id`, or the digest of its body if it has no such header.
 
     Attributes:
         completed: number of complete responses with status 200.
-        statuses: numbers of requests by the way in which they ended: an HTTP status, the name of a fault,
-            `aborted`, or `disconnected` if the client closed the connection first.
+        statuses: number of ended requests for each way to end. A way to end is an HTTP status, the name of a
+            fault, `aborted`, or `disconnected` if the client closed the connection first.
         body: digest of the latest body.
         user: field `user` of the latest body.
         trace: latest `traceparent` header.
@@ -38,7 +38,10 @@ class LedgerEntry(msgspec.Struct):
 
 
 class ModelTotals(msgspec.Struct):
-    """Totals of one model. Times are in Unix seconds. They are None before the first request or response."""
+    """The totals of one model.
+
+    The times are Unix seconds. A time is None until there is a first request or complete response.
+    """
 
     requests: int = 0
     completed: int = 0
@@ -53,7 +56,7 @@ class ModelTotals(msgspec.Struct):
 
 
 class JobTotals(msgspec.Struct):
-    """Totals of the requests below /jobs.
+    """The totals of the requests below /jobs.
 
     `resubmitted` counts requests that repeat the idempotency key of an earlier job. They start no new job.
     """
@@ -66,7 +69,7 @@ class JobTotals(msgspec.Struct):
 
 
 class LedgerReport(msgspec.Struct):
-    """Counts of all requests, in the form in which /admin/ledger returns them.
+    """The counts of all requests, in the form in which /admin/ledger returns them.
 
     `keys` is the number of different request keys. `repeated_keys` is the number of keys that occurred in
     more than one request.
@@ -141,9 +144,9 @@ class Ledger:
             entry.first_completed_at = entry.first_completed_at or entry.last_completed_at
 
     def totals(self, model: str) -> ModelTotals:
-        """Return the totals of a model: the object in the ledger, not a copy.
+        """Return the totals of a model.
 
-        A caller can therefore add to the totals, for example tokens, by changing this object.
+        The result is the ledger's own object. A caller can change it, for example to add tokens.
         """
         found = self._models.get(model)
         if found is None:
@@ -153,7 +156,7 @@ class Ledger:
     def report(
         self, *, model: str | None = None, min_requests: int = 1, entries: bool = True
     ) -> LedgerReport:
-        """Return the totals of all requests, and selected ledger entries.
+        """Return the totals of all requests, and the ledger entries that `model` and `min_requests` select.
 
         Args:
             model: include only entries of this model; None for all models.

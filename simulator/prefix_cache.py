@@ -13,7 +13,7 @@ def token_count(text: bytes) -> int:
 
 
 class PrefixCache:
-    """Imitates the prefix cache of one model, for up to `budget_tokens` tokens. `0` disables the cache."""
+    """An imitation of one model's prefix cache, for up to `budget_tokens` tokens. `0` disables the cache."""
 
     def __init__(self, budget_tokens: int) -> None:
         self._capacity = budget_tokens // BLOCK_TOKENS
@@ -35,8 +35,9 @@ class PrefixCache:
 
 
 def _chain(prompt: bytes) -> list[int]:
-    """Return one hash for each full block (64 bytes) of the prompt. A hash covers a block and all earlier
-    blocks.
+    """Return one hash for each full block (64 bytes) of the prompt.
+
+    The hash of a block is computed from this block and all earlier blocks.
     """
     chain: list[int] = []
     last = 0

@@ -1,4 +1,4 @@
-"""HTTP/1.1 server. It has one asyncio protocol object per connection, and no task per request."""
+"""HTTP/1.1 server with one asyncio protocol object for each connection, and without tasks for requests."""
 
 import asyncio
 from collections import deque
@@ -49,7 +49,7 @@ class PipelinedExchange:
 
 
 class HttpConnection(asyncio.Protocol):
-    """HTTP connection to a client. It parses requests, and passes them to `handler` one after the other.
+    """An HTTP connection to a client. It parses requests, and passes them to `handler` one after the other.
 
     A client may send further requests before it gets a response (pipelining). These requests wait in a queue.
     """
@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Server:
-    """HTTP server that listens at `url` between `start` and `stop`."""
+    """An HTTP server. It listens at `url` from the call of `start` until the call of `stop`."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler

@@ -1,4 +1,4 @@
-"""Slots for requests that are processed at the same time, and the queue of requests that wait for a slot.
+"""Limits how many requests are processed at the same time. A slot is a place for one such request.
 
 Requests come from a dispatcher, such as a Batchwright worker, or from direct callers. If no slot is free, a
 dispatcher's request is refused, because the dispatcher can send it to another backend. A direct caller's

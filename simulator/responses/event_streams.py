@@ -12,9 +12,9 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def as_events(call: InferenceCall, body: bytes) -> bytes:
-    """Return a response body as a stream of events, one for each word, as OpenAI's API sends them.
+    """Return a response body as the events that OpenAI's API would send, with one event for each word.
 
-    The usage is included only if the request asks for it.
+    The numbers of tokens (`usage`) are included only if the request asks for them.
     """
     match call.endpoint:
         case "/v1/chat/completions":

@@ -93,7 +93,10 @@ class _SchemaWriter:
                 return self._string(schema)
 
     def _resolved(self, schema: object) -> Schema:
-        """Return the schema with resolved references. The parts of `allOf` are merged into one schema."""
+        """Return an equal schema without `$ref` and `allOf`.
+
+        A reference is replaced by its target. The parts of `allOf` are merged into one schema.
+        """
         merged = _schema(schema) or {}
         for _ in range(100):  # stops circular references
             if "$ref" in merged:
@@ -118,8 +121,9 @@ class _SchemaWriter:
         return found
 
     def _simplest(self, choices: list[object]) -> object:
-        """Return the first of these schemas that is not for an object or an array. If there is none, return
-        the first schema.
+        """Return the first of the schemas `choices` that describes neither an object nor an array.
+
+        If there is no such schema, return the first schema.
         """
         plain = [choice for choice in choices if _type_of(self._resolved(choice)) not in ("object", "array")]
         return (plain or choices)[0]
@@ -166,10 +170,10 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 
 
 def _number(schema: Schema, *, whole: bool) -> int | float:
-    """Return a number that conforms to `schema`. `whole` is True for an integer.
+    """Return a number that conforms to `schema`. If `whole` is True, return an integer.
 
-    The number is the multiple of `multipleOf` within the bounds that is nearest to 1. If the bounds contain
-    no multiple, the number is the middle of the bounds.
+    The number is within the bounds. It is the multiple of `multipleOf` that is nearest to 1. If there is no
+    multiple within the bounds, the number is the middle of the bounds, even if it is not an integer.
     """
     step = float(schema.get("multipleOf") or (1 if whole else 0.5))
     least = float(schema.get("minimum", schema.get("exclusiveMinimum", -1e15)))

@@ -39,9 +39,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ResponseCost(msgspec.Struct):
-    """Numbers of tokens of a response, for its `usage`, its latency and the ledger.
+    """The numbers of tokens of a request and its response, for `usage`, the latency and the ledger.
 
-    `each` is the output of one choice. `output` is the output of all choices together.
+    `each` is the number of output tokens of one choice, `output` that of all choices together.
     """
 
     prompt: int
@@ -55,7 +55,8 @@ def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> Respo
 
     Args:
         cached: number of prompt tokens that were in the prefix cache.
-        output_tokens: number of output tokens of one choice. A lower limit in the request takes precedence.
+        output_tokens: number of output tokens of one choice. If the request has a lower limit, the limit is
+            used instead.
     """
     limit = call.output_limit
     each = output_tokens if limit is None else min(output_tokens, max(limit, 0))
@@ -121,8 +122,9 @@ def _responses(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _message(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
-    """Return the response to a request of Anthropic's Messages API. As in this API, `input_tokens` exclude
-    the cached tokens.
+    """Return the response to a request of Anthropic's Messages API.
+
+    As in this API, the number `input_tokens` does not include cached tokens.
     """
     text = response_types.TextBlock(_choice(call, digest, 0, cost))
     usage = response_types.MessageUsage(cost.prompt - cost.cached, cost.output, cost.cached)
@@ -163,7 +165,7 @@ def _scores(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _ranking(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
-    """Return the response of a rerank request: its documents, most relevant first."""
+    """Return the response to a rerank request: the documents of the request, most relevant first."""
     ranked = [
         response_types.RankedResult(index, response_types.RankedDocument(text.decode()), _relevance(text))
         for index, text in enumerate(_items(call.body.documents))

@@ -1,4 +1,4 @@
-"""Types of the response bodies. If a response sets no value for a field, the field has its default value."""
+"""Types of the response bodies. Each field that the backend does not set keeps its default value."""
 
 import msgspec
 
@@ -119,7 +119,7 @@ class TextBlock(msgspec.Struct):
 
 
 class MessageResponse(msgspec.Struct):
-    """Response of /v1/messages, as in Anthropic's API."""
+    """The response of /v1/messages, as in Anthropic's API."""
 
     id: str
     model: str
@@ -156,7 +156,7 @@ class Score(msgspec.Struct):
 
 
 class ScoreList(msgspec.Struct):
-    """Response of /v1/score, as in vLLM."""
+    """The response of /v1/score, as in vLLM."""
 
     id: str
     data: list[Score]
@@ -177,7 +177,7 @@ class RankedResult(msgspec.Struct):
 
 
 class Ranking(msgspec.Struct):
-    """Response of /v1/rerank, as in vLLM, Jina and Cohere."""
+    """The response of /v1/rerank, as in vLLM, Jina and Cohere."""
 
     id: str
     results: list[RankedResult]
@@ -252,7 +252,7 @@ class MessageError(msgspec.Struct):
 
 
 class MessageErrorBody(msgspec.Struct):
-    """Error of /v1/messages, as in Anthropic's API."""
+    """An error of /v1/messages, as in Anthropic's API."""
 
     error: MessageError
     type: str = "error"
