@@ -71,9 +71,10 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the weight of a tenant in the settings; 1.0 if it has none.
+        """Return the weight of a tenant, that is, its share of the capacity relative to other tenants.
 
-        A weight that was set at run time is not considered.
+        The weight is the one in the settings; 1.0 if there is none. Weights that were set at run time are
+        ignored.
         """
         return self.tenant_weights.get(tenant, 1.0)
 

@@ -129,14 +129,15 @@ class BackendSettings(BaseSettings):
 
     @property
     def takes_callbacks(self) -> bool:
-        """True if backends can report results to a callback URL: the URL and its secret are both set."""
+        """True if the callback URL and its secret are set, so that backends can report results there."""
         return bool(self.callback_url and self.callback_secret)
 
     @property
     def passed_headers(self) -> tuple[str, ...]:
-        """Names, in lower case, of the client's headers that are forwarded to backends.
+        """Names of the client's headers that are forwarded to backends, in lower case.
 
-        The headers of the request that creates a batch are sent with every request of the batch.
+        These headers are read from the request that creates a batch. They are sent with every request of the
+        batch.
         """
         return parse_passed_names(self.pass_headers)
 
@@ -170,7 +171,7 @@ class BackendSettings(BaseSettings):
 def _check_host(url: str) -> None:
     """Raise ValueError if the host of a backend's URL is invalid.
 
-    The message contains no part of the URL, because the URL may have a password.
+    The error message contains no part of the URL, because the URL may have a password.
     """
     try:
         host = urlsplit(url).hostname or ""

@@ -63,7 +63,7 @@ def describe_invalid_json(kind: object) -> str:
 
 
 def describe_requirement(error: ErrorDetails) -> str:
-    """Return what a value must be, for a message that continues after the words "it must".
+    """Return what a value must be, as the rest of a message that begins with "it must".
 
     Example: "be a number".
     """
@@ -91,9 +91,9 @@ def _match(pattern: str) -> str:
 
 
 def _place(within: Sequence[int | str]) -> str:
-    """Return where in a setting an error is, as text.
+    """Return as text where in a setting an error is.
 
-    Example: ('a', 'in_flight') becomes "in_flight of 'a'".
+    `within` is the path to this place. For example, ('a', 'in_flight') becomes "in_flight of 'a'".
     """
     if not within:
         return "it"

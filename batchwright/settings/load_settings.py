@@ -57,10 +57,10 @@ SECRETS = frozenset(
 
 
 class EnvironmentSource(EnvSettingsSource):
-    """Reads settings from environment variables.
+    """A source that reads settings from environment variables.
 
-    A setting without a variable keeps its default. The base class would try to decode the missing value as
-    JSON.
+    A setting without a variable keeps its default. In the base class, it would cause an error, because the
+    base class decodes the missing value as JSON.
     """
 
     def prepare_field_value(
@@ -81,7 +81,7 @@ class EnvironmentSource(EnvSettingsSource):
 
 
 class EnvironmentSettings(BaseSettings):
-    """Base class of settings that come only from the caller's arguments and from environment variables.
+    """A base class of settings that come only from the caller's arguments and from environment variables.
 
     `.env` files and directories of secrets are not read, because reading them would double the loading time.
     """
@@ -122,9 +122,9 @@ class Settings(
     @field_validator("*")
     @classmethod
     def _finite(cls, value: object) -> object:
-        """Check that a number in the settings is small enough for deadlines and database columns.
+        """Check that the value of a setting is small enough for deadlines and database columns.
 
-        Return the value unchanged. Raise ValueError if it is too large.
+        Return the value unchanged. Raise ValueError if it is a number that is too large, infinite or NaN.
         """
         if isinstance(value, float) and not abs(value) <= _MAX_SECONDS:
             raise ValueError(f"it must be at most {_MAX_SECONDS:,}")

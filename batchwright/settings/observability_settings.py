@@ -22,11 +22,11 @@ def variable_name(name: str) -> str:
 
 
 class Sampler(StrEnum):
-    """Rules that decide which traces are recorded.
+    """The rules that decide which traces are recorded.
 
-    A request may belong to a trace of its caller. A rule without `parentbased` ignores this, and decides
-    about every request. A rule `parentbased_X` records such a request if the caller records the trace. For
-    all other requests, it decides like the rule X.
+    A request may belong to a trace that its caller began. A rule `parentbased_X` records such a request if
+    the caller records the trace. For all other requests, the rule `parentbased_X` decides like the rule X. A
+    rule without `parentbased` decides about every request in the same way.
     """
 
     ALWAYS_ON = "always_on"

@@ -76,7 +76,7 @@ def read_registry(path: Path, secrets_dir: Path) -> RegistryConfig:
 
 
 def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]:
-    """Yield the pair (position in the registry file, backend) for each backend of the registry.
+    """Yield each backend of the registry as a pair (position in the registry file, backend).
 
     The position is a text for messages, such as "models.llama.backends, entry 1".
     """
@@ -88,7 +88,7 @@ def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """Return a sentence, without a full stop, about the first error in the file, and how to correct it."""
+    """Return a sentence, without a full stop, that names the first error in the file and its remedy."""
     first = error.errors()[0]
     place = _place(first["loc"])
     return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)
@@ -159,7 +159,7 @@ _KINDS = {"int": "a whole number", "float": "a number", "timestamp": "a date"}
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects mappings with the same key twice."""
+    """A YAML loader that rejects mappings with the same key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         seen: set[str] = set()
@@ -213,7 +213,8 @@ def describe_remedy(error: ErrorDetails, within: Sequence[str] = ()) -> str:
     """Return how to correct an error in the registry, as text for messages.
 
     Args:
-        error: an error that pydantic has found in an object of the registry. Its `loc` begins at this object.
+        error: an error that pydantic has found in an object of the registry. The error's path `loc` begins at
+            this object.
         within: path of this object in the registry; empty if it is the whole registry.
     """
     match error["type"]:

@@ -1,6 +1,6 @@
-"""Levels of importance of a setting: needed at the start, or used for tuning.
+"""Levels of settings: needed to start Batchwright, or used to tune it.
 
-The settings reference is divided by level. A setting without a level is rarely needed.
+The reference of all settings has one part for each level. A setting without a level is rarely needed.
 """
 
 from pydantic.config import JsonDict

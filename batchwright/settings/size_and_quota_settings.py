@@ -156,7 +156,7 @@ class SizeAndQuotaSettings(BaseSettings):
 
     @property
     def quotas(self) -> QuotaLimits:
-        """Default quotas of a tenant. Other quotas may be set for a single tenant at run time."""
+        """The default quotas of a tenant. Other quotas can be set for single tenants at run time."""
         return QuotaLimits(
             live_batches=self.max_live_batches,
             stored_bytes=self.max_stored_bytes,

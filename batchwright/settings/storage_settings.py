@@ -12,7 +12,7 @@ from batchwright.settings.value_formats import check_tenant, http_urls, postgres
 
 
 class LocationAccess(BaseModel):
-    """Prefixes `s3://bucket/prefix/` outside of Batchwright's storage that batches of one tenant may use.
+    """The prefixes `s3://bucket/prefix/` that batches of one tenant may use outside of Batchwright's storage.
 
     Input files may be read from the prefixes in `read`. Output and error files may be written under those in
     `write`.

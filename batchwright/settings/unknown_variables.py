@@ -21,8 +21,9 @@ _NO_SETTINGS = re.compile(
 def unknown_variables() -> dict[str, str]:
     """Return the environment variables that start with `BATCHWRIGHT_` but belong to no setting.
 
-    The keys are the names of the variables. Each value is the setting with the most similar name; empty if no
-    name is similar.
+    The keys are the names of the variables. Each value is the variable of the setting with the most similar
+    name; empty if no name is similar. Variables that Compose files, tests and Kubernetes set are included
+    only if a setting has a similar name.
     """
     known = {variable_name(name) for name in Settings.model_fields}
     endings = [name.removeprefix(_PREFIX) for name in known if name.startswith(_PREFIX)]

@@ -42,9 +42,9 @@ def http_urls(urls: list[str]) -> list[str]:
 
 
 def web_origins(texts: list[str]) -> list[str]:
-    """Check origins of web pages, and return them as browsers send them. `*` stands for all origins.
+    """Check origins of web pages, and return them in the form in which browsers send them.
 
-    Browsers send origins in lower case and without a slash at the end.
+    Browsers send origins in lower case and without a slash at the end. `*` stands for all origins.
 
     Raises:
         ValueError: a text is not an origin. The message contains the text.
@@ -71,7 +71,7 @@ def host_names(texts: list[str]) -> list[str]:
 
 
 def secure_url(url: str) -> str:
-    """Check that a URL uses https, or http and a host on this machine. Return it unchanged.
+    """Check that a URL uses https, or http with a host on this machine. Return the URL unchanged.
 
     Raises:
         ValueError: the text is not such a URL. The message does not contain the text.
@@ -84,9 +84,9 @@ def secure_url(url: str) -> str:
 
 
 def issuer_url(url: str) -> str:
-    """Check the URL of an OpenID Connect issuer, and return it.
+    """Check the URL of an OpenID Connect issuer, and return it unchanged.
 
-    The URL is not changed, because tokens contain exactly this text.
+    Tokens contain exactly this URL, so even a trailing slash is kept.
 
     Raises:
         ValueError: the text is not a secure URL, or it has a user, a query or a fragment.

@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 class ModelLimits(BaseModel):
-    """Limits of one model that replace the default limits.
+    """The limits of one model. They replace the default limits.
 
     - `requests_per_second` is the limit of all workers together.
     - `in_flight` is the limit of each worker on its requests in flight.
