@@ -6,12 +6,13 @@ from batchwright.starter.tables.reading import Row, Table
 
 
 class CustomIds:
-    """Finds the custom id of each row: the value in a column, or `row-N`, where N is the number of the row.
+    """The custom ids of the rows of a table.
 
-    Ids are remembered to find duplicates. This needs at most 32 bytes of memory for each row.
+    A custom id is the value in a column, or `row-N` with the number N of the row. Ids from a column are
+    remembered to find duplicates. This needs at most 32 bytes of memory for each row.
 
     Args:
-        column: the column with the custom ids; None to number the rows.
+        column: the column with the custom ids; None to use `row-N`.
     """
 
     def __init__(self, table: Table, column: str | None) -> None:

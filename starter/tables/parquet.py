@@ -29,7 +29,7 @@ _TEXTS = ("STRING", "ENUM", "NONE")  # logical types of texts and bytes; NONE is
 
 
 class ParquetTable:
-    """Table in a Parquet file. pyarrow decides which Python types the values have."""
+    """A table in a Parquet file. pyarrow decides which Python types the values have."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,11 +58,11 @@ class ParquetTable:
     def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
         """Yield the rows of `file` in batches of about `_ROWS_AT_ONCE` rows.
 
-        Texts are read as dictionaries, which contain each different text once. One row group is read at a
-        time, because pyarrow cannot join the dictionaries of several row groups.
+        Texts are read into Arrow's dictionaries, which contain each different text only once. The row groups
+        of the file are read one by one, because pyarrow cannot join the dictionaries of several groups.
 
-        If pyarrow cannot read a row group as dictionaries, the rest of the group is read row by row without
-        them. This happens if a column has lists of texts, of which the file stores only some as a dictionary.
+        If pyarrow cannot read a row group in this way, the rest of the group is read row by row without
+        dictionaries. This happens if the file stores only some of a column's lists of texts as a dictionary.
         """
         for group in range(file.num_row_groups):
             done = 0
@@ -79,7 +79,8 @@ class ParquetTable:
         """Yield the values of the column `name` as Python objects.
 
         Raises:
-            TableError: Python has no such value, for example a time with nanoseconds or after the year 9999.
+            TableError: Python cannot represent a value, for example a time with nanoseconds or after the year
+                9999.
         """
         try:
             yield from _values_of(column)
@@ -182,10 +183,10 @@ def _sizes_of(column: pa.Array) -> pa.Array:
 
 
 class _Chunk:
-    """Rows that are converted to Arrow together.
+    """A chunk of rows that are converted to Arrow together.
 
-    The number of rows and their size are limited, because the conversion needs memory. A text that several
-    rows contain is copied for each of these rows.
+    The number and the size of its rows are limited, because the conversion needs memory: if several rows
+    contain the same text, each row gets a copy of it.
     """
 
     def __init__(self) -> None:
@@ -215,7 +216,7 @@ def _size_of(value: object) -> int:
 
 
 class ParquetWriter:
-    """Writes rows to a Parquet file. It is a context manager.
+    """A writer of rows to a Parquet file, used as a context manager.
 
     Args:
         table: source of the rows. Its columns come first.

@@ -39,7 +39,7 @@ class Table(Protocol):
 
 
 def open_table(path: Path) -> Table:
-    """Return the table in a file. The suffix of the file name, such as `.csv`, decides the format.
+    """Return a table that reads this file. The suffix of the file name, such as `.csv`, decides the format.
 
     Raises:
         TableError: the suffix is unknown, or it is `.parquet` and pyarrow is not installed.
@@ -67,7 +67,7 @@ def readable(path: Path) -> Generator[None]:
 
 
 class CsvTable:
-    """Table in a CSV file with a header, in UTF-8. All values are text. Blank lines are skipped."""
+    """A table in a CSV file with a header, in UTF-8. All values are text. Blank lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,8 +118,9 @@ class CsvTable:
 
 
 class JsonlTable:
-    """Table in a file with a JSON object on each line. Rows may have different columns. Blank lines are
-    skipped.
+    """A table in a file with one JSON object in each line. Blank lines are skipped.
+
+    Rows may have different columns.
     """
 
     def __init__(self, path: Path) -> None:

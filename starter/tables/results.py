@@ -59,8 +59,9 @@ MISSING = ResultColumns(None, None, NO_RESULT, "The batch has no result for this
 
 
 class ResultsByCustomId:
-    """Stores results in a temporary file, and finds them by custom id. The file is deleted when it is
-    closed.
+    """A store of results in a temporary file, which finds results by custom id.
+
+    The file is deleted when it is closed.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:
@@ -70,9 +71,10 @@ class ResultsByCustomId:
         return self._database.execute("SELECT count(*) FROM results").fetchone()[0]
 
     def add(self, results: Iterable[LineResult]) -> None:
-        """Store results. If a custom id has several results, the last completed result is used.
+        """Store results, one for each custom id.
 
-        If none of these results is completed, the last one is used.
+        If a custom id has several results, the last completed result is kept. If none of them is completed,
+        the last result is kept.
         """
         self._database.executemany(_ADD, ((storable(each.custom_id), *_columns(each)) for each in results))
 
@@ -142,8 +144,8 @@ _BODIES = msgspec.json.Decoder(_Choices), msgspec.json.Decoder(_Items), msgspec.
 def answer_text(content: bytes) -> str:
     """Return the text that the model generated, from a response of any endpoint that generates text.
 
-    If the response has no text, as for embeddings and tool calls, return the whole response as JSON. Some
-    backends send an empty text together with tool calls: this does not count as text.
+    If the response has no text, as for embeddings and tool calls, return the whole response as JSON. An empty
+    text that a backend sends together with tool calls does not count as text.
     """
     content = replace_lone_surrogates(content)
     for decoder in _BODIES:

@@ -32,13 +32,14 @@ _Part = Callable[[_Variables], object]  # renders one value of the template
 
 
 class RenderError(Exception):
-    """A template cannot be rendered for a row. The message is a sentence that says at which place in the
-    template.
+    """A template cannot be rendered for a row.
+
+    The message is a sentence that gives the reason. It also names the place in the template, if it is known.
     """
 
 
 class RequestTemplate:
-    """Template for the body of a request: a JSON file whose strings may be Jinja templates.
+    """A template for the body of a request: a JSON file whose strings may be Jinja templates.
 
     Only values are rendered, never keys, so the result is always valid JSON. If a string is only one
     expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text.
@@ -111,7 +112,7 @@ class RequestTemplate:
         return lambda variables: _rendered(place, variables, lambda: _text(template, variables))
 
     def _only_expression(self, text: str) -> str | None:
-        """Return the expression if the whole string is one `{{ expression }}`; None if it is not."""
+        """Return the expression if all of `text` is one `{{ expression }}`; otherwise None."""
         match self._environment.parse(text.strip()).body:
             case [nodes.Output(nodes=[only])] if not isinstance(only, nodes.TemplateData):
                 return text.strip()[2:-2].removeprefix("-").removeprefix("+").removesuffix("-")
@@ -136,7 +137,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _MemoryLimit:
-    """Limits the additional memory that rendering may use. The limit works only on Linux.
+    """A limit on the additional memory that rendering may use. It works only on Linux.
 
     Without the limit, a short template could use any amount of memory, for example with filters.
     """
@@ -218,7 +219,7 @@ def _defined(value: object) -> object:
 
 
 def _text_value(value: object) -> object:
-    """Check a value that a template inserts into a text, and return it.
+    """Check a value that a template inserts into a text. Return the value unchanged.
 
     Raises:
         ValueError: the value is null, which would become the text `None`.

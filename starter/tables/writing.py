@@ -115,7 +115,7 @@ def table_writer(path: Path, table: Table, added: Sequence[tuple[str, type]]) ->
 
 
 class _JsonlWriter:
-    """Writes each row as a JSON object, with NaN and infinity as `"NaN"`, `"Infinity"` and `"-Infinity"`."""
+    """A writer of rows as JSON objects, with NaN and infinity as `"NaN"`, `"Infinity"` and `"-Infinity"`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -125,7 +125,7 @@ class _JsonlWriter:
 
 
 class _CsvWriter:
-    """Writes rows to a CSV file.
+    """A writer of rows to a CSV file.
 
     Text is written unchanged, null as an empty field, and NaN and infinity as `nan` and `inf`. Other values
     are JSON without quotes around them. In lists and structs, NaN and infinity are strings, as in JSONL.
@@ -148,9 +148,9 @@ def _csv_text(value: object) -> str:
 
 
 def _json(value: object) -> bytes:
-    """Encode a value as JSON. NaN and infinity, which JSON does not have, become strings.
+    """Encode a value as JSON. NaN and infinity become strings, because JSON has no such numbers.
 
-    They are replaced in the value itself, so lists and dicts in it are changed.
+    They are replaced in the lists and dicts of `value` itself, so the caller's object is changed.
     """
     encoded = msgspec.json.encode(value)
     # msgspec writes such numbers as null. Most rows have only the nulls of their own values.
