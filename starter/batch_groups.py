@@ -27,15 +27,16 @@ _PAGE = 100  # batches in a list
 
 
 def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:
-    """Return the batches of a group in order, or the single batch with this id.
+    """Return the batches of a group in the order of the input's parts, or the single batch with this id.
 
     Args:
-        complete: False to allow that batches of the group are missing, because the command that creates them
-            was interrupted.
+        id: id of a group or of a batch.
+        complete: False to return an incomplete group, too. A group is incomplete if the command that creates
+            its batches was interrupted.
 
     Raises:
-        ClientError: there is no such batch or group, a batch of the group is missing, or a call to the API
-            failed.
+        ClientError: there is no such batch or group, `complete` is True and a batch of the group is missing, or
+            a call to the API failed.
     """
     if not is_group(id):
         return [client.batch(id)]
@@ -52,7 +53,7 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
 
 
 def all_batches_of(client: Client, id: str) -> list[BatchObject]:
-    """Return every batch of a group, newest first, including batches that retry or resume one of them.
+    """Return all batches of a group, newest first. They include batches that retry or resume another batch.
 
     Raises:
         ClientError: there is no such group, or a call to the API failed.
@@ -72,8 +73,8 @@ def for_each(
 ) -> list[BatchObject]:
     """Call `action` for each of these batches of a group, and return the results.
 
-    If the API rejects a call, the other batches are still tried. A rejection does not count as an error if
-    the batch has ended meanwhile: the result for this batch is then its current state.
+    If the API rejects the call for one batch, the remaining batches are still tried. If the API rejects the
+    call because the batch has ended meanwhile, this is no error, and the result is the ended batch.
 
     Raises:
         ClientError: the API rejected some of the calls; the message lists their batches. Or the API did not
@@ -105,10 +106,10 @@ def for_each(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batches of a group as a dict in ascending order. The key is the number of the part of the
-    input that the batch runs.
+    """Return the batches of a group by the number of the input's part that each batch runs.
 
-    If a batch was resumed, the newest batch that resumes it is returned instead.
+    The numbers are in ascending order. In place of a batch that was resumed, the dict has the newest batch
+    that resumes it.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):
@@ -142,10 +143,12 @@ def _batches_with(client: Client, key: str, value: str) -> Iterator[BatchObject]
 
 
 def print_batches(id: str, batches: Sequence[BatchObject], json: bool) -> None:
-    """Print one batch, or a group: totals, and a line for each batch of the group.
+    """Print a batch or a group. For a group, print its totals, and a line for each of its batches.
 
     Args:
-        json: True to print JSON. A group is then a list of batches.
+        id: id of the batch or group.
+        batches: the single batch, or all batches of the group.
+        json: True to print JSON. A group is then printed as a list of batches.
     """
     if not is_group(id):
         if json:

@@ -198,7 +198,7 @@ _FITS_AT_START = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return the forecast for a batch as text: when it will be done, its speed, and the lines ahead of it."""
+    """Return the forecast for a batch as text: the remaining time, the speed, and the lines ahead of it."""
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     rate = forecast.lines_per_second
     speed = f"{rate:,.1f} lines/s" if rate >= _SLOWEST_SHOWN else "no lines are sent now"
@@ -241,9 +241,9 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
 def waits_column(batches: Sequence[BatchObject]) -> list[list[str]]:
     """Return the cells of the column `waits` of a table of batches: why each batch waits.
 
-    The result has one list for the header and one for each batch, to be appended to the other cells of the
-    row. If no batch waits, all these lists are empty, so that the table has no such column. The reasons
-    `paused` and `scheduled` are left out, because the status shows them.
+    The first list is for the header of the table, and each further list is for the row of one batch. Append
+    the list to the other cells of the row. If no batch waits, all lists are empty, and the table has no such
+    column. The reasons `paused` and `scheduled` are left out, because the status shows them.
     """
     cells = [_waits_text(batch) for batch in batches]
     return [[text] for text in ["waits", *cells]] if any(cells) else [[] for _ in ["waits", *cells]]

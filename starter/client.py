@@ -37,7 +37,7 @@ _EVENTS_TIMEOUT = httpx.Timeout(35.0, connect=5.0)  # the API sends something at
 
 
 class Client:
-    """HTTP client of the API, used as a context manager. Each method calls one endpoint.
+    """An HTTP client of the API, used as a context manager. Each method calls one endpoint.
 
     Raises:
         ClientError: `url` is not usable, or a call to the API has failed.
@@ -135,11 +135,11 @@ class Client:
         return self.call("POST", "/v1/batches", BatchObject, body | extension, sent)
 
     def estimate(self, file_id: str, endpoint: str) -> EstimateObject:
-        """Return the estimated lines, tokens and cost of a batch with this input for `endpoint`. No batch is
-        created.
+        """Return an estimate of the lines, tokens and cost of a batch, without creating the batch.
 
         Args:
             file_id: id of an uploaded file, or URL `s3://bucket/key` of an object that the API may read.
+            endpoint: endpoint of the requests in this file.
         """
         body = {"input_file_id": file_id, "endpoint": endpoint}
         with translated_errors(self.url):
@@ -151,9 +151,9 @@ class Client:
         return self.call("POST", _batch_path(batch_id, "/x/max_cost"), BatchObject, {"max_cost": max_cost})
 
     def part_limits(self) -> PartLimits:
-        """Return the maximum size of one batch.
+        """Return the maximum size of one batch in lines and bytes.
 
-        If the caller's key has no permission to read the limits, return OpenAI's limits.
+        If the caller's key may not read the limits of the API, return the limits of OpenAI.
         """
         try:
             limits = self.call("GET", "/v1/x/limits", LimitsObject)
@@ -170,7 +170,9 @@ class Client:
         return self.call("GET", _batch_path(batch_id), BatchObject)
 
     def events(self, batch_id: str) -> Generator[BatchObject]:
-        """Yield the batch now and after each change, until the batch has ended or the API ends the stream.
+        """Yield the current state of a batch, and its new state after each change.
+
+        The iterator ends when the batch has ended or the API ends the stream.
 
         Raises:
             ClientError: the API has no event stream, the connection broke, or no data arrived for 35 s.
@@ -200,10 +202,10 @@ class Client:
         return self.call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
 
     def resume(self, batch_id: str, window: str | None = None, max_cost: str | None = None) -> BatchObject:
-        """Resume a paused batch and return it.
+        """Resume a batch. Return the batch that continues.
 
-        If the batch has ended, create a new batch that sends the lines without a result, and return the new
-        batch.
+        This is the same batch if it was paused. If it has ended, it is a new batch that sends the lines
+        without a result.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.
@@ -253,10 +255,10 @@ class Client:
     def live_results(
         self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
     ) -> Generator[Iterator[bytes]]:
-        """Context manager that yields the results of a batch as an iterator over bytes, while the batch is
-        running.
+        """Context manager that yields an iterator over the results of a batch, as bytes.
 
-        The iterator ends after the batch has ended. The API may also end it earlier.
+        It yields results while the batch is running, and ends after the batch has ended. The API may also end
+        it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
@@ -281,7 +283,7 @@ class Client:
         body: _Body | None = None,
         headers: dict[str, str] | None = None,
     ) -> _Model:
-        """Send a request to the API, and return the response, parsed as `kind`. `body` is sent as JSON."""
+        """Send a request with `body` as JSON to the API. Return the response as an object of type `kind`."""
         with translated_errors(self.url):
             response = self._http.request(method, path, json=body, headers=headers)
         return self._read(response, kind)

@@ -9,7 +9,10 @@ _NAMES = {"int": "N", "float": "N", "path": "PATH", "datetime": "TIME"}
 
 
 def name_values(command: Command) -> Command:
-    """Replace the Python types in the help of `command` and its subcommands by readable names."""
+    """Replace the Python types in the help of `command` and its subcommands by readable names.
+
+    Return the same `command`.
+    """
     if isinstance(command, TyperGroup):
         for each in command.commands.values():
             name_values(each)

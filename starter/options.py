@@ -17,11 +17,12 @@ from batchwright.starter.output import stop
 
 
 def command_group(summary: str, *, runs_alone: bool = False) -> typer.Typer:
-    """Return a group without commands, as Typer runs it. Add the commands to it.
+    """Return a new Typer group of commands. The group is empty: add the commands to it.
 
     Args:
         summary: description of the group in its help.
-        runs_alone: True if the group without a command does something, too; False if it then shows its help.
+        runs_alone: True if the group has its own function, which runs if the user names no command. False to
+            show the help in this case.
     """
     return typer.Typer(
         help=summary,
@@ -105,8 +106,9 @@ def _checked_start(text: str | None) -> str | None:
 
 
 def start_value(text: str) -> str | int:
-    """Convert a start time from the command line for the API: Unix seconds to an integer, any other text
-    unchanged.
+    """Return a start time from the command line in the form that the API expects.
+
+    Unix seconds become an integer. Any other text is returned unchanged.
     """
     return int(text) if text.isascii() and text.isdecimal() else text
 

@@ -67,7 +67,7 @@ class ExitCode(IntEnum):
 
 
 class _SafeConsole(Console):
-    """Console that leaves out control characters, because tenants and backends choose parts of the text."""
+    """A console that leaves out control characters, because tenants and backends choose parts of the text."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -76,8 +76,9 @@ class _SafeConsole(Console):
 
 
 class _Unpadded:
-    """Text file that removes the spaces at the ends of lines. The library Rich fills the lines of tables with
-    spaces.
+    """A text file that removes the spaces at the ends of lines.
+
+    They are removed because the library Rich fills the lines of tables with spaces.
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -91,7 +92,7 @@ class _Unpadded:
 
 
 def stdout() -> Console:
-    """Return a new console that prints to the current `sys.stdout`, which tests replace."""
+    """Return a new console that prints to the current `sys.stdout`. Tests replace `sys.stdout`."""
     console = _SafeConsole(file=sys.stdout, highlight=False)
     if console.is_terminal:
         return console
@@ -158,12 +159,15 @@ def exit_code(status: BatchStatus) -> ExitCode:
 
 
 def local_timestamp(seconds: int | None) -> str:
-    """Return Unix seconds as local date and time; empty if `seconds` is None."""
+    """Return Unix seconds as text with local date and time; empty if `seconds` is None."""
     return "" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def short_timestamp(seconds: int | None) -> str:
-    """Return Unix seconds as local date and time in minutes, without the year if it is this year."""
+    """Return Unix seconds as text with local date, hour and minute; empty if `seconds` is None.
+
+    The date has no year if it is in this year.
+    """
     if seconds is None:
         return ""
     at = datetime.fromtimestamp(seconds)
