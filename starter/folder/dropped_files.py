@@ -1,5 +1,6 @@
-"""Waits until a file that a user drops into the folder is complete, and makes an input of it. Each input runs
-as a batch.
+"""Turns the files that users drop into the folder into inputs. Each input runs as a batch.
+
+A file becomes an input when it is complete.
 """
 
 import os
@@ -24,7 +25,7 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """Turns each file that a user drops into the folder into an input.
+    """A scanner of the folder that turns the files that users drop there into inputs.
 
     A file counts as complete if it has not changed for `COMPLETE_AFTER_SECONDS`.
 
@@ -44,7 +45,7 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def queue_complete(self) -> int:
-        """Queue the complete files as inputs. Return the number of files that are still incomplete."""
+        """Move complete files to the queued inputs. Return the number of files that are still incomplete."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}
@@ -72,10 +73,10 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Queue the input in the hidden directory `staged`.
+        """Move the hidden directory `staged`, which contains a new input, to the queued inputs.
 
-        If another input already has the same name, write this reason into the directory, and move the new
-        input to the failed inputs.
+        If another input already has the same name, move the directory to the failed inputs instead, and write
+        the reason into it.
         """
         name = self._folder.staged_name(staged)
         try:
@@ -99,8 +100,9 @@ class DroppedFiles:
             self._report_stuck(name, str(error))
 
     def _report_stuck(self, name: str, why: str) -> None:
-        """Tell the user once why the file `name` cannot be moved. The next call of `queue_complete` tries to
-        move it again.
+        """Show the user the reason `why`, for which the file `name` cannot be moved. Do this once for a file.
+
+        The next call of `queue_complete` tries to move the file again.
         """
         if name not in self._stuck:
             self._stuck.add(name)

@@ -28,10 +28,10 @@ class _Running:
 
 
 class _Postponed(NamedTuple):
-    """An input that cannot continue now, and is tried again later.
+    """The reason why an input cannot continue now, and the time of its next attempt.
 
     Attributes:
-        why: reason, for the user.
+        why: the reason, as text for the user.
         until: time of the next attempt, in seconds (monotonic).
         is_immovable: True if the input's directory cannot be changed. False if the API had an internal error,
             or if the input is larger than the storage that is left.
@@ -43,7 +43,7 @@ class _Postponed(NamedTuple):
 
 
 class FolderRunner:
-    """Runs the inputs of a folder: creates their batches, and moves them from state to state.
+    """A runner of the inputs of a folder. It creates their batches, and moves the inputs from state to state.
 
     All state is in the folder and in the API. If the process is killed, another process can continue.
 
@@ -65,7 +65,7 @@ class FolderRunner:
 
     @property
     def running(self) -> int:
-        """Number of inputs whose batches have not ended."""
+        """The number of inputs whose batches have not ended."""
         return len(self._running)
 
     @property
@@ -105,8 +105,9 @@ class FolderRunner:
         return not incomplete and left <= immovable
 
     def _run_phase(self, phase: Callable[[], None]) -> str:
-        """Run `phase`, which calls the API. Return the reason if the API accepts no requests now; otherwise
-        empty.
+        """Call `phase`, which sends requests to the API. Return "" if the API accepts requests.
+
+        If the API accepts no requests now, return the reason.
 
         Raises:
             ClientError: the API has rejected a request for another reason.
@@ -127,7 +128,11 @@ class FolderRunner:
             self._attempt(name, self._poll_batch)
 
     def _start_inputs(self) -> None:
-        """Start inputs in the order of their names. Inputs that an earlier process has begun come first."""
+        """Create the batches of inputs, or find the batches that an earlier process has created.
+
+        Inputs that an earlier process has begun come first, then queued inputs. Both are in the order of
+        their names.
+        """
         started = 0
         for state in (State.PROCESSING, State.READY):
             for name in self._folder.names(state):
@@ -164,8 +169,11 @@ class FolderRunner:
         return postponed is None or time.monotonic() >= postponed.until
 
     def _exceeds_storage(self, name: str) -> bool:
-        """Return True if a queued input is larger than the storage that was left when the API last refused
-        one, less than `_RETRY_SECONDS` ago. The API finds this out only when it has received the whole file.
+        """Return True if the API would probably reject the queued input `name`, because it is too large.
+
+        The input is compared with the tenant's remaining storage, which the API reports when it rejects an
+        input. A report is used for `_RETRY_SECONDS`. This saves uploads that the API would reject at their
+        end.
         """
         if time.monotonic() >= self._storage_left_until:
             return False
@@ -174,7 +182,9 @@ class FolderRunner:
         return False
 
     def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
-        """Do one step of a running input. If the input fails, move it to the failed inputs.
+        """Call `step` for the running input `name`. If the input fails, move it to the failed inputs.
+
+        If the input is postponed, do nothing. If it cannot continue now, postpone it.
 
         Raises:
             ClientError: the API accepts no requests now, or denies access.
@@ -213,8 +223,9 @@ class FolderRunner:
         )
 
     def _poll_batch(self, directory: InputDirectory) -> None:
-        """Poll the batch of an input. If the batch has ended and its files are written, write the input's
-        results.
+        """Get the state of an input's batch from the API, and show the state to the user if it has changed.
+
+        If the batch has ended and its files are written, write the input's results and move it to `OUTPUT`.
         """
         running = self._running[directory.name]
         batch = self._batches.get(running.batch_id)
@@ -232,8 +243,9 @@ class FolderRunner:
             self._report(directory.name, f"{counts}{state}")
 
     def _fail(self, name: str, state: State, reason: str) -> None:
-        """Move an input to the failed inputs, after writing `reason` into its directory. `state` is its
-        present state.
+        """Write `reason` into the directory of an input, and move the input to the failed inputs.
+
+        `state` is the state of the input before the move.
         """
         try:
             with self._folder.directory(state, name) as directory:
@@ -254,7 +266,7 @@ class FolderRunner:
         self._report(moved, f"failed: {reason.replace(chr(10), ' ')}")
 
     def _postpone(self, state: State, name: str, why: str, *, is_immovable: bool) -> None:
-        """Do not try an input again for `_RETRY_SECONDS`, and show the user the reason `why`.
+        """Postpone an input for `_RETRY_SECONDS`, and show the user the reason `why`.
 
         Args:
             is_immovable: True if the input's directory cannot be moved.

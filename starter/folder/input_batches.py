@@ -34,7 +34,7 @@ _CHANGED = (
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """Options for the batches of all inputs.
+    """The options for the batches of all inputs.
 
     Attributes:
         endpoint: endpoint of the requests in `input.jsonl`.
@@ -57,7 +57,7 @@ class StartedBatch:
 
 
 class InputBatches:
-    """Creates and reads the batches of inputs, and writes their results.
+    """The batches of the inputs. This class creates and reads them, and writes their results.
 
     Before anything is sent, a random key is written to `batch.json` in the input's directory. The key is the
     idempotency key of the requests, and is also in the batch's metadata. If the process is killed between two
@@ -134,8 +134,9 @@ class InputBatches:
         directory.remove(FileName.REASON)
 
     def _prepare(self, directory: InputDirectory) -> BatchRecord:
-        """Check `input.jsonl` of a new input. Write the parameters of its batch to `batch.json`, and return
-        them.
+        """Check `input.jsonl` of a new input, and decide the parameters of its batch.
+
+        Write these parameters to `batch.json`, and return them.
 
         Raises:
             InputFailed: the input cannot be used.
@@ -222,8 +223,9 @@ class InputBatches:
 
 
 def _is_refusal(error: ClientError) -> bool:
-    """Return True if the API rejected the request itself, so that it would also reject the same request
-    later.
+    """Return True if the request itself is wrong, so that the API would always reject it.
+
+    Return False if the API is unavailable or denies access.
     """
     return error.is_rejected and not error.is_transient and error.status not in DENIED
 

@@ -1,4 +1,4 @@
-"""The files of one input.
+"""Reads and writes the files of one input.
 
 All names are resolved relative to the opened directory of the input, and symbolic links are not followed. So
 a user who can write into the directory cannot make this program read or write files outside it.
@@ -28,7 +28,7 @@ class InputFailed(Exception):
 
 
 class FileName(StrEnum):
-    """Names of the files in an input's directory."""
+    """The names of the files in an input's directory."""
 
     INPUT = "input.jsonl"
     PROMPT = "prompt.txt"
@@ -41,7 +41,7 @@ class FileName(StrEnum):
 
 
 class BatchRecord(BaseModel):
-    """Content of `batch.json`: the parameters and the id of an input's batch.
+    """The content of `batch.json`: the parameters and the id of an input's batch.
 
     The file is written before the batch is created.
 

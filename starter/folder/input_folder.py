@@ -1,4 +1,4 @@
-"""The folder of all inputs. Each state of an input is a subdirectory, into which the input is moved."""
+"""The folder of all inputs. It has one subdirectory for each state, with the inputs in this state."""
 
 import errno
 import fcntl
@@ -25,7 +25,7 @@ class FolderError(Exception):
 
 
 class State(StrEnum):
-    """States of an input. Each state is a subdirectory of the folder. An input is in one of them."""
+    """The states of an input. Each state is a subdirectory of the folder, which contains its inputs."""
 
     WRITING = "input/writing"
     READY = "input/ready"
@@ -133,16 +133,17 @@ class InputFolder:
                     yield place, entry
 
     def stage(self, place: State | None, file: str) -> str:
-        """Move a dropped file into a new hidden directory in `input/writing`. Return the name of this
-        directory.
+        """Move a dropped file into a hidden directory in `input/writing`.
+
+        Return the name of this directory.
 
         Args:
             place: directory of the file, as `dropped_files` has yielded it; None for the folder itself.
             file: name of the file.
 
         Raises:
-            FileExistsError: the directory for this name exists already and contains an earlier file, which
-                could not be published.
+            FileExistsError: the hidden directory already contains an earlier file of the same name, which
+                could not be moved to the queued inputs yet.
         """
         suffix = next((each for each in _SUFFIXES if file.endswith(each)), "")
         writing, staged = self._fds[State.WRITING], f"{_STAGED}{file.removesuffix(suffix)}"
@@ -203,8 +204,10 @@ class InputFolder:
 
 
 def _open_below(root: int, path: str, opened: ExitStack) -> int:
-    """Create and open a directory below `root`. Refuse symbolic links, and directories on another file
-    system.
+    """Create the directory `path` below the directory `root`, if it is missing. Open it.
+
+    `root` and the result are file descriptors. Symbolic links, and directories on another file system than
+    `root`, are refused. The stack `opened` closes the result.
 
     Raises:
         OSError: the directory cannot be created or opened, or is refused.
