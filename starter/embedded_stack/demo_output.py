@@ -16,7 +16,7 @@ _LASTING_SECONDS = 5.0
 
 
 class ProgressBars:
-    """Progress bars in the terminal, one for each model of the batch."""
+    """The progress bars in the terminal, one for each model of the batch."""
 
     def __init__(self, console: Console, *, hidden: bool) -> None:
         columns = (
@@ -40,15 +40,17 @@ class ProgressBars:
 
 
 class LastingReasons:
-    """Selects which waiting reasons of a batch to print: each reason once, and only if it lasts 5 seconds."""
+    """A filter that selects the waiting reasons of a batch to print.
+
+    Each reason is selected once, and only if it lasts 5 seconds.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str | None, str], float] = {}
         self._reported: set[tuple[str | None, str]] = set()
 
     def new_reasons(self, batch: BatchObject, now: float) -> list[str]:
-        """Return the reasons to print now, as text. They have lasted long enough and were not returned
-        before.
+        """Return as text the reasons that have lasted long enough and were not returned before.
 
         Args:
             now: seconds of a monotonic clock.

@@ -30,7 +30,7 @@ class ProcessIds(_FrozenModel):
 
 
 class StackInfo(_FrozenModel):
-    """Addresses and process ids of a running stack. The file `dev.json` and `dev --json` contain them as
+    """The addresses and process ids of a running stack. The file `dev.json` and `dev --json` contain them as
     JSON.
     """
 
@@ -47,9 +47,9 @@ class StackInfo(_FrozenModel):
 
 
 class ProcessRecord(_FrozenModel):
-    """Identifies a process by its id and its start time in Unix seconds.
+    """The id and the start time of a process. The start time is in Unix seconds.
 
-    The id alone is not enough, because the system can give it to a later process.
+    Both are needed to identify the process, because the system can give the same id to a later process.
     """
 
     pid: int
@@ -75,8 +75,8 @@ def write_atomically(file: Path, text: str) -> None:
 def record_processes(file: Path, pids: list[int]) -> None:
     """Write to `file` the id and the start time of each process in `pids` that is running.
 
-    If this process is killed, the next start of the stack reads the file with `end_leftovers`, and ends the
-    recorded processes.
+    If the command that runs the stack is killed, the recorded processes may continue. The next start of the
+    stack then ends them with `end_leftovers`.
     """
     records: list[ProcessRecord] = []
     for pid in pids:
@@ -140,9 +140,9 @@ class StackDirectory:
         self._lock: TextIO | None = None
 
     def open(self) -> int:
-        """Create and lock the directory. End old processes, and return their number.
+        """Create and lock the directory. End leftover processes, and return their number.
 
-        Old processes belong to a `dev` command in this directory that was killed.
+        Leftover processes were started by an earlier command in this directory that was killed.
 
         Raises:
             StackError: another `dev` uses the directory, or the directory cannot be written.

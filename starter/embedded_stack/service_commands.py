@@ -53,7 +53,7 @@ MODELS = ("llama-3.1-8b", "qwen2.5-7b", "mistral-7b")
 
 @dataclass(frozen=True)
 class DevOptions:
-    """Options of an embedded stack, which the commands `dev` and `demo` set.
+    """The options of an embedded stack, which the commands `dev` and `demo` set.
 
     A port of 0 stands for any free port. If `backends` and `registry` are both empty, a simulated backend is
     started with `simulator_arguments`.
@@ -73,7 +73,7 @@ class DevOptions:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Addresses of all services of one stack. A service keeps its port when it is restarted."""
+    """The addresses of all services of one stack. A service keeps its port when it is restarted."""
 
     api_port: int
     temporal_port: int
@@ -97,7 +97,7 @@ class Addresses:
 
     @property
     def metrics(self) -> list[str]:
-        """URLs from which Prometheus can read metrics: first the API, then each worker."""
+        """The URLs from which Prometheus can read metrics: first the API, then each worker."""
         ports = (self.api_port, *self.metrics_ports)
         return [f"http://{LOOPBACK}:{port}/metrics" for port in ports]
 
@@ -131,8 +131,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment variables for the API and the workers of a stack.
 
-    They are the variables of this process, but addresses, storage directory and backends are those of the
-    stack.
+    The result is a copy of the variables of this process. The variables for addresses, storage and backends
+    are replaced by those of the stack.
 
     Args:
         database_url: URL of the stack's database.
@@ -174,9 +174,9 @@ def own_backends(settings: Settings) -> tuple[str, ...]:
 
 
 def _callback_url() -> str:
-    """Return BATCHWRIGHT_CALLBACK_URL; empty if it is unset or equal to BATCHWRIGHT_URL.
+    """Return the value of BATCHWRIGHT_CALLBACK_URL; empty if it is unset or equal to BATCHWRIGHT_URL.
 
-    The two are equal if the shell has loaded `dev.env` of an earlier stack, whose API has ended.
+    Equal values come from `dev.env` of an earlier stack, whose API has ended.
     """
     url = os.environ.get("BATCHWRIGHT_CALLBACK_URL", "")
     return "" if url == os.environ.get("BATCHWRIGHT_URL") else url

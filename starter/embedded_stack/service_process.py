@@ -34,7 +34,7 @@ class ManagedService(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Id of the process that was last started; None before the first start."""
+        """The id of the process that was last started; None before the first start."""
         ...
 
     async def start(self) -> None:
@@ -46,9 +46,7 @@ class ManagedService(Protocol):
         ...
 
     async def ended(self) -> str:
-        """Wait until the process has ended. Return a description of its end, such as "ended with exit status
-        1".
-        """
+        """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
         ...
 
     async def stop(self, patience_seconds: float) -> None:
@@ -75,7 +73,7 @@ class ServiceProcess:
 
     Args:
         log: file to which the service's output is appended.
-        on_spawn: called after each start of the process.
+        on_spawn: function that is called after each start of the process.
     """
 
     def __init__(self, spec: ServiceSpec, log: Path, on_spawn: Callable[[], None]) -> None:
@@ -175,7 +173,7 @@ def log_tail(log: Path, since: int = 0) -> str:
 
 
 class RestartLoop:
-    """Restarts a service each time it ends.
+    """A loop that restarts a service each time it ends.
 
     The first restart is immediate. The delay before later restarts grows to at most 10 seconds. If the
     service has run for more than 10 seconds, the next restart is immediate again.
@@ -213,8 +211,9 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """At the third restart in a row, tell the user that the service keeps ending. At any other restart,
-        do nothing.
+        """Report to the user, at the third restart in a row, that the service keeps ending.
+
+        At any other restart, do nothing.
 
         Args:
             why: error of the last start; empty if the start succeeded.

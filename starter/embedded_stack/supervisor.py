@@ -37,7 +37,7 @@ _Start = Coroutine[None, None, None]
 
 
 class Supervisor:
-    """Context manager that starts all services of a stack, and stops all of them at the end.
+    """A context manager that starts all services of a stack, and stops all of them at the end.
 
     While the block runs, it restarts each service that ends.
 
@@ -77,7 +77,7 @@ class Supervisor:
 
     @property
     def info(self) -> StackInfo:
-        """Addresses and process ids of the running stack.
+        """The addresses and process ids of the running stack.
 
         Raises:
             StackError: the stack is not started.
@@ -130,8 +130,9 @@ class Supervisor:
         self._directory.close()
 
     def kill(self) -> None:
-        """Kill all services immediately, except PostgreSQL, whose data must be protected. `stop` shuts it
-        down.
+        """Kill all services immediately, except PostgreSQL.
+
+        PostgreSQL is only shut down by `stop`, to protect its data.
         """
         for service in self._processes():
             service.kill()
@@ -185,8 +186,9 @@ class Supervisor:
         self._say(f"Watching {name} failed ({error}); the watch is restarted.")
 
     def _record_processes(self) -> None:
-        """Store the ids of the running processes, so that a later `dev` can end them if this process is
-        killed.
+        """Store the ids of the running processes in the data directory.
+
+        If this process is killed, a later `dev` reads the ids and ends the processes.
         """
         try:
             self._directory.record(_pids(self._processes()))
@@ -206,9 +208,9 @@ async def _stop_all(services: list[ServiceProcess], patience_seconds: float) -> 
 
 
 async def _all_at_once(*starts: _Start) -> None:
-    """Run all `starts` at the same time, and wait for all of them.
+    """Run the coroutines `starts` at the same time, and wait until all have ended.
 
-    If one of them fails, cancel the others and raise its error.
+    If one of them fails, cancel the others and raise the error of the failed one.
     """
     try:
         async with asyncio.TaskGroup() as group:

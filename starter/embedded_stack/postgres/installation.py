@@ -22,8 +22,9 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 @dataclass(frozen=True)
 class ServerUser:
-    """System user that runs the PostgreSQL server. All fields are None if the server runs as the user of this
-    process.
+    """The system user that runs the PostgreSQL server.
+
+    All fields are None if the server runs as the user of this process.
     """
 
     uid: int | None = None
@@ -32,10 +33,10 @@ class ServerUser:
 
 
 def find_server_user(name: str) -> ServerUser:
-    """Return the system user that runs PostgreSQL: the current user, or the user `name` if this process runs
-    as root.
+    """Return the system user that should run PostgreSQL.
 
-    PostgreSQL refuses to run as root.
+    This is the current user. If this process runs as root, it is the user `name`, because PostgreSQL refuses
+    to run as root.
 
     Raises:
         StackError: this process runs as root, and the user `name` does not exist.
@@ -205,10 +206,10 @@ def password_file(root: Path) -> Path:
 
 
 def create_cluster(root: Path, binaries: Path, runner: ServerUser) -> None:
-    """Create the data directory of PostgreSQL, which is `data` below `root`. If `data` exists already, only
-    check its version.
+    """Create the data directory of PostgreSQL, which is the directory `data` in `root`.
 
-    An interrupted call leaves no `data`, so that a later call starts again.
+    If `data` exists already, only check its version. After an interrupted call, `data` does not exist, and a
+    later call starts again.
 
     Raises:
         StackError: the data cannot be created, or it was created by another major version of PostgreSQL.

@@ -1,4 +1,4 @@
-"""Embedded PostgreSQL as a service of the embedded stack. It also creates Batchwright's database."""
+"""Runs the embedded PostgreSQL as a service of the embedded stack, and creates Batchwright's database."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,10 +13,10 @@ from batchwright.starter.embedded_stack.service_process import POLL_SECONDS
 
 
 class PostgresService:
-    """Embedded PostgreSQL, with the methods that the supervisor needs to start, watch and stop a service.
+    """The embedded PostgreSQL as a service that the supervisor can start, watch and stop.
 
     Args:
-        on_spawn: called after each start of the server.
+        on_spawn: function that is called after each start of the server.
     """
 
     name = "postgres"
@@ -61,7 +61,9 @@ DATABASE_NAME = "batchwright"
 
 
 async def prepare_database(server_url: str) -> str:
-    """Create Batchwright's database on a server if it is missing, apply the migrations, and return its URL.
+    """Create Batchwright's database on a server if it is missing, and apply the migrations.
+
+    Return the URL of the database.
 
     Args:
         server_url: URL of any database on the server.
