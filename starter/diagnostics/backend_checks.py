@@ -23,7 +23,7 @@ _PART = "backends"
 
 @dataclass
 class _BackendUnderTest:
-    """One backend to check.
+    """A backend to check.
 
     Attributes:
         config: settings of the backend. A GatewayConfig is a backend for all models that it lists. If its
@@ -91,8 +91,9 @@ async def _registered(chosen: Settings, catalog: Catalog) -> tuple[list[CatalogE
 
 
 def _backends_to_check(catalog: Catalog, registered: Sequence[CatalogEntry]) -> list[_BackendUnderTest]:
-    """Return each backend to check once. Gateways (backends for all models) come first, then backends of
-    single models.
+    """Return the backends to check, each only once.
+
+    Gateways (backends for all models) come first, then backends of single models.
     """
     found = {client_key(gateway): _BackendUnderTest(gateway) for gateway in catalog.gateways}
     for entry in registered:
@@ -117,10 +118,9 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Replace the findings about backends with a correct clock by one finding that has the number of these
-    backends.
+    """Return the findings, with all findings about correct clocks merged into one.
 
-    All other findings are kept, for example those about wrong clocks.
+    The merged finding has the number of backends with a correct clock. All other findings are unchanged.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:

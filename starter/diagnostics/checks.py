@@ -95,9 +95,9 @@ async def check_storage(chosen: Settings, _: Clock) -> list[Finding]:
 
 
 async def check_issuer(chosen: Settings, _: Clock) -> list[Finding]:
-    """Check that the keys with which the API verifies tokens can be fetched from the issuer.
+    """Check that the issuer of tokens returns the keys with which the API verifies tokens.
 
-    Return no finding if no issuer is configured.
+    Return an empty list if no issuer is configured.
     """
     issuer = chosen.oidc_issuer
     if not issuer:

@@ -15,7 +15,7 @@ class Level(StrEnum):
 
 
 class Finding(BaseModel):
-    """Result of one check of `batchwright doctor`.
+    """The result of one check of `batchwright doctor`.
 
     Attributes:
         part: part of the installation that was checked, such as "database".
@@ -51,9 +51,10 @@ def problem(part: str, message: str, remedy: str = "") -> Finding:
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare the clock of this machine with another clock. Warn if they differ by 5 s or more.
+    """Compare the clock of this machine with another clock.
 
-    The duration of the request is not counted as a difference.
+    Return a warning if the clocks differ by 5 s or more; otherwise a finding of the level OK. The duration of
+    the request does not count as a difference.
 
     Args:
         name: name of the other machine or service.
