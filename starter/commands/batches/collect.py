@@ -80,9 +80,9 @@ def _results_of(client: Client, batch: BatchObject) -> Iterator[LineResult]:
 def _join(
     table: Table, id_column: str | None, results: ResultsByCustomId, writer: RowWriter
 ) -> Counter[str | None]:
-    """Write each row with its result. Return the numbers of rows by error code.
+    """Write each row of the table with its result. Return the number of rows for each error code.
 
-    The key None is for rows with an answer.
+    The key None has the number of rows with an answer.
 
     Raises:
         TableError: the table cannot be read, one of the added columns exists already, an id is missing or

@@ -220,7 +220,7 @@ def retry(
 
 
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
-    """Call `change` for a batch. For a group, call it for each batch that has not ended.
+    """Change a batch, or each batch of a group that has not ended, by calling `change` with its id.
 
     Return all batches, changed or not. If all batches of a group have ended, the command ends with an error.
     """
@@ -333,8 +333,12 @@ def _follow_new(
 
     Args:
         sources: ids of the original batches, in the order of `batches`.
+        batches: the new batches.
+        id: id of the batch or group that the user has named.
         wait: True to first wait until the new batches have ended. The command then exits with their exit
             code.
+        interval: seconds between two polls while waiting.
+        json: True to print JSON.
     """
     for source, batch in zip(sources, batches, strict=True):
         if batch.id != source and not json:

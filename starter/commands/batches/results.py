@@ -79,7 +79,7 @@ def _contents(client: Client, file_ids: Iterable[str | None]) -> Iterator[bytes]
 
 
 class ResultSource(Protocol):
-    """The part of the API client that `follow_results` needs."""
+    """The methods of the API client that `follow_results` calls."""
 
     def batch(self, batch_id: str) -> BatchObject: ...
 
@@ -199,7 +199,7 @@ def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
 def terminal_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield JSON lines for a terminal, with control characters as escapes.
 
-    A character may span two pieces.
+    The bytes of one character may be in two of the `pieces`.
     """
     decoder = getincrementaldecoder("utf-8")(errors="replace")
     for piece in pieces:

@@ -58,7 +58,7 @@ def print_webhook_secret(batch: BatchObject) -> None:
 
 
 class GroupSubmission:
-    """Creates a group: one batch for each part of an input that is too large for one batch.
+    """The submission of a group: one batch for each part of an input that is too large for one batch.
 
     The group's id is computed from the content and the options. The idempotency key of each part is computed
     from the group's id and the part's number. So if you repeat an interrupted command, it creates only the

@@ -110,9 +110,9 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
     """Yield the state of a batch after each event from the API's stream and after each poll, without end.
 
-    When a stream ends, the batch is polled once, and a new stream is opened. If a stream had no event, no new
-    stream is opened, and the batch is only polled from then on: the API may be old, or a proxy may hold back
-    events. A stream that was refused with status 503 is opened again.
+    When a stream ends, the batch is polled once, and a new stream is opened. After a stream without events,
+    no new stream is opened, because the API may be old, or a proxy may hold back events. From then on, the
+    batch is only polled. A stream that was refused with status 503 is opened again.
 
     Args:
         interval: seconds between two polls.
@@ -143,8 +143,10 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 
 
 class TextProgress:
-    """Prints a line when the status, the waiting reasons or the forecast for the completion window changes,
-    and when another tenth of the lines has settled.
+    """A display of the progress of a batch, which prints lines of text.
+
+    It prints a line when the status, a waiting reason or the forecast for the completion window changes. It
+    also prints a line each time another tenth of the lines has settled.
 
     If there was a forecast before the batch began, it is printed once. Each error code of a model is printed
     when it first occurs.
@@ -181,8 +183,9 @@ class TextProgress:
 
 
 class LiveProgress:
-    """Progress bars on a terminal: one for the batch, and one for each of its models. The reasons why models
-    wait are below the bars.
+    """A display of progress bars on a terminal: one for the batch, and one for each of its models.
+
+    The reasons why models wait are shown below the bars.
     """
 
     def __init__(self) -> None:

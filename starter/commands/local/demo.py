@@ -64,7 +64,7 @@ def _say(text: str) -> None:
 
 
 class DemoRun:
-    """Starts a whole stack, runs the demo batch and prints its result."""
+    """A run of the demo, which starts a whole stack, runs the demo batch and prints its result."""
 
     def __init__(self, folder: Path, supervisor: "Supervisor", *, json: bool) -> None:
         self.has_succeeded = False

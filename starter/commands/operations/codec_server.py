@@ -31,7 +31,7 @@ _ALLOWED = {
 
 
 class CodecServer:
-    """Web application that decrypts Temporal payloads, so that Temporal's Web UI can show them.
+    """A web application that decrypts Temporal payloads, so that Temporal's Web UI can show them.
 
     It can also encrypt payloads. Browsers may call it only from web pages whose origin is in `origins`.
     Programs other than browsers send no origin, and are accepted.

@@ -26,7 +26,7 @@ class Configuration(BaseModel):
 
 
 def configuration(chosen: Settings) -> Configuration:
-    """Return all settings with the source of each one, and a fingerprint of the settings. Secrets are hidden.
+    """Return all settings with their sources, and a fingerprint of the settings. Secrets are hidden.
 
     Raises:
         SettingsError: a key that encrypts payloads of Temporal cannot be read.

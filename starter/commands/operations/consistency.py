@@ -59,8 +59,9 @@ def consistency(
 
 
 class ConsistencyCheckProgress:
-    """Text that shows the progress of a consistency check. The library Rich requests the text at each refresh
-    of the screen.
+    """A text that shows the progress of a consistency check.
+
+    The library Rich requests the text at each refresh of the screen.
     """
 
     def __init__(self) -> None:

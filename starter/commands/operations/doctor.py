@@ -20,7 +20,7 @@ _TIMEOUT_SECONDS = 30.0
 async def examine(chosen: Settings, at: Clock = checks.now) -> DiagnosticReport:
     """Run all checks of the installation, and return their findings.
 
-    A check that takes longer than 30 seconds is reported as a problem.
+    A check that takes longer than 30 seconds is reported as a problem. `at` returns the current time.
     """
     settings, database, storage, issuer, served = await asyncio.gather(
         _with_timeout("settings", checks.check_settings(chosen, at)),

@@ -64,7 +64,7 @@ _Tenant = Annotated[
 class BudgetGroupOutput(BudgetGroupRow):
     """A budget group: tenants or API keys that share daily budgets.
 
-    `tokens_used` and `cost_used` are what all its members together have used today.
+    `tokens_used` and `cost_used` are the totals that all its members have used today.
     """
 
     tokens_used: int

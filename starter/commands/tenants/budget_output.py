@@ -15,9 +15,7 @@ _CAP = "Requests in flight at once, over all workers; at least 1 for each."
 
 
 def _count(least: int, help: str, metavar: str | None = None) -> object:
-    """Return a command-line option for a number of at least `least`. The help text does not show its
-    default.
-    """
+    """Return a command-line option for a number from `least` up. The help does not show its default."""
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
@@ -59,14 +57,17 @@ def checked_cost(text: str | None) -> str | None:
 
 
 def budget_text(budget: DailyAmounts, none: str = "no budget") -> str:
-    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`."""
+    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`; `none` if there is no budget."""
     parts = [f"{budget.tokens} tokens"] if budget.tokens else []
     parts += [f"a cost of {amount_text(budget.cost)}"] if budget.cost else []
     return f"{' and '.join(parts)} a day" if parts else none
 
 
 def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
-    """Return today's tokens and cost as texts, such as `500 of 1000`, or only `500` if there is no budget."""
+    """Return the tokens and the cost that were used today, each as text.
+
+    A text is `500 of 1000`, or only `500` if there is no budget.
+    """
     cost = amount_text(used.cost)
     return (
         f"{used.tokens} of {budget.tokens}" if budget.tokens else str(used.tokens),
@@ -83,5 +84,8 @@ def id_or_prefix(key: str) -> str:
 
 
 def without_secret(key: str) -> str:
-    """Return a key as the user has typed it, for messages. Of a whole key, only `bw_<prefix>` is left."""
+    """Return a key without its secret part, for messages. A whole key becomes `bw_<prefix>`.
+
+    An id or a prefix is returned unchanged.
+    """
     return f"bw_{id_or_prefix(key)}" if key.startswith("bw_") else key
