@@ -35,8 +35,8 @@ def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchO
             its batches was interrupted.
 
     Raises:
-        ClientError: there is no such batch or group, `complete` is True and a batch of the group is missing, or
-            a call to the API failed.
+        ClientError: there is no such batch or group, a call to the API failed, or the group is incomplete and
+            `complete` is True.
     """
     if not is_group(id):
         return [client.batch(id)]

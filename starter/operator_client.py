@@ -35,7 +35,7 @@ _AUDIT_LOG = "/admin/audit-log"
 
 
 class OperatorClient:
-    """Client for the API routes that only operators may call.
+    """A client for the API routes that only operators may call.
 
     Each method raises ClientError if the call fails.
     """

@@ -10,7 +10,7 @@ _SCHEDULES = "/v1/x/schedules"
 
 
 class ScheduleClient:
-    """Client for the API routes of schedules. Each method raises ClientError if the call fails."""
+    """A client for the API routes of schedules. Each method raises ClientError if the call fails."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -16,8 +16,9 @@ _WEBHOOKS = "/v1/x/webhooks"
 
 
 class WebhookClient:
-    """Client for the API routes of webhooks and their deliveries. Each method raises ClientError if the call
-    fails.
+    """A client for the API routes of webhooks and their deliveries.
+
+    Each method raises ClientError if the call fails.
     """
 
     def __init__(self, client: Client) -> None:
