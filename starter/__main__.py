@@ -84,7 +84,7 @@ COMMANDS = (
 
 
 class Commands(TyperGroup):
-    """Group of all `batchwright` commands. It exits with 3 after a usage error, such as an unknown option.
+    """The group of all `batchwright` commands. It exits with 3 after usage errors, such as an unknown option.
 
     Typer itself would exit with 2, which here means that a batch is not finished.
     """

@@ -27,7 +27,7 @@ class DemoLine:
 
 
 class DemoResult(BaseModel):
-    """Result of a demo run, as `demo --json` prints it."""
+    """The result of a demo run, as `demo --json` prints it."""
 
     batch: BatchObject
     as_expected: bool

@@ -73,10 +73,10 @@ class DroppedFiles:
             self._publish(staged)
 
     def _publish(self, staged: str) -> None:
-        """Move the hidden directory `staged`, which contains a new input, to the queued inputs.
+        """Move the hidden directory `staged` of a new input to the queued inputs.
 
         If another input already has the same name, move the directory to the failed inputs instead, and write
-        the reason into it.
+        the reason into it. If the directory contains no input, delete it.
         """
         name = self._folder.staged_name(staged)
         try:

@@ -25,7 +25,7 @@ class FolderError(Exception):
 
 
 class State(StrEnum):
-    """The states of an input. Each state is a subdirectory of the folder, which contains its inputs."""
+    """The states of an input. The value of a state is the name of the subdirectory for its inputs."""
 
     WRITING = "input/writing"
     READY = "input/ready"

@@ -72,7 +72,7 @@ def follow(client: Client, batch: BatchObject, *, interval: float, silent: bool 
     If a poll fails, it is repeated for up to a minute. Ctrl-C ends only this command; the batch continues.
 
     Args:
-        interval: seconds between two polls, which replace the events if the API sends none.
+        interval: seconds between two polls. The batch is polled if the API sends no events.
         silent: True to show nothing.
 
     Raises:
