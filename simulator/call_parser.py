@@ -70,7 +70,7 @@ class TextFormat(msgspec.Struct):
     def output_schema(self) -> dict[str, object] | None:
         """The JSON schema to which the text of the response must conform.
 
-        None if the request has no schema; the text is then any JSON object.
+        None if the format has no schema; the text may then be any JSON object.
         """
         if self.type != "json_schema":
             return None

@@ -140,7 +140,7 @@ class Faults:
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
         """Return the fault that affects this attempt of a request; None if there is none.
 
-        The fault's number `hits` grows by 1.
+        The fault's count `hits` is increased by 1.
 
         `digest` is the digest of the request body. `attempt` is the number of the attempt, from 1.
         """

@@ -108,7 +108,8 @@ class Ledger:
     ) -> LedgerEntry:
         """Record the start of a request. Return the ledger entry to pass to `end`.
 
-        `body` is the digest of the request body. `trace` is the `traceparent` header of the request.
+        Requests with the same `key` have the same ledger entry. `body` is the digest of the request body.
+        `trace` is the `traceparent` header of the request.
         """
         entry = self._entries.get(key)
         now = time.time()

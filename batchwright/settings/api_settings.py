@@ -71,10 +71,10 @@ class ApiSettings(BaseSettings):
     )
 
     def weight_of(self, tenant: str) -> float:
-        """Return the weight of a tenant, that is, its share of the capacity relative to other tenants.
+        """Return a tenant's weight in the settings; 1.0 if it has none.
 
-        The weight is the one in the settings; 1.0 if there is none. Weights that were set at run time are
-        ignored.
+        The weight is the tenant's share of the capacity relative to other tenants. Weights that were set at
+        run time are ignored.
         """
         return self.tenant_weights.get(tenant, 1.0)
 
