@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from batchwright.starter.folder.input_directory import FileName, InputFailed, printable
-from batchwright.starter.folder.input_folder import InputFolder, State
+from batchwright.starter.folder.input_files import FileName, InputFailed, printable
+from batchwright.starter.folder.input_states import InputFolder, State
 
 COMPLETE_AFTER_SECONDS = 3.0
 NAME_TAKEN = (

@@ -11,8 +11,8 @@ from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder.dropped_files import NAME_TAKEN, DroppedFiles
 from batchwright.starter.folder.input_batches import DENIED, BatchOptions, InputBatches
-from batchwright.starter.folder.input_directory import FileName, InputDirectory, InputFailed, printable
-from batchwright.starter.folder.input_folder import InputFolder, State
+from batchwright.starter.folder.input_files import FileName, InputDirectory, InputFailed, printable
+from batchwright.starter.folder.input_states import InputFolder, State
 
 _ROUND_SECONDS = 1.0
 _CALLS_PER_ROUND = 20  # maximum inputs to start, and maximum batches to poll

@@ -14,7 +14,7 @@ from batchwright.starter.batch_groups import whole_input_batches
 from batchwright.starter.batch_output import error_text
 from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
-from batchwright.starter.folder.input_directory import (
+from batchwright.starter.folder.input_files import (
     BatchRecord,
     FileName,
     InputDirectory,

@@ -7,7 +7,7 @@ import json
 from pydantic import BaseModel, Field, ValidationError
 
 from batchwright.contracts.terms import Endpoint
-from batchwright.starter.folder.input_directory import FileName, InputDirectory, InputFailed
+from batchwright.starter.folder.input_files import FileName, InputDirectory, InputFailed
 
 _MAX_PROMPT_BYTES = 10_000_000
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024  # an input may have an input.jsonl of many lines, too

@@ -9,7 +9,7 @@ import typer
 from batchwright.contracts.terms import Endpoint
 from batchwright.starter.folder.folder_runner import FolderRunner
 from batchwright.starter.folder.input_batches import BatchOptions
-from batchwright.starter.folder.input_folder import FolderError, InputFolder
+from batchwright.starter.folder.input_states import FolderError, InputFolder
 from batchwright.starter.options import Tenant, Url, api_client
 from batchwright.starter.output import ExitCode, stdout, stop
 

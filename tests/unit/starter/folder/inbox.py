@@ -10,7 +10,7 @@ from batchwright.database.records import BatchRow
 from batchwright.starter.client import Client
 from batchwright.starter.folder.folder_runner import FolderRunner
 from batchwright.starter.folder.input_batches import BatchOptions
-from batchwright.starter.folder.input_folder import InputFolder
+from batchwright.starter.folder.input_states import InputFolder
 from tests.unit.starter.cli import LINE, Cli, run_now
 
 OPTIONS = BatchOptions(endpoint=Endpoint.CHAT_COMPLETIONS, window="24h", model="llama")

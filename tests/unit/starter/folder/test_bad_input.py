@@ -12,7 +12,7 @@ import pytest
 
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client import Client
-from batchwright.starter.folder.input_folder import FolderError, InputFolder
+from batchwright.starter.folder.input_states import FolderError, InputFolder
 from tests.unit.starter.cli import LINE, run_now
 from tests.unit.starter.folder.inbox import Inbox, prompt_line
 

@@ -25,7 +25,7 @@ from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.folder import dropped_files, folder_runner
 from batchwright.starter.folder.dropped_files import DroppedFiles
-from batchwright.starter.folder.input_folder import FolderError, InputFolder, State
+from batchwright.starter.folder.input_states import FolderError, InputFolder, State
 from batchwright.temporal.errors import TemporalUnavailable
 from tests.unit.starter.cli import LATER, LINE, run_now
 from tests.unit.starter.folder.inbox import STATES, Inbox, prompt_line

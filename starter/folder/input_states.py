@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from batchwright.starter.folder.input_directory import FileName, InputDirectory
+from batchwright.starter.folder.input_files import FileName, InputDirectory
 
 _LOCK = ".lock"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
