@@ -54,7 +54,8 @@ _S3_REQUIRED = bool(os.environ.get("BATCHWRIGHT_TEST_S3_REQUIRED"))
 
 def pytest_configure(config: pytest.Config) -> None:
     start_guard()
-    open_run_folder(config)
+    if not hasattr(config, "workerinput"):  # a process of pytest-xdist inherits the folder
+        open_run_folder(config.add_cleanup)
 
 
 @pytest.hookimpl(trylast=True)

@@ -3,20 +3,22 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 _VARIABLE = "TEST_RUN_FOLDER"
 
 
-def open_run_folder(config: pytest.Config) -> None:
-    """Create the folder, unless this is a process of pytest-xdist."""
-    if hasattr(config, "workerinput"):
-        return  # it inherits the variable
+def open_run_folder(add_cleanup: Callable[[Callable[[], None]], object]) -> None:
+    """Create the folder for this process and the processes that it starts.
+
+    Args:
+        add_cleanup: is called with a function that deletes the folder. The run must call this function at its
+            end.
+    """
     folder = tempfile.mkdtemp(prefix="batchwright-test-run-")
     os.environ[_VARIABLE] = folder
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def run_folder() -> Path:

@@ -6,6 +6,7 @@ It exits with 1 if a promised time is exceeded.
 import asyncio
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.run_folder import open_run_folder
 from tests.timing.cancels import CANCELS
 from tests.timing.deadlines import WINDOWS
 from tests.timing.loaded_stack import End, loaded_stack
@@ -166,7 +168,9 @@ def run(
     The settings that matter for the times have their default values.
     """
     report, console = Report(Console(stderr=True)), Console(width=140)
-    asyncio.run(_all(report, window, only or []))
+    with ExitStack() as at_the_end:
+        open_run_folder(at_the_end.callback)
+        asyncio.run(_all(report, window, only or []))
     console.print(report.windows)
     console.print(report.cancels)
     console.print(report.reasons)
