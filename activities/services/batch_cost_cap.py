@@ -100,8 +100,9 @@ class BatchCosts:
 
         Return None if the slice's model has no prices.
 
-        Call `end` after the turn (the present attempt to send the slice's lines). If no other slice of the
-        batch is tracked, the cap of the batch and its cost so far are read from the database at once.
+        Call the `end` of this object after the turn (the present attempt to send the slice's lines). If no
+        other slice of the batch is tracked, this method reads the batch's cap and its cost so far from the
+        database before it returns.
 
         Args:
             usage: tokens that earlier turns of the slice have used.

@@ -297,9 +297,10 @@ class MicrobatchSender:
 
 
 def _drop_unsendable(members: Sequence[_Member]) -> list[_Member]:
-    """Return the lines that may be sent again. For each line that may not, its `send` raises NotSent.
+    """Return the lines that may be sent again.
 
-    Lines that already have an outcome or were cancelled are left out, too.
+    Lines that already have an outcome or were cancelled are left out. All other lines that may not be sent
+    again get the error NotSent, which their caller's `send` then raises.
     """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]

@@ -50,7 +50,7 @@ class ModelLabels:
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Names of the models that have their own label now but are not in the registry."""
+        """Names of models that are not in the registry, but are values of the metrics' label `model` now."""
         return frozenset(self._unlisted)
 
     def set_listed(self, models: Collection[str]) -> None:

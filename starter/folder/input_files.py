@@ -145,7 +145,7 @@ class InputDirectory:
             ) from None
 
     def write_record(self, record: BatchRecord) -> None:
-        """Write `batch.json`, which contains the parameters and the id of the input's batch.
+        """Write `batch.json`, which contains the parameters and the id of the batch that runs this input.
 
         Raises:
             InputFailed: the file cannot be written.

@@ -219,7 +219,7 @@ class ParquetWriter:
     """A writer of rows to a Parquet file, used as a context manager.
 
     Args:
-        table: source of the rows. Its columns come first.
+        table: a table whose columns the file has first. Its rows are not written: the caller adds rows.
         added: further columns with their Python types, `str` or `int`.
 
     Raises:

@@ -270,9 +270,9 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines are never returned. A line whose wait for a retry has ended goes to the end of its
-        prefix group (lines with the same system prompt). If a job for the line already runs at a backend, the
-        line goes before all lines without a group, because polling a job is cheap.
+        Quarantined lines (in flight when a worker crashed) are never returned. Before the choice, lines whose
+        wait for a retry has ended are put back: at the end of their prefix group (lines with the same system
+        prompt), or at its beginning if a job for the line already runs at a backend.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -295,11 +295,11 @@ class LineQueue:
         return self._ready.pop() or line
 
     def prompt_cost(self, line: SliceLine) -> float:
-        """Return how much work the next line of this slice causes in the backends' prefix caches.
+        """Return how much work `line` causes in the backends' prefix caches, as a `PromptCost`.
 
         Args:
-            line: a line that `next` has returned. It is the next line, unless `reselect` replaces it by a
-                line that costs less.
+            line: a line that `next` has returned. If `reselect` would replace the line by one that costs
+                less, the result is the cost of that one.
         """
         prefixes, group = self._prefixes, line.due_group
         is_full = prefixes.is_full(group)
@@ -363,10 +363,10 @@ class LineQueue:
         self.bytes = 0
 
     def push_front(self, line: SliceLine) -> None:
-        """Put back a line that was taken from the queue and not sent, so that it is the next one again.
+        """Put back a line that was taken from the queue and not sent.
 
         A line that was in flight when a worker crashed goes back to the quarantined lines. Any other line
-        goes to the front of the queue, and `next` returns it again.
+        goes to the front of its group, before the other lines with the same system prompt.
         """
         if line.attempt.crashes:
             self._quarantined.append(line)

@@ -288,7 +288,7 @@ class SliceDemand:
     def _uncapped(self, model: str) -> Mapping[str, int]:
         """Return how many batches have lines of the model to send, by tenant.
 
-        Tenants that have reached a cap in this process are left out.
+        Tenants with as many requests in flight in this process as their cap allows are left out.
         """
         waiting = self._waiting.get(model, {})
         return {

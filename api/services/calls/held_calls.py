@@ -57,7 +57,7 @@ class HeldConnections:
 
 
 class HeldCalls:
-    """Waits until calls have ended, for clients that wait on an open connection.
+    """Clients that wait on an open connection until their call (a single request of theirs) has ended.
 
     One query reads the state of all these calls together. If no client waits, no query is sent.
     """

@@ -51,7 +51,7 @@ class FilesTable(Protocol):
         """Delete the row of a file and return it. The caller must then delete the object in storage.
 
         Return None if the file does not exist or has expired. Raises FileInUse if the file is the input of a
-        batch that has not ended or has pending files.
+        batch that has not ended, or of a batch whose output files may still be written.
         """
         ...
 

@@ -243,7 +243,10 @@ class CircuitBreaker:
             self.record_failure(attempt, reason, pause=pause, short_pauses=True)
 
     def _processes_others(self, refused: CircuitAttempt) -> bool:
-        """Return True if the backend seems to process a request of this process other than `refused`."""
+        """Return True if the backend probably still works on another request of this worker than `refused`.
+
+        This is so if it has responded lately, or if another request was sent lately.
+        """
         others = [one for one in self._in_flight if one is not refused]
         longest = max(_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES * self._response_seconds)
         since = self.clock() - longest

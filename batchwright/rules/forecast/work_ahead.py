@@ -113,7 +113,7 @@ class WorkUntil:
         self._in_model = SharedCapacity(models)
 
     def last_line_of(self, work: UnsettledWork) -> float:
-        """Return how much work all tenants have done when this batch's last line is sent.
+        """Forecast how much work all tenants together do from now until this batch's last line is sent.
 
         The unit is one average line of the model. The result includes the work of the batch itself.
         """

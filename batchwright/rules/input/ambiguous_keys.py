@@ -68,7 +68,7 @@ class LineTemplates:
     """
 
     def __init__(self, field: str) -> None:
-        """Create a check for the lines of one endpoint. It has no templates yet.
+        """Create a check for the lines of one endpoint, without a template of an earlier line.
 
         `field` is the field of a request's body that holds the prompt, such as `messages`.
         """

@@ -131,7 +131,8 @@ class TrialSchedule:
         probe is allowed in two cases:
 
         - Its expected cost is at most `_CHEAP_PROBE_SECONDS`.
-        - Its expected cost is at most the fraction `_PROBE_COST` of the time since the last trial.
+        - Its expected cost is at most the fraction `_PROBE_COST` of the time since the last trial. A trial is
+          any tested change of the limit, so each probe is one.
         """
         if now < self._next_decrease_at:
             return False

@@ -149,8 +149,8 @@ class ModelLines:
         Args:
             offset: position of the line in the input, in bytes.
             length: length of the line, in bytes.
-            prefix: number of the line's prompt prefix, from `PromptPrefixes.intern`.
-            prefix_hash: hash of the line's system prompt, from `PromptPrefixes.intern`.
+            prefix: number that stands for the line's system prompt, from `PromptPrefixes.intern`.
+            prefix_hash: hash of the same system prompt, also from `PromptPrefixes.intern`.
             sort_key: key of the line among lines with the same prefix, from `PromptPrefixes.sort_key`.
             units: estimated cost of the line's request (`request_work.work_units`).
         """

@@ -123,7 +123,7 @@ def list_acts(
 @audit_log.command("export")
 @_with_filters
 def export(query: _Query, url: Url = None, tenant: Tenant = None) -> None:
-    """Print actions as JSON lines, oldest first.
+    """Print the actions in the audit log as JSON lines, oldest first.
 
     To continue later, use --after with the id of the last line. Actions that may still be running are left
     out. A later export contains them.

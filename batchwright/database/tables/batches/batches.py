@@ -135,7 +135,8 @@ class BatchesTable(Protocol):
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Remove the record that `add_attempt` has stored, so that the bytes no longer count.
+        """Remove the record that `add_attempt` has stored. The bytes of its objects then no longer count as
+        stored bytes of the tenant.
 
         Call this after all objects under the key prefix `prefix` were deleted.
         """
