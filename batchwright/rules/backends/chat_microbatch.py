@@ -62,9 +62,9 @@ class ChatExecutor(Protocol):
 
 
 class ChatAdapter:
-    """Joins chats into one request, and splits the response, by calling the operator's executor.
+    """The adapter that joins chats into one request and splits the response.
 
-    It also checks the results of the executor.
+    It calls the operator's executor, and checks the executor's results.
     """
 
     def __init__(self, executor: ChatExecutor) -> None:

@@ -23,7 +23,8 @@ class MicrobatchPart(NamedTuple):
     """One line's part of a shared request, which contains the requests of several lines.
 
     Attributes:
-        shared: the properties that must be equal in all parts of a shared request, as bytes.
+        shared: the properties of the line's request that must be equal for all lines of a shared request, as
+            bytes. Example: the model.
         own: the JSON that this line adds to the body of the shared request.
     """
 
@@ -51,7 +52,7 @@ class MicrobatchFailed(Exception):
 
 
 class MicrobatchAdapter(Protocol):
-    """Joins the requests of several lines into one shared request, and splits the response.
+    """The interface of objects that join several lines' requests into one, and split its response.
 
     There is one adapter for each kind of request.
     """
@@ -78,7 +79,7 @@ class MicrobatchAdapter(Protocol):
 
 
 class EmbeddingsAdapter:
-    """Joins the embeddings requests of several lines into one request, and splits the response.
+    """The adapter that joins the embeddings requests of several lines into one, and splits its response.
 
     Lines may share a request if their inputs have the same type and all their other fields are equal.
     """
@@ -175,9 +176,9 @@ def divide(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class MicrobatchSize:
-    """Keeps the maximum number of lines in a shared request.
+    """The maximum number of lines in a shared request.
 
-    Repeated failures halve the maximum, and successes raise it again.
+    Repeated failures halve this maximum, and successes raise it again.
     """
 
     _FAILURES = 2

@@ -61,10 +61,10 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 
 
 class _Gateways(RegistryEntry):
-    """Validates the settings of one gateway, a backend that serves all models in its own model list.
+    """A validator for the settings of one gateway, a backend that serves all models in its own model list.
 
-    `backends` has one entry: the gateway. Its key is the gateway's index in the whole list of backends,
-    because error messages show this key.
+    `backends` has one entry: the gateway. The key of this entry is the gateway's index in the model's list of
+    backends, because error messages show the key.
     """
 
     backends: dict[int, GatewayConfig]
@@ -73,11 +73,13 @@ class _Gateways(RegistryEntry):
 def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValue]) -> ModelSettings:
     """Return the settings `before` with the changes in `patch`.
 
-    - A value in `patch` replaces the value in `before`. Null removes it.
-    - Two objects are merged key by key, by the same rules.
-    - A list replaces the whole earlier list.
-    - `backends` also replaces the earlier list. But a backend that was in this list keeps its earlier
-      settings, except for those that the patch changes.
+    Each value in `patch` has one of these effects:
+
+    - Null removes the value in `before`.
+    - An object is merged with the object in `before` key by key, by the same rules.
+    - The list `backends` names all backends of the result. If a backend was in the earlier list, its settings
+      there are kept, except for those that the patch changes.
+    - Any other value, such as another list, replaces the value in `before`.
     """
     result = dict(before)
     for name, value in patch.items():

@@ -151,7 +151,8 @@ def reserved_for(name: str, dispatch_mark: str = "") -> str:
 
     Args:
         name: name of the header.
-        dispatch_mark: name of the dispatch header in lower case; empty if no backend gets this header.
+        dispatch_mark: lower-case name of the header that Batchwright sends to each backend whose
+            `send_dispatch_header` is on; empty if it is on for no backend.
     """
     lower = name.lower()
     if lower in _TRACE_HEADERS:
