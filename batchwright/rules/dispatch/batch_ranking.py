@@ -102,8 +102,8 @@ class BatchRanks(dict[str, Rank]):
     their deadline, and before all others.
 
     Attributes:
-        first: a pair (tenant, batch id) for each tenant and priority: the batch that is sent first. A tenant
-            with only one batch of the model is left out, because there is nothing to order.
+        first: the batch that is sent first, for each tenant and priority, as a pair (tenant, batch id). A
+            tenant with only one batch of the model is left out, because there is nothing to order.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """
@@ -118,7 +118,7 @@ class BatchRanks(dict[str, Rank]):
 
 
 class BatchSchedule:
-    """Decides in which order the batches of the same tenant, model and priority send their lines.
+    """The order in which batches of the same tenant, model and priority send their lines.
 
     The order is:
 
@@ -126,10 +126,13 @@ class BatchSchedule:
     2. All other batches. The batch with the fewest lines left goes first, so that small batches do not wait
        for large ones.
 
-    The end of a batch is estimated for the best case: it alone gets all the lines per second that the batches
-    of its priority send together now. The batch is at risk if this end is in the last quarter of its
-    completion window. If even this end is after the window, going first would not help. Such a batch does not
-    count as at risk.
+    The earliest possible end of a batch decides whether it is at risk. For this estimate, the batch alone
+    sends as many lines per second as all batches of its tenant, model and priority now send together. There
+    are three cases:
+
+    - The earliest end is before the last quarter of the batch's completion window: the batch is not at risk.
+    - It is in the last quarter: the batch is at risk.
+    - It is after the window: the batch does not count as at risk, because going first would not help it.
     """
 
     def __init__(self) -> None:
@@ -151,8 +154,8 @@ class BatchSchedule:
     ) -> None:
         """Compute the ranks of all batches again.
 
-        If a batch is missing that was in `batches` at the last call, it has probably ended. Its remaining
-        lines are then counted as sent. This does not apply to paused batches.
+        A batch that was in `batches` at the last call, but is missing now, has probably ended. Its remaining
+        lines then count as sent, unless the batch is paused or its deadline has passed.
 
         Args:
             batches: the batches that have lines left and may send them at the time `now`.
@@ -177,11 +180,14 @@ class BatchSchedule:
         self._ranks = ranks
 
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
-        """Update the rates of the priorities with the lines that got a result since the last update.
+        """Measure how many lines of each model, tenant and priority got a result since the last update.
 
-        If a batch is missing in `batches`, its remaining lines count as lines with a result, up to a maximum.
-        The maximum is needed because the batch may have been cancelled. A paused batch and a batch whose
-        deadline has passed do not count.
+        `_rate` computes lines per second from these numbers. If a known batch is missing in `batches`, there
+        are two cases:
+
+        - It is paused, or its deadline has passed: none of its lines count.
+        - Otherwise it has probably ended. All its remaining lines count, up to a maximum, because it may have
+          been cancelled.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}
@@ -219,7 +225,8 @@ def _rank(batch: WaitingBatch, rate: float, now: float) -> Rank:
     """Compute the rank of a batch. The batch with the lowest rank is sent first.
 
     Args:
-        rate: lines per second that the batch's priority sends; 0 if it is not known.
+        rate: lines per second that all batches of the same model, tenant and priority send together; 0 if it
+            is not known.
         now: Unix time in seconds.
     """
     spare = batch.deadline - now - (batch.lines / rate if rate > 0 else 0.0)

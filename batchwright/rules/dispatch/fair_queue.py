@@ -27,10 +27,11 @@ class _TimeInFlight:
     """Requests that one tenant has in flight to a model, and the time that its requests have taken so far.
 
     Attributes:
-        clock: total duration of the tenant's requests until `since`, in seconds, divided by the tenant's
-            weight. Example: two requests that both take 3 s add 6 s if the weight is 1, and 3 s if it is 2.
+        clock: value of the tenant's clock at the time `since`, in seconds. Each request advances the clock by
+            its duration, divided by the tenant's weight. Example: two requests that both take 3 s advance it
+            by 6 s if the weight is 1, and by 3 s if it is 2. `FairShare` says when else the clock is changed.
         since: when `clock` was last updated.
-        default_weight: weight of the tenant's batches.
+        default_weight: the tenant's weight as long as no other weight is set for it.
         share: 1 divided by the tenant's present weight.
     """
 
@@ -63,7 +64,7 @@ class _TimeInFlight:
 
 
 class FairShare:
-    """Decides which tenant gets the next permit, the right to have one request in flight.
+    """The rule for the next permit (the right to have one request in flight): which tenant gets it.
 
     The next permit goes to the waiting tenant with the fewest requests in flight in proportion to its weight.
     Example: of two tenants that always wait, the one with twice the weight has twice as many requests in
@@ -150,9 +151,9 @@ class FairShare:
         """Record that a request of the tenant is no longer in flight.
 
         Args:
-            is_contended: False if no tenant waits for the permit that becomes free. Then the tenant has taken
-                nothing from other tenants. If its lead is above 0, it is set to 0: from now on, all leads
-                are measured from this tenant's clock.
+            is_contended: True if a tenant waits for the permit that becomes free. If it is False, the request
+                has taken nothing from other tenants. A lead above 0 (see `FairShare`) of its tenant is then
+                set to 0: from now on, all leads are measured from this tenant's clock.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -214,7 +215,8 @@ class _Priority(Generic[Request]):
 
     Attributes:
         batches: requests by batch id. The batch that has waited longest since its last permit comes first.
-            Within a batch, the slice (part of the batch) with the highest number comes first.
+            The list of a batch has one request per slice (part of the batch). It is sorted by slice number,
+            the highest first, so the next request is usually taken from its end.
         permits: number of permits granted so far.
     """
 
@@ -281,8 +283,8 @@ class FairQueue(Generic[Request]):
     Attributes:
         waiting: number of requests in the queue.
         shares: divides the permits between priorities; None as long as all requests had the same priority. If
-            it is set when `pop` returns a request, call `shares.release(str(priority))` after the permit of
-            this request is given back.
+            it is set when `pop` returns a request, call its `release` with `str(request.priority)` after the
+            permit of this request is given back.
     """
 
     def __init__(self) -> None:
@@ -346,9 +348,9 @@ class FairQueue(Generic[Request]):
         return min((_cost(request) for slices in batches for request in slices), default=0)
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the weight in the first waiting request that may be sent; None if no request may be sent.
+        """Return the tenant's weight, read from a waiting request; None if no waiting request may be sent.
 
-        All requests in the queue are from one tenant, so this is the tenant's weight.
+        All requests in the queue are from one tenant. The first request that may be sent is read.
 
         Args:
             is_capped: returns True if an API key already has as many requests in flight as it may have. None

@@ -56,10 +56,10 @@ def least_outstanding(
 def prefix_affine(
     backends: Sequence[_Candidate], prefix_hash: int, draw: Callable[[], float] = random.random
 ) -> _Candidate:
-    """Choose the backend for a prompt prefix. All prompts with the same prefix get the same backend.
+    """Choose the backend for a prompt prefix. Each prefix has a fixed order of backends.
 
-    There is one exception: a backend that is far busier than the others is avoided. If a backend is added or
-    removed, most prefixes keep their backend.
+    Return the first backend in this order that is not far busier than the least busy backend. If a backend is
+    added or removed, most prefixes keep their first backend.
 
     Args:
         prefix_hash: hash of the prefix. 0 means that there is no prefix. Then two backends are drawn at
