@@ -31,7 +31,7 @@ _SHORTEST_REPORT = timedelta(seconds=60)
 
 
 class _Progress:
-    """Learns how much work one line of a batch is for one model, compared with an average line.
+    """An estimate of how much work one line of a batch is for one model, compared with an average line.
 
     Two numbers are compared: how many lines got a result, and how many would have got one if all lines were
     average. The second number follows from the part of the model's capacity that the batch had.
@@ -71,10 +71,10 @@ class _Progress:
 
 
 class _ModelRate:
-    """The rate at which lines of one model settle (get a result) while lines wait, and request durations.
+    """Measurements of one model: how fast its lines settle (get a result), and how long its requests take.
 
-    The rate is in average lines per second: a line with twice the work of an average line counts as two
-    lines.
+    The speed is a rate in average lines per second: a line with twice the work of an average line counts
+    as two lines. It is measured only while lines wait to be sent.
     """
 
     def __init__(self) -> None:
@@ -105,8 +105,9 @@ class _ModelRate:
         Args:
             done: work of the lines that got a result, as a number of average lines.
             started: by how much the number of requests in flight has grown in this period. These additional
-                requests are partly done, so a part of their work is added to `done`. The part is small if
-                durations vary much, because then mostly short requests have ended.
+                requests are partly done, so a part of their work is added to `done`: half of it if all
+                durations are equal, less if they vary. The part is negative if they vary very much, because
+                then mostly short requests have ended.
             passed: length of the period, in seconds.
         """
         if passed <= 0:
@@ -147,7 +148,7 @@ class _ModelRate:
 
 
 class Forecaster:
-    """Forecasts when each live batch will end, from the progress that each call of `observe` reports.
+    """A forecaster of when each live batch will end, from the progress that each call of `observe` reports.
 
     Lines of different batches may need different amounts of work. The forecaster learns this from the
     progress: if a batch settles fewer lines than other batches in the same time, each of its lines is more

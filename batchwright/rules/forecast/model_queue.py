@@ -17,10 +17,11 @@ _Z90 = 1.2816  # 90 % quantile of the normal distribution
 
 
 class ModelSpeed(Message):
-    """The rate at which lines of a model settle (get a result) while lines wait, and request durations.
+    """The speed of a model: how fast its lines settle (get a result), and how long its requests take.
 
     Attributes:
-        lines_per_second: rate of the model. A line counts by its work: a line of average work counts as 1.
+        lines_per_second: lines that settle per second, measured while lines waited to be sent. A line counts
+            by its work: a line of average work counts as 1.
         lines_measured: number of lines on which the rate is based.
         pending: number of requests in flight.
         mean: mean duration of a request, in seconds.
@@ -35,12 +36,12 @@ class ModelSpeed(Message):
 
 
 class LineWork(NamedTuple):
-    """The work that one line of a batch is for its model, and the rate at which these lines get results.
+    """The average work of a batch's lines for one model, and how many of these lines get results per second.
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
         certainty: number of lines with a result on which `per_line` is based.
-        lines_per_second: present rate of the batch: its lines that get a result per second.
+        lines_per_second: number of lines of the batch that get a result per second at present.
     """
 
     per_line: float = 1.0
@@ -62,7 +63,7 @@ class RemainingTime(NamedTuple):
 
 
 class QueueForecast:
-    """Forecasts when the batches in the queue of one model will be done.
+    """The forecast of when the batches in the queue of one model will be done.
 
     The forecast assumes that tenants share the model by weight, and that the batches of a tenant divide the
     tenant's share. It also assumes that no backend is idle.

@@ -24,7 +24,7 @@ class Spread(Protocol):
 
 
 class RequestDurations(Spread):
-    """Estimates the mean and the variance of the request durations of one model.
+    """An estimate of the mean and the variance of one model's request durations.
 
     `record` receives the totals that workers report.
     """
@@ -79,7 +79,7 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
     It is not known when each request began. Durations are assumed to have a lognormal distribution.
 
     Args:
-        durations: mean and variation of the durations of such requests.
+        durations: mean and variation of the durations of the model's requests.
         count: number of requests in flight.
         probability: a number from 0 to 1.
     """

@@ -1,4 +1,4 @@
-"""Measure how fast a model settles lines while nothing else, such as a tenant's cap, limits the rate.
+"""Measure how fast a model settles lines while nothing else, such as a tenant's rate limit, slows it down.
 
 Forecasts of new batches use this rate.
 """
@@ -13,11 +13,11 @@ _BUSY_PART = 0.5
 
 
 class SteadyRate:
-    """Measures how fast a model settles lines when only the model itself is the limit.
+    """The rate at which a model settles lines when only the model itself is the limit.
 
     Forecasts of new batches use this rate. The measurement starts again after a period in which something
-    else was the limit: no backend was available, only tenants with caps had lines left, or most lines waited
-    for a retry.
+    else was the limit: no backend was available, most lines waited for a retry, or all waiting lines belonged
+    to tenants or API keys with limits of their own.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,8 @@ class SteadyRate:
             lines: how many lines got a result in this period.
             pending: number of requests in flight at the end of the period.
             passed: length of the period in seconds.
-            limited: True if all waiting lines belong to tenants or API keys with limits of their own.
+            limited: True if all waiting lines belong to tenants with a rate limit or a limit of requests in
+                flight, or to API keys with such a limit of requests.
         """
         self._most_pending = max(float(pending), self._most_pending * math.exp(-passed / _PENDING_SECONDS))
         if lines <= 0 or limited or pending < _BUSY_PART * self._most_pending:

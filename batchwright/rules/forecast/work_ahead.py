@@ -38,10 +38,10 @@ class SharedCapacity:
         self._weights = [0.0, *accumulate(share.weight for share in by_end)]
 
     def work_done_when(self, work: float, weight: float) -> float:
-        """Return how much work all owners together have done when one owner has done `work`.
+        """Return how much work all owners together do from now until one owner has done `work`.
 
-        Example: two owners have equal weights. When the first to finish has done its 10 lines, both together
-        have done 20, so the result is 20.
+        Example: two owners have equal weights and 10 or more lines each. While one of them does 10 lines,
+        both together do 20, so the result is 20.
 
         Args:
             work: work of one of the owners that share the capacity.
@@ -59,13 +59,15 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """How many lines of one model of a live batch have a result (`settled`), and how many have none (`left`).
+    """The lines of one model in a live batch: how many have a result, and how many have none.
 
     Attributes:
+        settled: number of lines with a result.
+        left: number of lines without a result.
         began: when the first line could be sent, in seconds of the clock that `Forecaster.observe` uses.
         weight: weight of the batch's tenant.
-        limited: True if the tenant has a rate limit or a cap on requests in flight, or if the batch's API key
-            has such a cap.
+        limited: True if the tenant has a rate limit or a limit of requests in flight, or if the batch's API
+            key has a limit of requests in flight.
     """
 
     tenant: str
@@ -84,7 +86,7 @@ class UnsettledWork:
 
 
 class WorkUntil:
-    """Computes how much work of all batches is done before the last line of one batch is sent.
+    """The amount of work that all batches together do before the last line of one batch is sent.
 
     Tenants share a model by weight. The priorities of a tenant divide the tenant's part. Within a priority,
     the batch with the fewest lines left gets most of the capacity, and all other batches share a small rest.
@@ -120,10 +122,11 @@ class WorkUntil:
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
-        """Return how much work all tenants have done when this batch's last line is sent, in the best case.
+        """Forecast, for the best case, how much work is done from now until this batch's last line is sent.
 
-        In the best case, the batch goes before all other batches of its tenant that have the same priority.
-        The unit is one average line of the model. The result includes the work of the batch itself.
+        The work of all tenants counts, and so does the work of the batch itself. In the best case, the batch
+        goes before all other batches of its tenant that have the same priority. The unit is one average line
+        of the model.
         """
         return self._in_all(work, self._if_first[work.key])
 
