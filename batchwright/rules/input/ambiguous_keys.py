@@ -63,8 +63,8 @@ class LineTemplates:
 
     The first such line gets the full check. If it passes, two texts of it are stored as a template: the text
     from its `"body"` to its prompt, and the text after its prompt. A later line with the same two texts needs
-    no full check. Its text before `"body"` may differ, because it contains the line's id. The number of
-    quotes in it shows that no unknown key is there.
+    no full check. Only its text before `"body"` may differ, because this text contains the line's id. The
+    number of quotes in this text shows that it contains no unknown key.
     """
 
     def __init__(self, field: str) -> None:

@@ -35,7 +35,10 @@ class Compression(StrEnum):
 
 
 class DamagedArchive(ValueError):
-    """Raised if compressed data is damaged or incomplete. The message, for the client, names the place."""
+    """Raised if compressed data is damaged or incomplete.
+
+    The message is for the client. It names the position in the file and the line.
+    """
 
 
 def compression_of(start: bytes) -> Compression | None:
@@ -57,7 +60,7 @@ def expanded_name(name: str) -> str:
 
 
 class Expander:
-    """Decompresses a file that it receives in pieces.
+    """A decompressor for one file, which it receives in pieces.
 
     Its memory is limited to one received piece, two expanded pieces, and the window of the format (the last
     expanded bytes, which the next data can repeat): 32 KiB for gzip, at most 8 MiB for zstd. A file may
@@ -143,7 +146,7 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _CompressedPart(Protocol):
-    """Decompresses one gzip member or one zstd frame. A file may contain several of them."""
+    """A decompressor for one gzip member or one zstd frame. A file may contain several of them."""
 
     def expand(self, data: bytes) -> Iterator[bytes]:
         """Decompress `data`, and yield the expanded bytes up to the end of this member or frame."""

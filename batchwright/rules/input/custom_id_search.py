@@ -46,7 +46,7 @@ class CustomIdPart(NamedTuple):
 
 
 class CustomIdIndex:
-    """Collects the custom ids of an input. Each custom id takes 8 bytes.
+    """A collection of the custom ids of an input. Each custom id takes 8 bytes.
 
     The salt is new for each index. So no client can construct custom ids that all belong to the same bucket.
     """

@@ -1,4 +1,4 @@
-"""Checks that each `custom_id` of an input occurs only once."""
+"""Check that each `custom_id` of an input occurs only once."""
 
 import struct
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _HASH = struct.Struct(">qI")
 
 
 class LineIds:
-    """Finds `custom_id`s that occur more than once in an input.
+    """The `custom_id`s of an input. The class finds those that occur more than once.
 
     The first million ids are compared immediately, in memory. The hashes of all further ids are stored, and
     compared at the end. `new_bytes` creates the storage for these hashes. If this storage is on disk, the

@@ -95,7 +95,7 @@ class DigestSet:
 
 
 class DigestNumbers(DigestSet):
-    """Gives each distinct byte string a number: 0, 1, 2, in the order of their first occurrence."""
+    """A set that numbers its byte strings: 0, 1, 2 and so on, in the order of their first occurrence."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ from batchwright.rules.input.compression import MAGIC_BYTES, Expander, compressi
 
 
 class ExpandedContent:
-    """Decompresses a file that is received in pieces, before its bytes are stored.
+    """The content of one file, which is received in pieces and decompressed before its bytes are stored.
 
     A gzip or zstd file is expanded in a thread, in bounded memory. All other files are passed on unchanged.
     """

@@ -40,7 +40,9 @@ class ValidationReport(NamedTuple):
 
 
 class InputValidator:
-    """Validates an input in pieces. It yields the accepted lines, and collects all errors in `errors`.
+    """A validator for one input, which it receives in pieces.
+
+    It yields the accepted lines, and collects all errors in `errors`.
 
     If `bodies_fail_alone` is set in the limits, it also yields lines with an invalid body, because such a
     line fails alone and the batch continues.

@@ -87,7 +87,10 @@ def describe_body_problems(endpoint: Endpoint, body: RawValue) -> str:
 
 
 class LineValidator:
-    """Checks the lines of an input in the order of the file. Errors are recorded in `errors`, not raised."""
+    """A validator for the lines of an input, in the order of the file.
+
+    Errors are recorded in `errors`, not raised.
+    """
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ _NEWLINE = ord("\n")
 class InputLine(Struct, frozen=True, gc=False):
     """One line of an input file, as `LineSplitter` yields it.
 
-    `length` includes a newline, even if the file does not end with a newline.
+    `length` always counts a newline, even for a last line without a newline.
     """
 
     number: int  # counted from 1, including blank lines
@@ -22,7 +22,9 @@ class InputLine(Struct, frozen=True, gc=False):
 
 
 class LineSplitter:
-    """Splits a file, given in pieces, into lines. Its memory is limited by the longest allowed line.
+    """A splitter of a file into lines. It receives the file in pieces.
+
+    Its memory is limited by the longest allowed line.
 
     Lines end with LF or CRLF. Blank lines and a byte order mark are skipped. A line that is longer than the
     limit is returned without its data.

@@ -157,7 +157,10 @@ def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
 
 
 class PartFile(io.RawIOBase):
-    """A readable file with the bytes of one part of an input. They are read from `file`, which stays open."""
+    """A readable file with the bytes of one part of an input. The bytes are read from the input file.
+
+    Closing this file does not close the input file, which must stay open while this file is read.
+    """
 
     def __init__(self, file: IO[bytes], part: InputPart) -> None:
         self._file, self._part = file, part

@@ -50,7 +50,7 @@ class ValidationCode(StrEnum):
 
 
 class ValidationErrors:
-    """Collects the validation errors of a batch's input, in the order of its lines.
+    """A collection of the validation errors of a batch's input, in the order of its lines.
 
     `count` is the number of all errors, including errors that are not listed.
     """
