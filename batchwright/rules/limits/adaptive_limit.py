@@ -48,7 +48,9 @@ _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 
 
 class AdaptiveLimit:
-    """Adapts the limit on the requests in flight to one backend. `current` is this limit.
+    """The limit on the requests in flight to one backend, which adapts to its responses.
+
+    `current` is the limit at present.
 
     Call `on_complete` at the end of each request. All times are seconds of a clock that the caller reads.
     """
@@ -149,7 +151,7 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """Ignore responses until the load is steady again. It has fallen, for example at the end of a batch.
+        """React to a fallen load (at the end of a batch, for example): ignore responses until it is steady.
 
         Undo a decrease of the limit that is still being tested. Return why the limit changed, or None.
         """
@@ -306,7 +308,7 @@ class AdaptiveLimit:
     def _keep_increase(self, now: float) -> None:
         """Keep the increased limit, because the additional requests did not queue in the backend.
 
-        The next increase may follow at once.
+        The next increase may follow immediately.
         """
         self._good_limit = self._limit
         self._regrowth.goal = self._regrowth.began  # the backend accepts more than at its last rejection
@@ -327,10 +329,9 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep a decreased limit. It made responses faster, because fewer requests queue in the backend.
 
-        Decrease the limit once more if some requests may still queue, and return the reason of this decrease.
         Requests may still queue if responses are still slow, or if the first decrease was a probe (made
-        without a sign of overload). In all other cases, and if too few requests are in flight, end the trial
-        and return None.
+        without a sign of overload). If so, and if enough requests are in flight, decrease the limit once more
+        and return the reason of this decrease. Otherwise end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -377,8 +378,8 @@ class AdaptiveLimit:
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
         """Set a new target for the limit. Return `change`, the reason of the change.
 
-        A decrease or a restored limit takes effect at once. An increase takes effect step by step, to avoid a
-        burst of requests.
+        A decreased or restored limit takes effect immediately. Any other increase takes effect step by step,
+        to avoid a burst of requests.
         """
         self._target = self._clamped(limit)
         if change is LimitChange.PROBE_REVERTED or self._target < self._limit:

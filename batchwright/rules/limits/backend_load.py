@@ -2,8 +2,8 @@
 
 A backend rejects requests for one of two reasons:
 
-- It is overloaded. A backend that can process 8 requests at once and gets 10 rejects 20 % of them. With fewer
-  requests in flight, it rejects none.
+- It is overloaded. If a backend can process 8 requests at the same time and gets 10, it rejects 20 % of them.
+  With fewer requests in flight, it rejects none.
 - It fails now and then, as some gateways do. Then it rejects the same fraction of requests at any load, and
   fewer requests in flight would only cost throughput.
 
@@ -100,8 +100,11 @@ class Regrowth:
     def record_rejection(self, used: float, now: float) -> None:
         """Set the goal after a rejection. `used` is the number of requests in flight.
 
-        The goal becomes at least `used`. But if the limit has grown since the last rejection, it has grown
-        too far. Then the goal becomes at most 90 % of `used`.
+        There are two cases:
+
+        - The limit has grown since the last rejection, so it has grown too far. The goal is lowered to 90 %
+          of `used` if it is higher.
+        - The limit has not grown. The goal is raised to `used` if it is lower.
         """
         self.goal = min(self.goal, _BELOW_REJECTED * used) if self.has_grown else max(self.goal, used)
         self.began, self.rejected_at, self.has_grown = max(self.began, used), now, False

@@ -114,7 +114,7 @@ class LimitTrial:
 
 
 class TrialSchedule:
-    """Decides when the next trial (tested change of the limit) may begin, and how far an increase goes."""
+    """The schedule of trials (tested changes of the limit): when the next may begin, and how far it goes."""
 
     def __init__(self, ceiling: int, now: float) -> None:
         self._best_limit = float(ceiling)
@@ -168,15 +168,16 @@ class TrialSchedule:
         self._decrease_pause = min(self._decrease_pause * 2, _MAX_PAUSE_SECONDS)
 
     def continue_increases(self, now: float) -> None:
-        """Let the next increase of the limit follow at once and go further, because the last one helped."""
+        """Allow the next increase of the limit now, and make it larger, because the last one helped."""
         self._increase_factor = min(self._increase_factor * _INCREASE_FACTOR, _MAX_INCREASE_FACTOR)
         self._next_increase_at = now
 
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
         """Do not raise the limit for some time, because more requests than `good_limit` were too many.
 
-        The first increase after this pause is larger than usual if `good_limit` is less than half of the
-        highest recent good limit. So the limit can soon be as high as before.
+        The first increase after this pause is larger than usual if `good_limit` is below half of the best
+        limit. The best limit begins with the maximum of the limit. Each call lowers it by 2 %, and
+        then raises it to `good_limit` if it is lower than that.
 
         Args:
             good_limit: the limit that the backend can probably handle.

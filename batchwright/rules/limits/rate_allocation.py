@@ -38,7 +38,7 @@ class EffectiveRate(NamedTuple):
 
 
 class Pacing(NamedTuple):
-    """How a rate is enforced: the maximum number of requests per turn, and of turns per second.
+    """The way in which a rate is enforced: a maximum of requests per turn, and of turns per second.
 
     A turn is one attempt of a slice (part of a batch). It sends at most `lines` requests. Temporal's task
     queue limits how many turns start per second.
@@ -151,7 +151,7 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """How the rate limits are enforced for each model. `Pacing` describes this for one rate.
+    """The pacing of all models: how their rate limits are enforced. `Pacing` describes this for one rate.
 
     Attributes:
         own: the pacing of each model that has a rate of its own.

@@ -60,7 +60,7 @@ class MeasurementWindow:
 
 
 class LatencyBaseline:
-    """Estimates the level of a backend (how slow it is now) and its baseline (how slow it usually is).
+    """An estimate of a backend's level (how slow it is now) and its baseline (how slow it usually is).
 
     Long responses take longer than short ones. This must not look like a slowdown. Therefore responses are
     divided into kinds, such as one model and about the same length. Each kind has an offset: by how much its
@@ -158,7 +158,7 @@ class _FirstRound:
 
 
 class ResponseMeter:
-    """Measures the response times of one backend. It groups the responses into windows of time.
+    """The meter of one backend's response times. It groups the responses into windows of time.
 
     Attributes:
         window: the responses of the current window.
