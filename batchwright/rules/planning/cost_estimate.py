@@ -45,7 +45,9 @@ class OutputHistory(NamedTuple):
 
 
 class InputEstimator:
-    """Counts the lines and tokens of each model in an input, and validates the input. It is not thread-safe.
+    """A counter of the lines and tokens of each model in an input. It also validates the input.
+
+    It is not thread-safe.
 
     Args:
         validator: validates the input. It has not read anything yet.

@@ -71,7 +71,7 @@ class PlanLine(Struct, frozen=True, gc=False):
 
 
 class PromptPrefixes:
-    """Gives each distinct prompt prefix of a batch a number, in the order of first occurrence.
+    """The distinct prompt prefixes of a batch, numbered from 0 in the order of their first occurrence.
 
     A prefix is the system messages and tools of a prompt. The text of a prefix is not stored, only the
     position of the first line with this prefix.
@@ -149,8 +149,10 @@ class ModelLines:
         Args:
             offset: position of the line in the input, in bytes.
             length: length of the line, in bytes.
-            prefix: number that stands for the line's system prompt, from `PromptPrefixes.intern`.
-            prefix_hash: hash of the same system prompt, also from `PromptPrefixes.intern`.
+            prefix: number of the prefix (system messages and tools) of the line's prompt, the first result of
+                `PromptPrefixes.intern`.
+            prefix_hash: hash of only the system prompt in this prefix, the second result of
+                `PromptPrefixes.intern`.
             sort_key: key of the line among lines with the same prefix, from `PromptPrefixes.sort_key`.
             units: estimated cost of the line's request (`request_work.work_units`).
         """
@@ -241,7 +243,7 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 
 
 def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Iterator[bytes | bytearray]:
-    """Yield packed lines in a new order: among lines with the same prefix, the most expensive go first.
+    """Yield packed lines in a new order: among lines with the same prefix, expensive groups go first.
 
     The order of the prefixes does not change. Lines whose prompts begin alike stay together as a group,
     because backends can cache more than the prefix for them. The most expensive line of a group decides the

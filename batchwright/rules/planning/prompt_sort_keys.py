@@ -22,7 +22,7 @@ NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # number of leading bytes of a text 
 
 
 class PromptSortKeys:
-    """Makes short keys by which prompts with the same prefix are sorted.
+    """The short keys by which prompts with the same prefix are sorted.
 
     Keys can be compared only if their prompts have the same prefix. A key may be shorter than SORT_KEY_BYTES.
     The caller must then append zero bytes up to this length.
@@ -98,11 +98,11 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
-    """Return the lowest and the highest sort key that a text with a similar other text can have.
+    """Return two sort keys, the lowest and the highest of texts that can have a similar text.
 
     Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal.
-    A text has no similar text if its key is below the lowest or above the highest key. This is true for most
-    texts, and the comparison is faster than `common_bytes`.
+    A text whose key is below the first or above the second of the returned keys has no similar text. Most
+    texts have such a key. To compare it with these two keys is faster than to call `common_bytes`.
     """
     code = max(count - _FOLLOWING, 0)
     return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING

@@ -65,7 +65,7 @@ def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> in
 
 
 class Slicer:
-    """Cuts a plan (the lines of one model in dispatch order) into slices, which workers run.
+    """A slicer: it cuts a plan (the lines of one model in dispatch order) into slices, which workers run.
 
     Call `add` with each line in order, and `finish` at the end. A line that alone exceeds a limit becomes a
     slice of its own.
