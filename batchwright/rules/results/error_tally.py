@@ -64,7 +64,7 @@ def line_error(line: bytes, model: str | None = None) -> ErrorCount:
 
 
 class ErrorTally:
-    """Counts failed lines in groups with the same error code and model.
+    """The numbers of failed lines, in groups with the same error code and model.
 
     The first line of each group is its example. The number of groups is limited:
 

@@ -22,7 +22,9 @@ _EVENT = msgspec.json.Decoder(_Event)
 
 
 class EventStream:
-    """Splits a stream of server-sent events into whole events. It also finds the token usage and the errors.
+    """A splitter of a stream of server-sent events into whole events.
+
+    It also finds the token usage and the errors.
 
     Attributes:
         usage: the last token usage that an event reported; None before the first.

@@ -106,7 +106,7 @@ class IndexEntry(NamedTuple):
 
 
 class SegmentWriter:
-    """Collects results and records of attempts. `finish` returns them as the bytes of one segment."""
+    """A collection of results and records of attempts. `finish` returns them as the bytes of one segment."""
 
     def __init__(self) -> None:
         self._data = bytearray()
