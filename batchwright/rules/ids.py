@@ -131,7 +131,7 @@ def request_id(batch_id: str, offset: int) -> str:
 
 
 class RequestIds:
-    """Makes request ids for many lines of one batch, faster than `request_id`."""
+    """A generator of request ids for many lines of one batch. It is faster than `request_id`."""
 
     def __init__(self, batch_id: str) -> None:
         self._begun = blake2b(b"%b/" % batch_id.encode(), digest_size=16)

@@ -206,7 +206,7 @@ def _outside_strings(text: bytes) -> bytes:
 def _depth(brackets: bytes) -> int:
     """Return how many levels deep brackets are nested. Each is `1` (opening) or `0` (closing).
 
-    Eight brackets are counted at once, because a call may have millions of them.
+    Eight brackets are counted in one step, to save time: a JSON text may have millions of brackets.
     """
     size = -(-len(brackets) // 8)
     eights = int(brackets.ljust(8 * size, b"0"), 2).to_bytes(size)

@@ -102,7 +102,8 @@ class UpstreamTraffic(Message):
     """Totals of one worker's requests for one model to one backend, since the worker started.
 
     Attributes:
-        requests: number of requests that have ended. Each line of a shared request counts.
+        requests: number of requests that have ended. A request that several lines share counts once
+            for each of these lines.
         errors: number of requests that failed.
         seconds: sum of the durations of the ended requests.
         squared_seconds: sum of the squared durations.

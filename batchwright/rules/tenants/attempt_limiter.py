@@ -24,8 +24,8 @@ class AttemptLimiter:
         """Create the limiter.
 
         Args:
-            per_minute: number of attempts that a client may make per minute. It may make all of them at once.
-                0 disables the limit.
+            per_minute: number of attempts that a client may make per minute. It may make all of them at the
+                same time. 0 disables the limit.
             monotonic: returns the current time in seconds.
         """
         self._per_minute = per_minute
