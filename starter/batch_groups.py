@@ -106,10 +106,10 @@ def for_each(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batches of a group by the number of the input's part that each batch runs.
+    """Return a dict of the batches of a group, in the order of the input's parts.
 
-    The numbers are in ascending order. In place of a batch that was resumed, the dict has the newest batch
-    that resumes it.
+    The key is the number of a part, from 1, and the value is the batch that runs this part. If this batch was
+    resumed, the value is the newest batch that resumes it.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):

@@ -106,9 +106,10 @@ def _facts(batch: BatchObject) -> list[tuple[str, str]]:
 
 
 def output_location_text(batch: BatchObject) -> str:
-    """Return the URL to which the files of a batch are copied, with the state, such as `s3://a/b/ (pending)`.
+    """Return the URL to which the files of a batch are copied, and the state of the copy.
 
-    The text is empty if the batch has no output location.
+    An example is `s3://a/b/ (pending)`. If there was an error, its message follows the state. The text is
+    empty if the batch has no output location.
     """
     location = batch.x_batchwright.output_location
     if location is None:
@@ -198,7 +199,10 @@ _FITS_AT_START = {
 
 
 def forecast_text(forecast: ForecastObject) -> str:
-    """Return the forecast for a batch as text: the remaining time, the speed, and the lines ahead of it."""
+    """Return the forecast for a running batch as text: its remaining time, its speed, and the lines ahead.
+
+    Lines ahead are lines of other batches that are sent before the last line of this batch.
+    """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     rate = forecast.lines_per_second
     speed = f"{rate:,.1f} lines/s" if rate >= _SLOWEST_SHOWN else "no lines are sent now"
@@ -206,7 +210,11 @@ def forecast_text(forecast: ForecastObject) -> str:
 
 
 def done_in_text(forecast: ForecastObject) -> str:
-    """Return the forecast time as text, such as `done in 4 min (90 %: 6 min), fits the window`."""
+    """Return the remaining time as text, such as `done in 4 min (90 %: 6 min), fits the window`.
+
+    In this example, the batch is done in 4 min with a probability of 50 %, and in 6 min with 90 %. The window
+    is its completion window.
+    """
     p50, p90 = (
         duration_text(seconds) for seconds in (forecast.remaining_seconds_p50, forecast.remaining_seconds_p90)
     )
@@ -216,8 +224,9 @@ def done_in_text(forecast: ForecastObject) -> str:
 def start_forecast_text(forecast: StartForecastObject) -> str:
     """Return the forecast that was made before a batch began, as text.
 
-    The text begins with the duration, such as `4 min (90 %: 6 min)`. Then it says whether the batch fits its
-    completion window, and how many lines are ahead of it.
+    The text begins with the duration of the batch, such as `4 min (90 %: 6 min)`: 4 min with a probability of
+    50 %, and 6 min with 90 %. Then it says whether the batch ends within its completion window. The last part
+    is the number of lines ahead, which are lines of other batches that are sent before the batch's last line.
     """
     ahead = f", {forecast.lines_ahead:,} lines ahead" if forecast.lines_ahead else ""
     p50, p90 = duration_text(forecast.seconds_p50), duration_text(forecast.seconds_p90)

@@ -202,10 +202,10 @@ class Client:
         return self.call("POST", _batch_path(batch_id, "/x/pause"), BatchObject)
 
     def resume(self, batch_id: str, window: str | None = None, max_cost: str | None = None) -> BatchObject:
-        """Resume a batch. Return the batch that continues.
+        """Resume a paused or ended batch.
 
-        This is the same batch if it was paused. If it has ended, it is a new batch that sends the lines
-        without a result.
+        - A paused batch continues, and is returned.
+        - For an ended batch, a new batch is created and returned. It sends the lines that have no result.
 
         Args:
             window: completion window of the new batch; None for the ended batch's window.

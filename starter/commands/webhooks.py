@@ -262,7 +262,9 @@ def _client(url: str | None, tenant: str | None) -> Generator[WebhookClient]:
 
 
 def _attempted(client: WebhookClient, id: str, delivery: DeliveryObject) -> DeliveryObject:
-    """Wait until a new delivery has been attempted once, at most 30 s. Return the delivery in its new state.
+    """Wait until the first attempt of a new delivery is recorded, but not longer than 30 s.
+
+    Return the delivery in its latest state.
 
     Args:
         id: id of the webhook.

@@ -1,4 +1,4 @@
-"""Checks of the backends. Each backend gets a request for its list of models, as a worker does."""
+"""Checks of the backends. Each backend gets the request for its list of models that workers also send."""
 
 import asyncio
 import time

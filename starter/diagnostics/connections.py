@@ -49,10 +49,10 @@ def run_or_stop(
 
 
 def dev_stack_hint() -> str:
-    """Return a hint to load `dev.env`, as text to append to an error message; otherwise empty.
+    """Return a hint for an error message, which tells the user to load the file `dev.env`.
 
-    `batchwright dev` writes the addresses of its stack to the file `dev.env`. The hint is empty if the file
-    does not exist, or if its values are already in the environment.
+    `batchwright dev` writes the addresses of its stack to this file. The hint is empty if the file does not
+    exist, or if the address of the database is already in the environment.
     """
     is_hidden = _DEV_ENV.exists() and "BATCHWRIGHT_DATABASE_URL" not in os.environ
     return f"`. {_DEV_ENV}` sets the addresses of the `batchwright dev` stack here." if is_hidden else ""

@@ -63,7 +63,8 @@ async def check_temporal(chosen: Settings, at: Clock, models: Sequence[str]) -> 
 async def queue_reports(client: Client, models: Sequence[str]) -> list[QueueReport]:
     """Return a report about each task queue that must be polled to serve these models.
 
-    A report has the backlog (waiting tasks), the number of pollers, and the limit of the queue.
+    A report has the number of waiting tasks, the number of pollers, and the limit of activity starts per
+    second.
 
     Raises:
         RPCError: Temporal is unavailable.

@@ -179,7 +179,8 @@ class RestartLoop:
     service has run for more than 10 seconds, the next restart is immediate again.
 
     Args:
-        say: function that shows one sentence to the user. It is called at each end and restart.
+        say: function that shows one sentence to the user. It is called each time the service ends, and each
+            time it is running again.
     """
 
     def __init__(self, service: ManagedService, say: Say) -> None:

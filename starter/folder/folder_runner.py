@@ -182,9 +182,12 @@ class FolderRunner:
         return False
 
     def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
-        """Call `step` for the running input `name`. If the input fails, move it to the failed inputs.
+        """Call `step` with the directory of the running input `name`.
 
-        If the input is postponed, do nothing. If it cannot continue now, postpone it.
+        - If an earlier call has postponed the input, and the time of its next attempt has not come, do
+          nothing.
+        - If the input fails, move it to the failed inputs.
+        - If it cannot continue now, postpone it.
 
         Raises:
             ClientError: the API accepts no requests now, or denies access.

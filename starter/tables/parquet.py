@@ -56,13 +56,15 @@ class ParquetTable:
                     yield dict(zip(names, next(values), strict=True))
 
     def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
-        """Yield the rows of `file` in batches of about `_ROWS_AT_ONCE` rows.
+        """Yield the rows of `file` in Arrow's record batches of about `_ROWS_AT_ONCE` rows.
 
         Texts are read into Arrow's dictionaries, which contain each different text only once. The row groups
-        of the file are read one by one, because pyarrow cannot join the dictionaries of several groups.
+        (sections of a Parquet file) are read one by one, because pyarrow cannot join the dictionaries of
+        several groups.
 
-        If pyarrow cannot read a row group in this way, the rest of the group is read row by row without
-        dictionaries. This happens if the file stores only some of a column's lists of texts as a dictionary.
+        If pyarrow cannot read a row group with dictionaries, the rest of the group is read row by row without
+        them. This happens if a column contains lists of texts, and the file stores only some of these lists
+        with a dictionary.
         """
         for group in range(file.num_row_groups):
             done = 0
@@ -219,8 +221,9 @@ class ParquetWriter:
     """A writer of rows to a Parquet file, used as a context manager.
 
     Args:
-        table: a table whose columns the file has first. Its rows are not written: the caller adds rows.
-        added: further columns with their Python types, `str` or `int`.
+        table: an existing table. Its columns are the first columns of the file. Its rows are not copied: the
+            caller writes each row.
+        added: further columns, which follow those of `table`, with their Python types, `str` or `int`.
 
     Raises:
         TableError: a column has values of different types.

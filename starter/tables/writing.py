@@ -91,8 +91,9 @@ def table_writer(path: Path, table: Table, added: Sequence[tuple[str, type]]) ->
     """Context manager that yields a writer of rows. The suffix of `path`, such as `.csv`, decides the format.
 
     Args:
-        table: source of the rows. Its columns come first.
-        added: further columns with their Python types, `str` or `int`.
+        table: an existing table. In CSV and Parquet, its columns are the first columns of the file. Its rows
+            are not copied: the caller writes each row.
+        added: further columns, which follow those of `table`, with their Python types, `str` or `int`.
 
     Raises:
         TableError: the suffix is unknown, the file cannot be written, or pyarrow is needed and missing.
@@ -127,8 +128,9 @@ class _JsonlWriter:
 class _CsvWriter:
     """A writer of rows to a CSV file.
 
-    Text is written unchanged, null as an empty field, and NaN and infinity as `nan` and `inf`. Other values
-    are JSON without quotes around them. In lists and structs, NaN and infinity are strings, as in JSONL.
+    - Text is written unchanged, null as an empty field, and NaN and infinity as `nan` and `inf`.
+    - Lists, structs and maps are written as JSON. In them, NaN and infinity are strings, as in JSONL.
+    - Any other value, such as a time, is written as in JSON, but without quotes around it.
     """
 
     def __init__(self, file: "Writer", columns: list[str]) -> None:

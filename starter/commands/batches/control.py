@@ -220,9 +220,13 @@ def retry(
 
 
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
-    """Change a batch, or each batch of a group that has not ended, by calling `change` with its id.
+    """Change a single batch, or those batches of a group that have not ended.
 
-    Return all batches, changed or not. If all batches of a group have ended, the command ends with an error.
+    To change a batch, `change` is called with the batch's id. For a group, the result contains all its
+    batches, including those that had ended before. If all of them had ended, the command ends with an error.
+
+    Args:
+        id: id of a batch or of a group.
     """
     if not is_group(id):
         return [change(id)]
@@ -239,7 +243,8 @@ def _with_failed_lines(
 ) -> list[BatchObject]:
     """Return the batches of a group that have failed lines.
 
-    The command ends with an error if no batch has failed lines, or if a batch of the group has not ended.
+    The command ends with an error in two cases: no batch has failed lines, or a batch of the group is not
+    finished (it has not ended, or its files are not written yet).
 
     Args:
         codes: count only lines that failed with one of these error codes; None or empty for all codes.
@@ -277,7 +282,7 @@ def max_cost(
 ) -> None:
     """Change the maximum cost of a batch in progress.
 
-    When the cost reaches the cap, no more lines are sent.
+    When the cost reaches this maximum, no more lines are sent.
     """
     with api_client(url, tenant) as client:
         print_batches(batch_id, [client.change_max_cost(batch_id, amount)], json)

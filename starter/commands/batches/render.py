@@ -78,7 +78,7 @@ def request_lines(
     """Yield one line of a batch's input for each row of a table.
 
     Raises:
-        RowError: a row has no usable custom id, or cannot be rendered.
+        RowError: a row cannot be rendered, or it has no usable custom id (the user's id of the request).
         TableError: the table cannot be read.
     """
     ids, columns = CustomIds(table, id_column), most_repeated_first(table)

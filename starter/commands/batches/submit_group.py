@@ -60,9 +60,9 @@ def print_webhook_secret(batch: BatchObject) -> None:
 class GroupSubmission:
     """The submission of a group: one batch for each part of an input that is too large for one batch.
 
-    The group's id is computed from the content and the options. The idempotency key of each part is computed
-    from the group's id and the part's number. So if you repeat an interrupted command, it creates only the
-    missing batches.
+    The group's id is computed from the content of the input and the options of the command. The idempotency
+    key of each part is computed from the group's id and the part's number. So if you repeat an interrupted
+    command, it creates only the missing batches.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class GroupSubmission:
         """Create the batches that are missing, and return the batches of all parts.
 
         Args:
+            create: function that creates one batch from an uploaded file.
+            metadata: metadata that the user has given for all batches; None if there is none.
             may_have_ended: True to allow that all batches exist already and have ended. False to end the
                 command with an error in this case.
 

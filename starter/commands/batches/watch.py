@@ -110,12 +110,13 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
     """Yield the state of a batch after each event from the API's stream and after each poll, without end.
 
-    When a stream ends, the batch is polled once, and a new stream is opened. After a stream without events,
-    no new stream is opened, because the API may be old, or a proxy may hold back events. From then on, the
-    batch is only polled. A stream that was refused with status 503 is opened again.
+    When a stream ends or cannot be opened, the batch is polled once. Then there are two cases:
+
+    - A new stream is opened if the last stream had events, or was refused with status 503.
+    - Otherwise, the batch is only polled from then on. The API may be old, or a proxy may hold back events.
 
     Args:
-        interval: seconds between two polls.
+        interval: seconds before each poll.
     """
     has_events = True
     while True:

@@ -147,7 +147,7 @@ def show(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant 
 
 @batches.command("slices")
 def slices(batch_id: BatchId, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """Show the slices of a batch: where they are, and why they wait.
+    """Show the slices of a batch: state, worker and last failure.
 
     A slice is a part of the lines that one worker sends.
     """

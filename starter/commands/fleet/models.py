@@ -78,7 +78,8 @@ Prices = Annotated[
 def show_all(context: typer.Context, json: JsonLine = False) -> None:
     """Show or change models and their backends.
 
-    Without a subcommand, list all models with their task queues, from database and settings.
+    Without a subcommand, list all models with their backends and task queues. The models are read from the
+    database and the settings, without the API.
     """
     if context.invoked_subcommand is None:
         show_models(json)
@@ -86,7 +87,11 @@ def show_all(context: typer.Context, json: JsonLine = False) -> None:
 
 @models.command("list")
 def list_all(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """List all models with their backends and their sources."""
+    """List all models with their backends.
+
+    The list also shows the source of each model: the registry file, a change at run time, or the list of
+    models of a backend.
+    """
     with operator_client(url, tenant) as client:
         _print(client.registered(), json)
 

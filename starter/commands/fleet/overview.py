@@ -1,6 +1,6 @@
-"""`batchwright models`, `workers`, `queues`: show the fleet. The commands do not need the API.
+"""`batchwright models`, `workers`, `queues`: show the models, the worker processes and the task queues.
 
-They read the database and Temporal directly.
+The commands do not need the API, because they read the database and Temporal directly.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -29,10 +29,10 @@ _ALIVE = timedelta(seconds=15)  # workers send a heartbeat every 5 s
 
 
 class ModelOutput(BaseModel):
-    """A model that the fleet serves.
+    """A model with its backends and its task queue.
 
-    `seen_at` is the time at which a backend last listed the model. It is null if the registry assigns
-    backends to the model.
+    `seen_at` is the time at which a backend last listed the model. It is null if the model comes from the
+    registry file or from a change at run time, and not from a backend's list of models.
     """
 
     model: str

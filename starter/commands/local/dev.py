@@ -74,7 +74,7 @@ def dev(
 def settings_or_exit(backends: list[str] | None = None) -> Settings:
     """Load the settings. If a setting is wrong, end the command with an error.
 
-    Print a warning for each environment variable that looks like a setting but belongs to none.
+    Print a warning for each environment variable that begins with `BATCHWRIGHT_` but is not a setting.
 
     Args:
         backends: URLs that replace the configured backends. None or an empty list keeps the configured

@@ -202,8 +202,8 @@ def limit(
 def add(kind: _Kind, name: _Name, members: _Members, tenant: _Tenant = None, json: JsonLine = False) -> None:
     """Add tenants to an organization, or keys to a team or user.
 
-    What they have already used today counts towards the group's budgets at once. A tenant can be in only one
-    organization. A key leaves the team or user to which it belonged before.
+    What they have already used today counts towards the group's budgets immediately. A tenant can be in
+    only one organization. A key leaves the team or user to which it belonged before.
     """
     group = _group(kind, tenant, name)
     if kind is GroupKind.ORGANIZATION:
@@ -281,7 +281,7 @@ async def _member_ids(database: Database, group: BudgetGroup, members: list[str]
     """Return the ids of `members`, as the database stores them.
 
     Members of an organization are tenants, whose ids are their names. Members of a team or user are API keys.
-    Each key may be given by its id, its prefix or the whole key.
+    Each key may be given by its id, by its prefix (the part without the secret), or as the whole key.
     """
     if group.kind is GroupKind.ORGANIZATION:
         return members

@@ -76,9 +76,9 @@ def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
 
 
 def id_or_prefix(key: str) -> str:
-    """Return the prefix of a whole key `bw_...`. Return an id or a prefix unchanged.
+    """Return the prefix of a whole key `bw_<prefix>_<secret>`. Return an id or a prefix unchanged.
 
-    The secret part of a whole key is removed, because messages must not contain it.
+    So the result contains no secret, and can be used in messages.
     """
     return key.removeprefix("bw_").partition("_")[0] if key.startswith("bw_") else key
 

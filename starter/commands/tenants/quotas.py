@@ -161,7 +161,8 @@ def set_quotas(
 ) -> None:
     """Change some quotas of a tenant and keep all others.
 
-    Changes take effect at once. Changes of weight, cap, rates and models reach running batches within 5
+    Changed quotas apply from the next request to the API. Changes of the weight, the cap on requests in
+    flight, the rates of requests and tokens to backends, and the models also reach running batches, within 5
     seconds.
     """
     given = {
@@ -198,7 +199,8 @@ def set_quotas(
 def clear(of: _OF, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Remove all quotas of a tenant.
 
-    The quotas and the weight in the settings apply again. There is no cap, and all models are allowed.
+    The quotas and the weight in the settings apply again. There is no cap on requests in flight,
+    and all models are allowed.
     """
     with operator_client(url, tenant) as client:
         had_own = of in _tenants(client.quotas())
