@@ -26,7 +26,11 @@ def name_values(command: Command) -> Command:
 
 
 def readable_error(message: str) -> str:
-    """Return Typer's message about a wrong value without the names of Python's errors and formats."""
+    """Return Typer's message about a wrong value in a form for users.
+
+    Python's date formats, such as `%Y-%m-%d`, become readable ones, such as `YYYY-MM-DD`. The prefix
+    `Value error, ` is removed.
+    """
     for code, name in _DATE_PARTS.items():
         message = message.replace(code, name)
     return message.removeprefix("Value error, ")

@@ -172,8 +172,8 @@ class FolderRunner:
         """Return True if the API would probably reject the queued input `name`, because it is too large.
 
         The input is compared with the tenant's remaining storage, which the API reports when it rejects an
-        input. A report is used for `_RETRY_SECONDS`. This saves uploads that the API would reject at their
-        end.
+        input. Without such a report in the last `_RETRY_SECONDS`, the result is False. This saves uploads
+        that the API would reject at their end.
         """
         if time.monotonic() >= self._storage_left_until:
             return False

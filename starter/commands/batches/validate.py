@@ -88,7 +88,7 @@ def validate(
 def _estimate(
     pieces: Iterable[bytes], validator: InputValidator, endpoint: Endpoint, settings: Settings
 ) -> tuple[ValidationReport, EstimateObject]:
-    """Check an input. Return a report of the check, and an estimate of the tokens and cost of its batch."""
+    """Check an input. Return a report, and an estimate of the tokens and cost of a batch with it."""
     registry = load_registry(settings)
     models = registry.models if registry else {}
     aliases = {alias: name for name, model in models.items() for alias in model.aliases}

@@ -60,7 +60,7 @@ def commands() -> None:
 def run(dry_run: DryRun = False, json: JsonLine = False) -> None:
     """Run retention for all kinds of data and wait for its end.
 
-    Workers with the role `io` do the work. The scheduled runs of retention continue.
+    Workers with the role `io` do the work. Retention also runs at its regular times, as before.
     """
     settings = settings_or_stop()
     order = RetentionOrder(kinds=[*EXPIRED_KINDS, *LITTER_KINDS], dry_run=dry_run)
