@@ -112,7 +112,7 @@ class KeyTarget(TargetKind):
 
 
 class NewKeyTarget(KeyTarget):
-    """A new API key, as a target in the audit log. The request to record creates this key.
+    """A new API key, as a target in the audit log. The recorded request creates this key.
 
     The audit log needs the key's id before the key exists. So `find` chooses the id, and the route creates
     the key with it.

@@ -163,7 +163,7 @@ class ScheduleTarget(_OwnTarget):
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A new schedule, as a target in the audit log. The request to record creates this schedule.
+    """A new schedule, as a target in the audit log. The recorded request creates this schedule.
 
     The audit log needs the schedule's id before the schedule exists. So `find` chooses the id, and the route
     gets the id from `new_id`.
