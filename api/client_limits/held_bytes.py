@@ -13,8 +13,9 @@ _MAX_BYTES_PER_TENANT = _MAX_BYTES // 2
 class HeldBytes:
     """Limits the bytes that this process keeps in memory for clients and backends.
 
-    A process has one object of this class. It counts the following together: bodies of calls and callbacks,
-    answers of backends, downloads, incomplete first lines of uploads, incomplete requests of message batches.
+    A process has one object of this class. It counts the following together: bodies of clients' calls and of
+    backends' callbacks, answers of backends, downloads, incomplete first lines of uploads, incomplete
+    requests of message batches.
 
     Attributes:
         limit: maximum for all tenants together, in bytes.
@@ -36,8 +37,8 @@ class HeldBytes:
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. All counted bytes are free
-        again at the end of the `with` block.
+        """Context manager that yields a function to count bytes of the tenant. At the end of the `with`
+        block, the bytes that this function has counted are subtracted again.
 
         The argument of the function is the number of bytes to add, or to subtract if it is negative. If a
         limit would be exceeded, the function counts nothing and raises ApiError (429).

@@ -15,7 +15,9 @@ class ShutdownStage:
         self._callbacks = list[Callable[[], None]]()
 
     def on_set(self, callback: Callable[[], None]) -> None:
-        """Register a function to call when the stage begins. If it has already begun, do not call it."""
+        """Register a function to call when the stage begins. If the stage has already begun, the function is
+        never called.
+        """
         self._callbacks.append(callback)
 
     def _set(self) -> None:

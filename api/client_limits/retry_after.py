@@ -1,4 +1,4 @@
-"""Spreads the retries of rejected batch creations over time, so that not all clients retry at once."""
+"""Spreads the retries of rejected batch creations over time, so that they do not all come together."""
 
 import random
 import time
