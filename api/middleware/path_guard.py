@@ -1,7 +1,8 @@
 """Rejects paths that end with a line break, which routes would confuse with the path before it.
 
 The pattern of a route ends with `$`, which also matches before a line break at the end. So `/v1/stats%0A`
-would reach the route `/v1/stats`, but authentication, which compares whole paths, would require less for it.
+would reach the route `/v1/stats`. But authentication compares whole paths, so it would require only the scope
+`read` for this path instead of `viewer`.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
