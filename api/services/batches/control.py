@@ -100,7 +100,7 @@ class BatchControl:
         """Cancel a batch. If the batch is already cancelled or being cancelled, nothing changes.
 
         Raises:
-            ApiError: the batch has ended in another way (409).
+            ApiError: the batch has ended without being cancelled (409).
         """
         row = await self.row(tenant, batch_id)
         if _must_cancel(row):
@@ -141,12 +141,12 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> tuple[BatchRow, int]:
-        """Check that a batch may be paused or resumed once more, and count this change. Return the batch's
-        row and the number of the change: 1 for the first pause or resume of the batch, then 2 and so on.
+        """Check that a batch may be paused or resumed once more, and count this pause or resume. Return the
+        batch's row and the number of this change: 1 for the batch's first pause or resume, then 2 and so on.
 
-        Call this before you send the signal to the batch's workflow. Each signal makes the workflow's history
-        longer, so a batch may have only a limited number of signals. A signal that changes nothing counts,
-        too.
+        Call this before you send the pause or resume as a signal to the batch's workflow. Each signal makes
+        the workflow's history longer, so the number of changes is limited. A change without effect counts,
+        too, such as the pause of a paused batch.
 
         Signals may arrive in another order than they were sent. So the workflow and the database ignore a
         change if they already have a change with a greater number.
@@ -295,7 +295,7 @@ def _must_cancel(row: BatchRow) -> bool:
     """Return True if the batch's workflow must be cancelled now; False if a cancel was already requested.
 
     Raises:
-        ApiError: the batch has ended in another way (409).
+        ApiError: the batch has ended without being cancelled (409).
     """
     effect = batch_states.cancel_effect(_visible_status(row))
     if effect is CancelEffect.REFUSED:

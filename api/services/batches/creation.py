@@ -79,8 +79,9 @@ def check_output_location(settings: Settings, url: str, tenant: str, param_prefi
 class CreatedBatch(NamedTuple):
     """A new batch, and the webhook endpoint that was created with it.
 
-    `webhook` is None if the client requested no endpoint. For a repeated request, `webhook` is the endpoint
-    of the first request, or None if the client has deleted that endpoint meanwhile.
+    `webhook` is None if the client requested no endpoint. If the request repeats an earlier one (with the
+    same idempotency key), `webhook` is the endpoint of the earlier request. It is None if the client has
+    deleted that endpoint meanwhile.
     """
 
     row: BatchRow
@@ -243,7 +244,7 @@ class BatchCreator:
 
         If the batch's workflow runs, return the order with which it was started. Otherwise, return the stored
         order with a completion window that counts from now. In this case, also count the batch towards the
-        tenant's quota again, because the earlier count may have expired.
+        tenant's quota. The call that stored the order has counted it, too, but that count may have expired.
 
         Raises:
             ApiError, ResultsGone: as in `start_unless_there`.
@@ -305,7 +306,8 @@ def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:
     Args:
         order: the order (the message that starts the batch's workflow) that was stored with the idempotency
             key.
-        row: the batch's present row. Its times are used, because the batch may have been started later.
+        row: the batch's present row. The returned row has its creation time, start time and deadline. They
+            can be later than in `order`, if a repeated request has started the batch.
     """
     started = row.order
     times = {

@@ -55,12 +55,13 @@ class DeadLetterRetries:
         return await self._creator.start_unless_there(order)
 
     async def retry_all(self, tenant: str, batch_id: str, fields: Mapping[str, object]) -> list[BatchRow]:
-        """Create one new batch that retries the dead letters of a batch (lines that used up their attempts).
-        Dead letters that were retried before are left out.
+        """Retry the dead letters of a batch (lines that used up their attempts) in one new batch. Dead
+        letters that were retried before are left out.
 
-        Return a list with the new batch; empty if there is nothing to retry. If an earlier call was
-        interrupted before it started its batch, this call starts that batch, and the list contains that
-        batch, too.
+        Start and return these batches; none if there is nothing to retry:
+
+        - The new batch.
+        - Batches of earlier calls that were interrupted before they started their batch.
 
         Args:
             fields: body of the request, which can set the completion window.

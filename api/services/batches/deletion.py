@@ -104,10 +104,10 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no files of an ended batch still have to be copied to the batch's output location.
+        """Check that no files of an ended batch will still be copied to the batch's output location.
 
         A workflow copies the files. If it was terminated, the database shows forever that the files are still
-        to be copied. So this method also checks in Temporal whether that workflow has ended.
+        to be copied. So the check also passes if, according to Temporal, that workflow has ended.
 
         Raises:
             ApiError: files will still be copied (409).

@@ -200,14 +200,14 @@ class BatchEvents:
                 self._drop(topic)
 
     async def run(self) -> None:
-        """Poll all batches that have listeners again and again. This never returns.
+        """Poll all batches that have listeners, again and again. This ends only with an error.
 
         A pause between two polls usually lasts `POLL_SECONDS`. After a slow poll it is longer, up to
         `MAX_PAUSE_SECONDS`, so that polls take at most about 5 % of the time. While the database is
         unavailable, polls continue, and the outage is logged once.
 
-        After any other error, all streams end and the error is raised. Otherwise the streams would stay open
-        without new events. Clients connect again and get the present state.
+        After any other error, all streams end and the error is raised. If the streams stayed open, they would
+        get no new events. After the end, clients connect again and get the present state.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         outages = OutageLog(logger, "watched batches cannot be read")

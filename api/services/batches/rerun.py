@@ -131,8 +131,8 @@ class BatchReruns:
         return digests
 
     async def resume(self, row: BatchRow, fields: Mapping[str, object], key_id: str) -> BatchRow:
-        """Create a batch that sends the lines of an ended batch that have no result. Return the new batch's
-        row.
+        """Create a batch that resumes an ended batch: it sends the lines that have no result yet. Return the
+        new batch's row.
 
         The new batch has the same input file, and takes over the results of the ended batch.
 

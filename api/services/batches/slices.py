@@ -94,6 +94,9 @@ class BatchSlices:
         slice number.
 
         Return None if the storage is unavailable or does not respond in time.
+
+        Args:
+            share: the model, with the number of its lines and slices in this batch.
         """
         order, counts = row.order, Counter[int]()
         prefix = f"{object_keys.results_root(order.tenant, order.batch_id)}{share.safe_model}/"
