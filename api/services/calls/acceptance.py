@@ -220,9 +220,9 @@ class Calls:
         """Store a call as a line of the open rolling batch (the batch that now collects such calls). Start
         this batch, and return the call.
 
-        All steps may be repeated. If an earlier request for this call was interrupted, the call may be a line
-        of an older batch that was never started. The open batch is then started, and the call is moved to it.
-        So each accepted call belongs to a started batch.
+        An interrupted request can be repeated. The call may then already be a line of an older batch that was
+        never started. In this case, the open batch is started, and the call is moved to it. So each accepted
+        call belongs to a started batch.
 
         Raises:
             ApiError: the tenant has too many rolling batches (429).

@@ -28,7 +28,7 @@ _MAX_KEPT_BYTES = 4 * 1024  # larger error bodies are dropped while a report wai
 
 
 class InteractiveCall(NamedTuple):
-    """A request that is sent to a backend at once, without a batch.
+    """A request that is sent to a backend immediately, without a batch.
 
     Attributes:
         model: name of the model in the request. It may be an alias.
@@ -46,7 +46,7 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """The amount that one request to a backend adds to the usage of the limits per minute.
+    """A record of how one request to a backend counts towards the limits per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.
@@ -73,8 +73,8 @@ class SentCall:
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: starts background tasks. If a report to the circuit breaker needs a probe (a small test
-            request) first, it runs in such a task, so that the client does not wait.
+        reports: the background tasks of this process. If a probe (a small test request) must come before the
+            report to the circuit breaker, both run in such a task, so that the client does not wait.
         reporting: the background task with the report of this call; None if there is none.
         is_prompt_refused: True if the backend has refused this call with 401 or 403, but accepts the
             operator's API key.

@@ -27,8 +27,8 @@ class HeldConnections:
     """A limit for the number of client connections that stay open while clients wait for answers.
 
     There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which a
-    batch sends) and interactive calls (which are sent at once) have separate objects of this class, so each
-    kind has its own limits.
+    batch sends) and interactive calls (which are sent immediately) have separate objects of this class, so
+    each kind has its own limits.
     """
 
     def __init__(self) -> None:

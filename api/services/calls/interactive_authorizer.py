@@ -1,6 +1,7 @@
 """Decides whether interactive calls may be sent: permissions, budgets, holds and limits per minute.
 
-A hold is an operator's order to send no calls of a tenant or a model.
+A budget is a maximum of tokens or cost per day. A hold is an operator's order to send no calls of a tenant or
+a model.
 """
 
 import math
@@ -45,8 +46,8 @@ _RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
 class InteractiveAuthorizer:
     """Applies permissions, budgets, holds and limits per minute to the interactive calls of this process.
 
-    A hold is an operator's order to send no calls of a tenant or a model. All these rules are read from the
-    database at most once a second.
+    A budget is a maximum of tokens or cost per day. A hold is an operator's order to send no calls of a
+    tenant or a model. All these rules are read from the database at most once a second.
 
     Attributes:
         rates: counts the requests and tokens of these calls, for the limits per minute.

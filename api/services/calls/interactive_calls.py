@@ -1,4 +1,4 @@
-"""Interactive calls: requests that cannot wait for a batch. They are sent to a backend at once."""
+"""Interactive calls: requests that cannot wait for a batch. They are sent to a backend immediately."""
 
 import asyncio
 import logging
@@ -45,8 +45,8 @@ _CREDENTIALS = (Category.AUTHENTICATION, Category.PERMISSION)
 
 
 class InteractiveCalls:
-    """Sends interactive calls to backends. They count towards the budgets of tenants and the limits of
-    backends.
+    """Sends interactive calls to backends. They count towards daily budgets (of tokens and cost) and the
+    limits of backends.
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.
@@ -77,8 +77,8 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load or rates of this process
 
     async def close(self) -> None:
-        """Cancel the background tasks that report failed calls, and publish the load and usage for the last
-        time.
+        """Cancel the background tasks that report failed calls. Then write the load and usage of this process
+        to the database for the last time, as `publish` does.
 
         Call this when the last interactive call has ended.
 
@@ -89,7 +89,7 @@ class InteractiveCalls:
         await self.publish()
 
     async def run(self) -> None:
-        """Publish the load and the token usage of this process every second, until the task is cancelled."""
+        """Write the load and usage of this process to the database every second, until cancelled."""
         outages = OutageLog(logger, "interactive load cannot be published")
         while True:
             await asyncio.sleep(REPORT_SECONDS)
@@ -102,8 +102,8 @@ class InteractiveCalls:
 
         Other processes read these numbers, because limits and budgets apply to all processes together.
 
-        This method also frees memory: it drops the routers of models that no backend lists and that no call
-        uses. Clients can invent any number of such model names.
+        This method also frees memory: it drops the routers (which choose backends) of models that no backend
+        lists and that no call uses. Clients can invent any number of such model names.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -355,7 +355,8 @@ def _unavailable(router: ModelRouter, tenant: str, excluded: Collection[Upstream
     """Return the outcome of a call that was not sent, because no backend of the model is available.
 
     Args:
-        excluded: backends that never get interactive calls, because they run jobs.
+        excluded: backends that never get interactive calls, because they run jobs, whose answers come too
+            late for an open connection.
     """
     wait = router.wait_seconds(tenant, exclude=excluded)
     if not router.all_own_circuits_open or wait == math.inf:
@@ -380,9 +381,9 @@ def client_settings(settings: Settings) -> Settings:
 async def _body_for(upstream: Upstream, call: InteractiveCall) -> bytes:
     """Return the body of a call as it is sent to one backend.
 
-    It contains the name by which the backend knows the model. If the registry sets a `priority` for batches
-    at this backend, it also contains the priority of interactive calls. This replaces a priority that the
-    client has sent.
+    It contains the name by which the backend knows the model. If the operator has set a `priority` for
+    batches at this backend, it also contains the priority of interactive calls. This replaces a priority that
+    the client has sent.
     """
     is_renamed, has_priority = upstream.upstream_model != call.model, upstream.priority is not None
 
