@@ -31,7 +31,8 @@ def accepted_compression(request: Request, size: int | None = None) -> Compressi
     If the client accepts several formats, zstd is used, because it costs the least CPU.
 
     Args:
-        size: number of bytes of the uncompressed response; None if it is not known.
+        size: number of bytes of the uncompressed response; None if it is not known. A response below
+            `_MIN_BYTES` bytes is not compressed.
     """
     if size is not None and size < _MIN_BYTES:
         return None

@@ -82,7 +82,8 @@ class Webhooks:
         return self._of_batch(await self._endpoints.insert_for_batch(made.row))
 
     async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
-        """Create an endpoint that gets an event when one call ends. Its URL is not checked.
+        """Create an endpoint that gets an event when a call (a request that a client sends without a batch)
+        ends. Its URL is not checked.
 
         If the endpoint already exists, nothing changes.
         """
@@ -197,14 +198,18 @@ class Webhooks:
         return found
 
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Send the event of an ended delivery again, with the same `webhook-id`. Return the delivery.
+        """Send the event of a delivery again, with the same `webhook-id`. Return the delivery.
 
-        The replay of a pending delivery is refused, because the delivery is attempted again anyway. But if
-        its workflow was started more than 73 h ago, the workflow is lost, for example because an operator has
-        terminated it. The event is then sent again.
+        Only these deliveries can be replayed:
+
+        - A delivery that has ended.
+        - A pending delivery whose workflow was started more than 73 h ago. That workflow is lost, for example
+          because an operator has terminated it.
+
+        Any other pending delivery is attempted again anyway.
 
         Raises:
-            ApiError: the endpoint has no such delivery (404), the delivery is still pending or the endpoint
+            ApiError: the endpoint has no such delivery (404), the delivery cannot be replayed or the endpoint
                 is disabled (409), or the tenant has requested too many tests and replays (429).
         """
         await self.delivery(row, delivery_id)

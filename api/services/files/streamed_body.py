@@ -23,7 +23,7 @@ async def stream_body(
 
     If the `with` block rejects the body with an error, the client must be able to read the error. Many
     clients read no response before they have sent everything, so the rest of the body is first read and
-    dropped. A client that waits for `100 Continue` has not sent the body, and gets the error at once.
+    dropped. A client that waits for `100 Continue` has not sent the body, and gets the error immediately.
 
     Args:
         what: name of the uploaded object, for error messages.

@@ -115,7 +115,8 @@ class FileUpload:
         """Check that the tenant's storage quota allows the bytes of this file that were stored so far.
 
         Args:
-            least: number of bytes to check if fewer bytes of the file are stored so far.
+            least: smallest number of bytes to check. For example, 1 checks that the tenant may store at least
+                one byte, even if no byte of the file is stored yet.
 
         Raises:
             ApiError: the quota does not allow so many bytes.
@@ -275,12 +276,15 @@ async def store_form(upload: FileUpload, form: AsyncGenerator[FormPiece], deps: 
     """Write the file of a form to storage, insert its row into the database, and return the row.
 
     If the idempotency key was used before, delete what was written, and return the row of the earlier file.
-    After an error, all that was written is deleted at once. If this deletion fails, retention deletes it
-    later.
+    After an error, the stored object is deleted immediately. In two cases, the retention activity (which
+    deletes data that is no longer needed) deletes it later:
+
+    - The immediate deletion fails.
+    - The database's response was lost, so the row may exist. The object is kept if the row exists.
 
     Raises:
-        ApiError: the request is not valid, the quota is exhausted, or this process holds too many bytes
-            (429).
+        ApiError: the request is not valid, its idempotency key was used with another request (409), the quota
+            is exhausted (429), or this process has too many bytes of its clients in memory (429).
     """
     await upload.check_quota(deps)
     row = await write_form(upload, form, deps)
@@ -355,7 +359,8 @@ async def store_pieces(
 async def discard_object(key: str, deps: ApiDependencies) -> None:
     """Delete a stored object that no database row refers to.
 
-    If the storage is unavailable, only log a warning, because retention deletes the object later.
+    If the storage is unavailable, only log a warning. The retention activity (which deletes data that is no
+    longer needed) then deletes the object later.
     """
     try:
         await deps.storage.delete(key)

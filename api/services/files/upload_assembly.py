@@ -186,8 +186,8 @@ async def store_part(
 ) -> PartRow:
     """Store one part of an upload: the file `data` in the form. Insert the part's row, and return the row.
 
-    After an error, the new object is deleted at once. But if the row may exist, because the database's
-    response was lost, the object is deleted later together with the upload.
+    After an error, the new object is deleted immediately. There is one exception: if the row may exist,
+    because the database's response was lost, the object is deleted later together with the upload.
 
     Raises:
         ApiError: the request is not valid. Or the parts would have more bytes than were announced, and the

@@ -51,8 +51,8 @@ class _Place(NamedTuple):
 class _Span(NamedTuple):
     """A range of bytes in a segment (an object with results): from `start` up to, but not including, `end`.
 
-    `places` has the positions of these results. The positions stay the same if the index is refreshed during
-    the read.
+    `places` has the positions of the results to read from this range. They are copies, so a refresh of the
+    index during the read does not change them.
     """
 
     segment: int
