@@ -239,7 +239,8 @@ class ApiKeyAuthenticator:
 
 
 class TrustedHeaderAuthenticator:
-    """Trusts the headers in which a gateway states the tenant and the scopes. Rejects disabled tenants.
+    """An authenticator that trusts the headers in which a gateway states the tenant and the scopes. It
+    rejects disabled tenants.
 
     If the settings name no header for scopes, callers may read and write, but may not use admin routes.
     """
@@ -264,7 +265,7 @@ class TrustedHeaderAuthenticator:
 
 
 class _EnabledTenants:
-    """Checks that tenants are enabled. Caches each enabled tenant for `CACHE_SECONDS`.
+    """A check that tenants are enabled. It caches each enabled tenant for `CACHE_SECONDS`.
 
     If `must_exist` is True, a tenant without a database row is denied, too.
     """

@@ -25,7 +25,7 @@ class _CachedKey(NamedTuple):
 
 
 class KeyCache:
-    """Verifies API keys. Caches valid keys for `CACHE_SECONDS`.
+    """A cache that verifies API keys, and keeps valid keys for `CACHE_SECONDS`.
 
     Every invalid key costs one database lookup and one hash comparison, even if no such key exists. So the
     response time does not reveal which keys exist.

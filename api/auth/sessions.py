@@ -24,7 +24,7 @@ def new_token() -> str:
 
 
 class Sessions:
-    """Starts, finds and ends sessions of the pages at `/ui`. Each session belongs to an API key.
+    """The sessions of the pages at `/ui`. Each session belongs to an API key.
 
     All methods raise DatabaseUnavailable if the database does not respond.
     """
