@@ -11,7 +11,7 @@ _MAX_BYTES_PER_TENANT = _MAX_BYTES // 2
 
 
 class HeldBytes:
-    """Limits the bytes that this process keeps in memory for clients and backends.
+    """A limit for the bytes that this process keeps in memory for clients and backends.
 
     A process has one object of this class. It counts the following together: bodies of clients' calls and of
     backends' callbacks, answers of backends, downloads, incomplete first lines of uploads, incomplete

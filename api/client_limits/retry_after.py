@@ -17,7 +17,8 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """Chooses Retry-After values for rejected requests. Each tenant should send about one retry per second.
+    """A source of Retry-After values for rejected requests, so that each tenant sends about one retry per
+    second.
 
     Requests that are rejected at the same time get the values 5, 6, 7 and so on (seconds). If the next value
     would be over `MAX_RETRY_SECONDS`, the request gets a random value between half of this maximum and the
