@@ -46,7 +46,9 @@ class AccessLogMiddleware:
 
 
 class _AccessLogEntry:
-    """Collects the data of one request, such as its bytes, and logs it at the end of the response."""
+    """The log entry of one request. It collects data such as the number of bytes. `log` writes the entry at
+    the end of the response.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope, self._receive, self._send = scope, receive, send

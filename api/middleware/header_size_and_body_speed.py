@@ -44,7 +44,7 @@ class HeaderSizeAndBodySpeedMiddleware:
 
 
 class _TimedBody:
-    """Receives a request body, and rejects clients that send too slowly.
+    """A receiver of a request body, which rejects clients that send too slowly.
 
     A client has a time budget in seconds. Waiting for the client uses it up, and each received byte adds some
     time. A request whose budget is used up gets a 408.

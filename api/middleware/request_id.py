@@ -49,7 +49,7 @@ class RequestIdMiddleware:
 
 
 class _RecordedResponse:
-    """Sends the response of one request, adds the request id to its headers, and records metrics."""
+    """The response to one request. It adds the request id to the headers, and records metrics."""
 
     def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
         self._scope = scope
