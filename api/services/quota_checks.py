@@ -36,7 +36,7 @@ class StorageQuota(NamedTuple):
 
 
 class QuotaChecks:
-    """Checks the quotas of one tenant.
+    """The checks of the quotas of one tenant.
 
     To *admit* a batch, file or upload means to count it towards the quota before its row exists. This
     prevents concurrent requests from exceeding the quota together. An `Admission` contains what to count and

@@ -30,7 +30,8 @@ _MISSING = ScheduleStatus(paused=True, next_times=[], skipped=0, is_running=Fals
 
 
 class Schedules:
-    """Creates, changes and runs the schedules of all tenants. A schedule creates batches at fixed times.
+    """The service that creates, changes and runs the schedules of all tenants. A schedule creates batches at
+    fixed times.
 
     The database row contains what the schedule creates and when. A schedule in Temporal with the same id
     starts the runs, and stores whether the schedule is paused. Methods that take an id raise ApiError (404)

@@ -50,7 +50,7 @@ class EndpointWithSecret(NamedTuple):
 
 
 class Webhooks:
-    """Creates, changes and tests webhook endpoints, and sends earlier events to them again.
+    """The service that creates, changes and tests webhook endpoints, and sends earlier events to them again.
 
     `get`, `change` and `rotate` raise ApiError (404) if the endpoint does not exist.
     """

@@ -33,7 +33,7 @@ from batchwright.temporal.errors import TemporalOutcomeUnknown
 
 
 class BatchControl:
-    """Reads and controls batches.
+    """The service that reads and controls batches.
 
     Each method that has the parameter `batch_id` raises ApiError (404) if the tenant has no such batch.
     """

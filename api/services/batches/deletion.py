@@ -22,7 +22,7 @@ _END_CHECK_SECONDS = 0.1
 
 
 class BatchDeletion:
-    """Deletes batches with all their data.
+    """The service that deletes batches with all their data.
 
     First the rows of the files are deleted, then all objects in storage, and last the row of the batch. After
     an interrupted deletion, the batch still exists, but without files. A repeated call completes the

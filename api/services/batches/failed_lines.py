@@ -134,7 +134,8 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """Computes the digest of each line id in an error file. Pass each piece of the file to `feed`.
+    """A reader that computes the digest of each line id in an error file. Pass each piece of the file to
+    `feed`.
 
     The id is at the beginning of a line, so only the beginning of the current line is kept in memory.
     """

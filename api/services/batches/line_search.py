@@ -12,7 +12,7 @@ _OPERATORS = ""  # no tenant has this name
 
 
 class LineSearch:
-    """Searches for batches that have a line with a certain custom id. Each method raises ApiError (429) if
+    """A search for batches that have a line with a certain custom id. Each method raises ApiError (429) if
     too many other searches are running.
 
     At most four searches run at a time, and they use at most half of the database connections. All routes

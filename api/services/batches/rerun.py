@@ -55,7 +55,8 @@ class _NewBatch(NamedTuple):
 
 
 class BatchReruns:
-    """Creates batches that retry or resume an ended batch. Each batch can be retried once and resumed once.
+    """The service that retries or resumes ended batches in new batches. Each batch can be retried once and
+    resumed once.
 
     A retry sends the failed lines again. A resumption sends the lines without a result. A repeated request
     returns the batch that the first request created.

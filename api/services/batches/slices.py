@@ -29,7 +29,7 @@ _NOTHING = SettledLines(0, 0)
 
 
 class BatchSlices:
-    """Collects what Temporal, the database and the storage know about the slices of a batch."""
+    """A reader of what Temporal, the database and the storage know about the slices of a batch."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._temporal, self._storage = deps.temporal, deps.storage

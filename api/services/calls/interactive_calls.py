@@ -45,8 +45,8 @@ _CREDENTIALS = (Category.AUTHENTICATION, Category.PERMISSION)
 
 
 class InteractiveCalls:
-    """Sends interactive calls to backends. They count towards daily budgets (of tokens and cost) and the
-    limits of backends.
+    """The sender of interactive calls to backends. The calls count towards daily budgets (of tokens and cost)
+    and the limits of backends.
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.

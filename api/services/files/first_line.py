@@ -8,7 +8,7 @@ from batchwright.rules.input.line_splitter import InputLine, LineSplitter
 
 
 class FirstLineCheck:
-    """Checks that the input of a batch is not empty, and that its first line is JSON."""
+    """A check that the input of a batch is not empty, and that its first line is JSON."""
 
     def __init__(self, max_line_bytes: int) -> None:
         self._splitter = LineSplitter(max_line_bytes)

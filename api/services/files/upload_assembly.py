@@ -109,7 +109,8 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """Writes the assembled file. Checks its MD5 digest, its size, and the first line of a batch input.
+    """The writer of the assembled file, which also checks its MD5 digest, its size, and the first line of
+    a batch input.
 
     The digest is computed from the parts as they were sent, before a compressed file is decompressed.
     """
@@ -238,7 +239,7 @@ async def _add_part(part: PartRow, upload: UploadRow, deps: ApiDependencies) -> 
 
 
 class _PartData:
-    """Checks the form of a part, and writes its only file, `data`, to storage."""
+    """A receiver that checks the form of a part, and writes its only file, `data`, to storage."""
 
     def __init__(self) -> None:
         self._bytes: int | None = None

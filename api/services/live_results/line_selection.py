@@ -18,7 +18,7 @@ class NotInFile(Exception):
 
 
 class SentLines:
-    """Remembers the lines that were sent to a client before the batch ended.
+    """The lines that were sent to a client before the batch ended.
 
     Raises:
         StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.

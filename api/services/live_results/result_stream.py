@@ -67,7 +67,7 @@ class ResultQuery(NamedTuple):
 
 
 class LiveResults:
-    """Reads the results of running batches from segments, and those of ended batches from files.
+    """A reader of the results of running batches (from segments) and of ended batches (from files).
 
     A segment is an object with results that a worker writes while the batch runs. All readers of a batch
     share one index, so the segments of a batch are listed at most once a second.
