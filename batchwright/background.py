@@ -28,7 +28,7 @@ def _no_report(name: str, error: str) -> None:
 
 
 class BackgroundTasks:
-    """Runs the endless tasks of one process, and restarts each task that ends.
+    """The endless background tasks of one process. Each task that ends is restarted.
 
     After its first end, a task is restarted after `first_pause` seconds. If it ends again, each pause is
     twice as long as the pause before, up to a minute. A task has recovered when it has run for
@@ -56,8 +56,9 @@ class BackgroundTasks:
     def start(self, name: str, work: _Work, *, may_return: bool = False) -> None:
         """Run `work` in the background until `stop` is called.
 
-        When `work` returns or raises an exception, it is called again after a pause. If `may_return` is True,
-        a return without an exception ends the task.
+        - If `work` raises an exception, it is called again after a pause.
+        - If `work` returns and `may_return` is False, it is called again after a pause, too.
+        - If `work` returns and `may_return` is True, the task has ended without an error.
         """
         self._started(name)
         running = self._run_forever(name, work, may_return=may_return)

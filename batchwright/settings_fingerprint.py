@@ -37,11 +37,14 @@ def public_values(settings: Settings) -> dict[str, JsonValue]:
 def settings_fingerprint(settings: Settings) -> str:
     """Return a hash (16 hex digits) of the version and of the settings that must be equal in all processes.
 
-    The hash does not depend on the values of secrets, only on which secrets are set. For a key that encrypts
-    payloads, it depends on the key's id and check value, which show if two keys are equal.
+    Secrets themselves are not part of the hash. In their place, the hash contains:
+
+    - which secrets are set;
+    - for each key that encrypts data in Temporal: the key's id, and a check value, which differs between
+      different keys.
 
     Raises:
-        SettingsError: a key that encrypts payloads of Temporal cannot be read.
+        SettingsError: a key that encrypts data in Temporal cannot be read.
     """
     matters: dict[str, JsonValue] = {
         name: value for name, value in public_values(settings).items() if name not in _PER_PROCESS
