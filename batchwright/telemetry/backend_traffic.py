@@ -100,18 +100,21 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of the model if its lines are sent later because no backend could accept them.
+        """Count an error of the model if no backend can accept its lines now, so that they are sent later.
 
-        `reason` says why the lines are sent later. For all other reasons, do nothing.
+        Args:
+            reason: why the lines are sent later. If the reason is not that no backend can accept them,
+                nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Keep separate totals only for these models and backends. This limits the number of totals.
+        """Combine the totals of all other models and backends, so that the number of totals stays limited.
 
-        The totals of all other backends are added to totals with the backend name `other`. The totals of a
-        model that is not in `models` are added to totals with the model name and the backend name `other`.
+        - If the model and the backend are in the arguments, their totals stay separate.
+        - If only the model is in `models`, the totals are added to those of this model and backend `other`.
+        - If the model is not in `models`, the totals are added to those of model `other`, backend `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

@@ -32,7 +32,7 @@ def free_sdk_address() -> str:
 
 
 class SdkMetricsClient:
-    """Reads the metrics of the Temporal SDK from `address`, over one keep-alive connection.
+    """A client that reads the Temporal SDK's metrics from `address`, over one keep-alive connection.
 
     If `address` is empty, the SDK serves no metrics.
     """
@@ -78,8 +78,9 @@ class SdkMetricsClient:
     async def _exchange(
         self, reader: StreamReader, writer: StreamWriter, on_sent: Callable[[], None]
     ) -> bytes:
-        """Send the request and return the body of the response. If the response is incomplete, close the
-        connection.
+        """Request the SDK's metrics over this connection, and return the body of the response.
+
+        If the response is invalid or incomplete, close the connection and raise an exception.
         """
         self._connection = None
         try:

@@ -27,11 +27,11 @@ class BoundedLabel:
 
 
 class ModelLabels:
-    """A callable that returns the metric label for a model name, and limits the number of labels.
+    """A callable that returns the value of a metric's label `model` for a model name.
 
-    Each model in the registry has its own label. At most `limit` models outside of the registry have their
-    own label at the same time. All remaining models share the label `other`. All metrics of the process use
-    the same labels.
+    Each model in the registry (the operator's list of models) has its own label value. At most `limit` other
+    models have their own value at the same time. All remaining models share the value `other`. All metrics
+    of the process use the same object.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,7 +50,7 @@ class ModelLabels:
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Names of models that are not in the registry, but are values of the metrics' label `model` now."""
+        """Names of the models that have their own label value now, although they are not in the registry."""
         return frozenset(self._unlisted)
 
     def set_listed(self, models: Collection[str]) -> None:

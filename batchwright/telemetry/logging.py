@@ -75,7 +75,7 @@ def configure_logging(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a log entry as `time level message key=value ...`. A traceback is on indented lines below.
+    """A formatter for `time level message key=value ...`. A traceback is on indented lines below.
 
     Text from clients and backends cannot look like another entry, because its line breaks are followed by
     spaces, and its control characters are replaced. Long ids are at the end of the line, where a narrow
@@ -105,7 +105,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonLinesFormatter(JsonFormatter):
-    """Formats a log entry as one JSON object per line. Times are in UTC."""
+    """A formatter that writes each log entry as one line with a JSON object. Times are in UTC."""
 
     def __init__(self, redact: Redactor) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]

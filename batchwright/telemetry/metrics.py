@@ -93,9 +93,10 @@ class Metrics(
     def remove_series(self, label: str, value: str) -> None:
         """Remove every series in which the label `label` has this value.
 
-        If a removed series is counted again, it starts at 0. If `label` is `model`, series with this value in
-        `from_model` or `to_model` are removed, too. The number of models with their own label value is
-        limited, so another model can then get one.
+        If a removed series is counted again, it starts at 0.
+
+        If `label` is `model`, series with this value in the labels `from_model` or `to_model` are removed,
+        too. The value no longer counts towards the limit on label values of models that are not registered.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class OutageLog:
-    """Logs only the first error of each outage, as a warning with a given message.
+    """A log that contains only the first error of each outage, as a warning with a given message.
 
     An outage lasts from the first failed attempt until the next successful one.
     """
@@ -17,7 +17,11 @@ class OutageLog:
 
     @contextmanager
     def suppress(self, *errors: type[BaseException]) -> Generator[None]:
-        """Context manager for one attempt. If it raises one of `errors`, suppress and report the error."""
+        """Context manager whose block is one attempt.
+
+        If the block raises one of `errors`, suppress the error and pass it to `failed`. If the block raises
+        nothing, call `succeeded`.
+        """
         try:
             yield
         except errors as error:

@@ -29,7 +29,7 @@ OnSpansDropped = Callable[[str, int], None]  # reason, number of spans
 
 
 class PresetIdGenerator(RandomIdGenerator):
-    """Generates random ids for trace spans. In a `preset` block, it returns the given ids instead.
+    """A generator of ids for trace spans: random ids, or the given ids inside of a `preset` block.
 
     The root span of a batch needs this: it is created at the end of the batch, but earlier spans already
     contain its ids.

@@ -51,7 +51,7 @@ _activity: ContextVar[_ActivityTrace | None] = ContextVar("activity", default=No
 
 
 class Spans:
-    """Creates the trace spans of one process. `tracing.spans()` returns the instance."""
+    """The creator of all trace spans of one process. `tracing.spans()` returns the instance."""
 
     def __init__(self, provider: SpanProvider, ids: PresetIdGenerator, settings: Settings) -> None:
         self._provider = provider
@@ -240,8 +240,9 @@ class ApiCallSpan:
 
 
 class RequestSpan:
-    """Context manager for the trace span of a request to a backend. Requests that are not sampled have no
-    span.
+    """Context manager for the trace span of a request to a backend.
+
+    It creates no span if sampling has not selected the request for tracing.
 
     `headers` are the HTTP headers that pass the trace to the backend; empty if there is no trace.
     """

@@ -23,7 +23,7 @@ _CARRIER = TypeAdapter(dict[str, str])
 
 
 class TelemetryInterceptor(client.Interceptor, worker.Interceptor):
-    """Adds log fields and trace spans to the calls of a Temporal client and of its workers."""
+    """An interceptor that adds log fields and trace spans to calls of a Temporal client and its workers."""
 
     def intercept_client(self, next: client.OutboundInterceptor) -> client.OutboundInterceptor:
         return _ClientOutbound(next)
@@ -79,7 +79,7 @@ class _WorkflowInbound(worker.WorkflowInboundInterceptor):
 
 
 class _WorkflowOutbound(worker.WorkflowOutboundInterceptor):
-    """Copies the trace header of a workflow to each activity and child workflow that it starts."""
+    """An interceptor that copies a workflow's trace header to the activities and workflows it starts."""
 
     def start_activity(self, input: worker.StartActivityInput) -> workflow.ActivityHandle[object]:
         input.headers = _with_trace_header(input.headers)

@@ -1,4 +1,4 @@
-"""Turns tracing on if a collector is configured. Otherwise OpenTelemetry is not even imported."""
+"""Turns tracing on if a trace collector is configured. Otherwise OpenTelemetry is not even imported."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,6 @@
-"""Metrics of backends as one process sees them: health, circuit breakers, requests sent to a fallback."""
+"""Metrics of backends as one process sees them: health, circuit breakers, and requests sent to
+fallback models.
+"""
 
 from batchwright.telemetry.families.factory import MetricFactory
 

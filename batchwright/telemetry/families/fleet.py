@@ -1,6 +1,7 @@
 """Metrics of the fleet: live batches, task queues, tenants, budgets, retention and consistency checks.
 
-Every control worker reports the same numbers, because it reads them from the database and from Temporal.
+Each worker with the role `control` reports these metrics. All these workers report the same numbers, because
+they read the numbers from the database and from Temporal.
 """
 
 from batchwright.telemetry.families.factory import MetricFactory

@@ -1,4 +1,4 @@
-"""Metrics of interactive calls, which an API process sends to backends at once."""
+"""Metrics of interactive calls: requests outside of batches, which an API process sends to backends."""
 
 from batchwright.telemetry.families.factory import REQUEST_SECONDS, MetricFactory
 

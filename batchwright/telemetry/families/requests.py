@@ -177,7 +177,10 @@ class TrafficMetrics:
 
 
 class JobMetrics:
-    """Metrics of asynchronous jobs. Workers poll for their results, or backends send them as callbacks."""
+    """Metrics of jobs: requests whose results backends return later.
+
+    Either a worker polls for the result of a job, or the backend sends it in a callback.
+    """
 
     def __init__(self, create: MetricFactory) -> None:
         self.jobs_submitted = create.counter(

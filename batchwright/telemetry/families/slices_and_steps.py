@@ -1,4 +1,7 @@
-"""Metrics of slices (parts of batches) and of other steps of batches, counted by workers that run them."""
+"""Metrics of slices (parts of batches) and of other steps of batches.
+
+Each worker counts the slices and steps that it runs.
+"""
 
 from batchwright.telemetry.families.factory import MetricFactory
 
@@ -41,7 +44,9 @@ class StepMetrics:
 
 
 class SliceMetrics:
-    """Metrics of slices (parts of batches): how often and how long they wait, and how long storing takes."""
+    """Metrics of slices (parts of batches): how often and how long they wait, and how long it takes to
+    store their results.
+    """
 
     def __init__(self, create: MetricFactory) -> None:
         self.flush_seconds = create.histogram("segment_flush_duration_seconds", "Time to store one segment")

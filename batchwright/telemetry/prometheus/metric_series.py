@@ -128,7 +128,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Copy the values of the series to the end of the list `numbers`, and update only these copies later.
+        """Append the values of the series to the list `numbers`, and store them only there from now on.
 
         The caller must hold the lock of the metric.
         """

@@ -169,8 +169,9 @@ class Gauge(MetricFamily[GaugeSeries]):
         self.only.set_function(callback)
 
     def replace(self, values: Mapping[_Key, float]) -> None:
-        """Set the series of a gauge to `values`, by their label values. Remove all series that are not in
-        `values`.
+        """Set the values of all series of the gauge. Remove every series that `values` does not contain.
+
+        The keys of `values` are the label values of the series.
         """
         for key, value in values.items():
             (self._series.get(key) or self.labels(*key)).set(value)

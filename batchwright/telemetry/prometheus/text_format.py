@@ -17,7 +17,7 @@ class MetricSample(NamedTuple):
 
 
 class SeriesId(NamedTuple):
-    """Identifies a series by its metric name and its labels."""
+    """The identity of a series: its metric name and its labels."""
 
     name: str
     labels: dict[str, str]
