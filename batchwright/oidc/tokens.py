@@ -95,7 +95,7 @@ _REGISTRY = _Registry(strict_check_header=False)
 
 
 class TokenVerifier:
-    """Verifies tokens of the issuer in the settings. It caches the senders of valid tokens.
+    """A verifier for tokens of the issuer in the settings. It caches the senders of valid tokens.
 
     A cached sender is used until the token expires or the issuer's keys change.
     """
@@ -236,7 +236,7 @@ def _parse(token: str) -> tuple[CompactSignature, _Header]:
     """Split a token, and return its parts and its header. The signature is not checked yet.
 
     Raises:
-        InvalidToken: the token is too long, malformed, or of a kind that is never accepted.
+        InvalidToken: the token is too long or malformed, or its algorithm or type is never accepted.
     """
     if len(token) > MAX_TOKEN_CHARACTERS:
         raise InvalidToken(f"The token is too long: at most {MAX_TOKEN_CHARACTERS} characters are accepted.")
