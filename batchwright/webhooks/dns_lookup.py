@@ -19,7 +19,7 @@ _LOOKUP_SECONDS = 5.0
 
 
 class DnsLookup:
-    """Looks up addresses of hosts with the system's resolver, without a cache."""
+    """A lookup of hosts' addresses with the system's resolver, without a cache."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="webhook-hosts")

@@ -35,7 +35,7 @@ class SendResult(NamedTuple):
 
 
 class WebhookSender:
-    """Sends webhooks. A process uses one sender for all webhooks, and closes the sender before it exits."""
+    """The sender of all webhooks of a process. The process closes it before it exits."""
 
     def __init__(
         self,
