@@ -72,9 +72,9 @@ class InferenceClient:
                 process.
             problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
                 request fails with this text.
-            of_batches: False if the process sends only interactive calls. Its probes (small test requests)
-                then have the same headers as interactive calls. So a backend that prefers interactive calls
-                answers the probes first, too.
+            of_batches: False if the process sends only interactive calls (requests outside of batches). Its
+                probes (small test requests) then have the same headers as interactive calls. So a backend
+                that prefers interactive calls answers the probes first, too.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self.serves_direct_first = backend is not None and backend.send_dispatch_header
@@ -93,16 +93,17 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the API key again.
 
-        If the client was unusable, it becomes usable, except if no API key can be read.
+        The client is then usable if it needs no API key, or has read its API key now or earlier.
         """
         self._transport = transport
         self._initial_problem = ""
         self.reload_key()
 
     def reload_key(self) -> None:
-        """Read the API key again. If this fails, continue to use the old key.
+        """Read the API key again.
 
-        If no key was ever read, the client becomes unusable.
+        If the key cannot be read, the client continues to use the key that it read last. If it has never read
+        a key, the client becomes unusable.
         """
         key_problem = self._headers.reload_key()
         self.problem = self._initial_problem or key_problem
@@ -280,10 +281,10 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, with the verdict BUSY if the backend answered 503 because of other clients.
+        """Return the outcome, with the verdict BUSY if a backend with other clients answered 503.
 
-        The verdict changes only for backends that also serve clients directly, without this product. With
-        BATCHWRIGHT_ADAPTIVE_LIMITS=false, the outcome stays unchanged.
+        A backend with other clients serves their requests first, so a 503 means that it is busy with these
+        requests. With BATCHWRIGHT_ADAPTIVE_LIMITS=false, the outcome stays unchanged.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome

@@ -66,7 +66,7 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport that several clients may use. `clients` has the keys (`client_key`) of these clients."""
+    """A transport that several clients may use. `clients` has the `client_key` of each of these clients."""
 
     transport: Transport
     connect_seconds: float | None
@@ -75,7 +75,7 @@ class _SharedTransport:
 
 
 class ClientPool:
-    """Creates the clients of backends, and reloads their API keys and certificates.
+    """The clients of all backends of a process. The pool also reloads their API keys and certificates.
 
     Clients send requests through transports, which hold the connections. A transport that no client needs any
     longer is closed when its last request has ended.
@@ -95,8 +95,8 @@ class ClientPool:
             settings: settings of the process.
             open_transport: creates transports.
             on_problem: called if a backend cannot be used.
-            of_batches: False if the process sends only interactive calls. The requests of its clients then do
-                not get the headers that mark lines of batches.
+            of_batches: False if the process sends only interactive calls (requests outside of batches). The
+                requests of its clients then do not get the headers that mark lines of batches.
         """
         self._of_batches = of_batches
         self._settings, self._open_transport, self._on_problem = settings, open_transport, on_problem
@@ -217,7 +217,10 @@ class ClientPool:
 
 
 def client_key(backend: BackendConfig) -> str:
-    """Return the key of a backend's client. Backends with equal client settings have the same key."""
+    """Return the text that identifies a backend's client in the pool. It contains no API key.
+
+    Backends with equal client settings get the same text, and so share a client.
+    """
     settings = backend.model_dump_json(
         exclude={"weight", "model", "in_flight", "priority", "retries", "limits", "prices", "any_model"}
     )

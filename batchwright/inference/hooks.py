@@ -67,10 +67,10 @@ def load_hooks(settings: Settings) -> list[tuple[str, Hook]]:
 
 
 class PreCallHooks:
-    """Calls the hooks (the operator's own functions) before a request is sent, in the order of the settings.
+    """A callable that calls all hooks (the operator's own functions), before a request is sent.
 
-    Each hook gets the body that the previous hook returned. The constructor raises SettingsError like
-    `load_hooks`.
+    The hooks are called in the order of the settings. Each hook gets the body that the previous hook
+    returned. The constructor raises SettingsError if a hook cannot be imported or is not callable.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -112,8 +112,8 @@ class PreCallHooks:
     async def _run_bounded(self, hook: Hook, call: HookCall) -> "HookCall | _Refusal | BaseException":
         """Run one hook. Return the request to send, a refusal, or the exception that the hook raised.
 
-        If the hook exceeds its time limit, return a `_TimedOut` at once. The hook runs in a task of its own,
-        which is then cancelled. The line does not wait until this task has ended.
+        The hook runs in a task of its own. If the hook exceeds its time limit, cancel this task and return a
+        `_TimedOut`, without waiting for the end of the task.
         """
         task = asyncio.create_task(self._call_hook(hook, call))
         self._running.add(task)
@@ -144,7 +144,7 @@ class PreCallHooks:
 
 
 class _TimedOut(Exception):
-    """Result of calling a hook that took longer than its time limit."""
+    """The call of a hook took longer than the time limit. `_run_bounded` returns this as its result."""
 
 
 class _Refusal(NamedTuple):
@@ -173,7 +173,7 @@ def _load_hook(reference: str) -> Hook:
 
 
 class _Threads:
-    """Runs hooks that are not `async` in threads, at most `max_threads` at once.
+    """The threads for hooks that are not `async`. At most `max_threads` hooks run at the same time.
 
     A hook that never ends occupies one of these threads. Other work of the process continues.
     """

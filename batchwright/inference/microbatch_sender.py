@@ -1,9 +1,9 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
 If the backend fails to process a shared request, its lines are sent again in these steps: first all of them
-in one request again, then in halves, and at last one by one. If the backend refuses a shared request as
-invalid, its lines are sent one by one at once. A failure uses one of a line's attempts only if the line was
-sent alone.
+in one request again, then in halves, and at last each line alone. If the backend refuses a shared request as
+invalid, each of its lines is sent alone, without a pause before. A failure uses one of a line's attempts only
+if the line was sent alone.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class _Microbatch:
 
 
 class MicrobatchSender:
-    """Joins several lines of one model into one shared request, and sends such requests to one backend.
+    """A sender that joins several lines of one model into a shared request, and sends it to one backend.
 
     For the same model, backend and endpoint, all batches of the process use the same object.
     """
@@ -299,8 +299,10 @@ class MicrobatchSender:
 def _drop_unsendable(members: Sequence[_Member]) -> list[_Member]:
     """Return the lines that may be sent again.
 
-    Lines that already have an outcome or were cancelled are left out. All other lines that may not be sent
-    again get the error NotSent, which their caller's `send` then raises.
+    A line is left out in two cases:
+
+    - It already has an outcome or was cancelled.
+    - Its `may_repeat` returns False. The call of `MicrobatchSender.send` for this line then raises NotSent.
     """
     waiting = [member for member in members if not member.answered.done()]
     sendable = [member for member in waiting if member.may_repeat()]

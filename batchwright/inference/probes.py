@@ -39,7 +39,7 @@ class ProbeResult(IntEnum):
 
 
 class UpstreamProber:
-    """Sends probes (small test requests) to one model at one backend.
+    """A sender of probes (small test requests) to one model at one backend.
 
     If several lines need a probe at the same time, they share its result.
 

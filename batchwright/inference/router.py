@@ -30,7 +30,7 @@ from batchwright.rules.dispatch.retry_policy import SUCCESS, RetryPolicy
 class Dispatch(Struct, eq=False):
     """One request in flight to an upstream (a model at a certain backend).
 
-    Call `end` once when the request has ended.
+    When the request has ended, call the method `end` of this object once.
     """
 
     upstream: Upstream
@@ -43,7 +43,7 @@ class Dispatch(Struct, eq=False):
 
 
 class ModelRouter:
-    """Chooses a backend for each request to one model, and sends the request.
+    """A router that chooses a backend for each request to one model, and sends the request.
 
     An upstream is a model at a certain backend. The model's own upstreams are used first. If the circuit
     breakers of all of them are open, upstreams of its fallback models are used, too. An open circuit breaker
@@ -122,9 +122,9 @@ class ModelRouter:
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker that allows a request first, among those of the model's own backends.
+        """The circuit breaker of the own backend that may get the next request soonest.
 
-        Circuit breakers of fallback models are not considered.
+        Own backends are the model's backends, without those of its fallback models.
         """
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
@@ -207,7 +207,7 @@ class ModelRouter:
         if the upstream does not run jobs.
 
         Args:
-            key: `key` of the upstream that runs the job.
+            key: attribute `key` of the upstream that runs the job. It identifies the upstream.
         """
         for router in (self, *self.fallbacks):
             for upstream in router.upstreams:

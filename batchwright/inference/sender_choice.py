@@ -33,7 +33,7 @@ class MicrobatchBackend(Protocol):
 
 
 class MicrobatchSenders:
-    """Creates the senders that join several lines into one shared request (a microbatch).
+    """A factory of senders, which join several lines into one shared request (a microbatch).
 
     There is one object per process, so that lines of different batches can share requests. The constructor
     raises SettingsError if a chat executor is invalid. A chat executor is the operator's object that joins
@@ -135,9 +135,10 @@ def _load_chat_executor(model: str, reference: str) -> ChatExecutor:
 
 
 class SliceSender:
-    """Sends the lines of one slice. They share requests only with lines of the same tenant.
+    """A sender for the lines of one slice, which may share requests with lines of other slices.
 
-    If `tenant` is empty, the lines may share requests with lines of all tenants.
+    Only slices with an equal `tenant` share requests. `tenant` is empty if lines of different tenants may
+    share a request.
     """
 
     def __init__(self, sender: "MicrobatchSender", tenant: str, may_repeat: Callable[[], bool]) -> None:

@@ -129,11 +129,10 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds between the start of a trial without an answer and the start of the next trial.
+        """Return the seconds from the start of a trial that has no answer yet to the start of the next trial.
 
-        Call this only if the last failure came quickly. The backend then seems to refuse requests at once. A
-        trial without a quick answer is therefore probably being processed. Each such trial makes the pause
-        shorter.
+        Call this only if the last failure came quickly. The backend then seems to refuse requests quickly. So
+        a trial without a quick answer is probably being processed. Each such trial makes the pause shorter.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -276,7 +275,7 @@ class CircuitBreaker:
         self._retry_at = min(self._retry_at, self.clock())
 
     def succeeded_since(self, since: float) -> bool:
-        """Return True if the backend has sent a normal response since the time `since`."""
+        """Return True if the backend has sent a normal response since `since`, in seconds of `clock`."""
         return self._last_success_at is not None and self._last_success_at >= since
 
     def record_suspect(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
@@ -296,7 +295,7 @@ class CircuitBreaker:
         Args:
             attempt: the failed request. Its response was an error such as 500.
             request_id: id of the line.
-            since: when the line was last sent.
+            since: when the line was last sent, in seconds of `clock`.
             proved: True if an earlier attempt has shown that the line is at fault. The line is then not
                 counted.
         """
@@ -323,7 +322,7 @@ class CircuitBreaker:
 
         Args:
             request_id: id of the line.
-            since: when the line was last sent.
+            since: when the line was last sent, in seconds of `clock`.
             proved: True if an earlier attempt has shown that the line is at fault. The line then does not
                 count towards `failures_to_open`.
             vouched: result of a check of the backend just before a request that got no response. True if the

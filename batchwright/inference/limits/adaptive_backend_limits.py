@@ -177,10 +177,11 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limit of each full backend by one request if the backend may accept more requests again.
+        """Raise the limits of full backends by one request, to find out if they accept more requests again.
 
-        The limit changes only if the backend has refused requests because of other clients, and has sent no
-        response for a long time. Call this regularly while requests wait.
+        A backend is full if its limit is used up. The limit changes only if the backend has refused requests
+        because of other clients, and has sent no response for a long time. Call this regularly while requests
+        wait.
         """
         for url in urls:
             use = self._usage_of(url)

@@ -24,12 +24,12 @@ class PermitRequest:
     """A slice's request for one permit. A slice is a part of a batch; a permit lets it send one line.
 
     Attributes:
-        number: number of the slice among the slices of its model and batch.
+        number: position of the slice among the slices of its model and batch.
         weight: weight of the tenant relative to other tenants; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        cost: returns how much a backend must compute for the next line because its prefix cache does not have
-            the line's system prompt; 0 for nothing. None if the cost is always 0.
+        cost: returns a number for the next line. It is higher if a backend must compute the line's system
+            prompt again, because its prefix cache lacks it; 0 for no cost. None if the cost is always 0.
     """
 
     model: str
@@ -111,7 +111,7 @@ class Permit(Struct, eq=False):
 
 
 class ConcurrencyLimiter:
-    """Grants permits to waiting slices (parts of batches), within the limits of models and backends.
+    """A limiter that grants permits to waiting slices (parts of batches), by model and backend limits.
 
     A permit is the right to have one request in flight. A slice waits for one permit at a time. The limit of
     a model is the lower of two limits: its own limit, and the sum of its backends' adaptive limits.

@@ -32,9 +32,9 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    `allocation` contains, for each model, how fast one turn may send lines. A turn is one attempt, limited in
-    time, to send lines of a slice (a part of a batch). A change of the limits puts a new object into the
-    attribute `allocation`. Callers must therefore read the attribute again for each line.
+    The attribute `allocation` says for each model how fast one turn may send lines. A turn is an attempt,
+    limited in time, to send the lines of a slice (a part of a batch). When limits change, `allocation` is
+    replaced by a new object. Callers must therefore read the attribute again for each line.
     """
 
     allocation: RateAllocation
@@ -56,7 +56,7 @@ class EffectiveRates(Protocol):
 
 
 class FleetRates(EffectiveRates):
-    """Reads the rate limits from settings and database, and divides them between the served models.
+    """The rate limits from the settings and the database, divided between the served models.
 
     Until the first refresh, only the rates in the settings are in effect.
     """

@@ -84,8 +84,8 @@ class MemoryBudget:
     def reserve_response(self, request_bytes: int) -> int:
         """Reserve memory for a request and its estimated response. Return the number of reserved bytes.
 
-        The number is added to `response_bytes`. When the memory is no longer used, the caller must subtract
-        the number from `response_bytes`.
+        This method adds the number to `response_bytes` of this object. When the memory is no longer used, the
+        caller must subtract the number from `response_bytes` again.
 
         Args:
             request_bytes: size of the request.
@@ -97,7 +97,8 @@ class MemoryBudget:
     def observe_response(self, answer_bytes: int) -> None:
         """Update the estimated size of responses. `answer_bytes` is the size of a response that has arrived.
 
-        A larger response raises the estimate to its size at once. Smaller responses lower it slowly.
+        If the response is larger than the estimate, its size is the new estimate. A smaller response lowers
+        the estimate by 2 % of the difference.
         """
         estimate = self._estimate * 0.98 + answer_bytes * 0.02
         self._estimate = estimate if estimate > answer_bytes else float(answer_bytes)

@@ -18,6 +18,8 @@ _MAX_SAMPLE_SECONDS = 1.0  # a longer time between two samples does not count as
 class ModelPermits(Generic[Request]):
     """Permits (rights to have a request in flight) of one model, and the tenants that wait for them.
 
+    All times are seconds of the clock of the `ConcurrencyLimiter`.
+
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
@@ -57,8 +59,12 @@ class ModelPermits(Generic[Request]):
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
         """Return the weight of a tenant in `capped` if the tenant may send again; None if it may not.
 
-        The tenant may not send while it has reached a limit, or while the API keys of all its waiting
-        requests have reached their caps. In this case, also store the limit in `capped_by`.
+        The tenant may not send in two cases:
+
+        - The tenant has reached a limit.
+        - The API key of each of its waiting requests has reached its cap on requests in flight.
+
+        If the result is None, the limit that was reached is stored in `capped_by`.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)

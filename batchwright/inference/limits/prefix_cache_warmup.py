@@ -19,7 +19,7 @@ _GROUPS_AT_ONCE = 8
 
 
 class PrefixGroups:
-    """Groups the lines of one model by system prompt, so that backends compute each prompt only once.
+    """The lines of one model, grouped by system prompt, so that backends compute each prompt only once.
 
     A group consists of the lines with the same system prompt. Its number is the hash of the system prompt,
     and is never 0. A group is *cold* until one of its lines has succeeded, and then *warm*. A cold group is
@@ -48,9 +48,10 @@ class PrefixGroups:
         """Set the attributes `width` and `slots` of this object, for a changed list of backends.
 
         Args:
-            in_flight: for each backend, the configured number of requests that it processes at once; None if
-                no number is configured. If one of the numbers is None, `width` becomes infinity: this backend
-                may have a queue, in which lines of one group should follow each other.
+            in_flight: for each backend, the configured number of requests that it processes at the same time;
+                None if no number is configured. If one of the numbers is None, or if there is no backend,
+                `width` becomes infinity and `slots` becomes 0. The reason: a backend without a number may
+                have a queue, in which lines of one group should follow each other.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -82,9 +83,10 @@ class PrefixGroups:
 
     @property
     def has_several(self) -> bool:
-        """True if at least two groups have a line in flight, or their prompt in a free slot of a backend.
+        """True if at least two groups are in use.
 
-        A slot is a place for one request, which keeps the prompt of its last request.
+        A group is in use if one of its lines is in flight, or if its prompt is in a free slot of a backend. A
+        slot is a place for one request, which keeps the prompt of its last request.
         """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1

@@ -127,9 +127,9 @@ class BackendRegistry:
         return found
 
     def _add_unlisted(self, model: str) -> ModelRouter | None:
-        """Create and return the router, which chooses backends, of a model that no backend lists.
+        """Create and return the router of a model that no backend lists; None if the model cannot be used.
 
-        Return None if the model cannot be used.
+        A router chooses the backend of each request.
         """
         self._unlisted.add(model)
         if model in self._aliases or any(model in config.fallbacks for config in self._configs.values()):

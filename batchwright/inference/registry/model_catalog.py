@@ -69,7 +69,7 @@ class CatalogEntry:
 
 
 class Catalog:
-    """Lists all registered models, from the settings of this process and from the database.
+    """The list of all registered models, from the settings of this process and from the database.
 
     The constructor raises SettingsError if the registry file is invalid.
     """
@@ -157,7 +157,7 @@ class ResolvedModel(NamedTuple):
 
 
 class ChangeResolver:
-    """Applies the changes that were made to models at run time.
+    """A resolver that applies the changes that were made to models at run time.
 
     A part of a change that the registry file or the settings forbid is left out.
     """

@@ -216,7 +216,10 @@ class Timeout(Struct, eq=False):
 
 
 class TimeoutWheel:
-    """Starts timeouts for requests. Timeouts with the same duration share one timer, to save CPU time."""
+    """A starter of timeouts for requests.
+
+    Timeouts with the same duration share one timer of the event loop, to save CPU time.
+    """
 
     def __init__(self) -> None:
         self._running: dict[float, dict[Timeout, None]] = {}

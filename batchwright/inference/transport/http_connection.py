@@ -96,7 +96,7 @@ class BackendConnection(asyncio.Protocol):
     ) -> None:
         """Send one request. When it ends, `ended` is called with its response or error.
 
-        If `abort` is called first, `ended` is not called.
+        If `abort` of this connection is called before that, `ended` is not called.
 
         Raises:
             httpx.ConnectError: the connection is already closed, so nothing was sent.

@@ -11,7 +11,7 @@ class InvalidTlsFiles(Exception):
 
 
 class TlsContext:
-    """Creates the TLS context of one backend from certificate and key files.
+    """The TLS context of one backend, created from certificate and key files.
 
     When a file has changed, `reload` creates a new context.
     """
