@@ -21,7 +21,7 @@ LONG_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14400, 43200, 86400, 604800, 12096
 
 
 class MetricFactory:
-    """Creates and registers the metrics of one process.
+    """A factory that creates and registers the metrics of one process.
 
     Names are passed without the prefix `batchwright_`. Names of counters end with `_total`.
     """
