@@ -308,7 +308,7 @@ class InferenceClient:
         )
 
     async def slots(self, url: str) -> int | None:
-        """Return the number of slots of a llama.cpp server: how many requests it processes at once.
+        """Return the number of slots of a llama.cpp server: requests that it processes in parallel.
 
         Other backends do not report such a number. The result is then None.
         """

@@ -112,9 +112,9 @@ async def list_models(
 async def read_slots(
     transport: Transport, url: str, headers: Sequence[Header], *, max_bytes: int
 ) -> int | None:
-    """Return how many requests a llama.cpp server at `url` processes at once; None for other backends.
+    """Return the number of requests that a llama.cpp server at `url` processes at the same time.
 
-    The number is read from the path `/props`.
+    The number is read from the path `/props`. Return None for other backends.
 
     Args:
         url: the backend's URL, without `/v1`.

@@ -32,9 +32,9 @@ class PrefixGroups:
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
-        slots: number of requests that the model's backends process at once, if it is below 16. In such
-            backends, each slot (place for one request) may keep only the prompt of its last request. 0 if the
-            number is greater or not known.
+        slots: number of requests that the model's backends together process at the same time; 0 if the number
+            is not below 16 or not known. With so few slots (places for one request), each slot may keep only
+            the prompt of its last request.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
