@@ -25,7 +25,7 @@ async def open_storage(
 
     Args:
         metrics: metrics in which the operations are counted.
-        component: part of the product that uses the storage, as a label of the metrics.
+        component: part of the product that uses the storage. The metrics are recorded separately for each.
 
     Raises:
         StorageUnavailable: the directory cannot be created, or the settings of boto (the S3 library) are

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class StorageComponent(StrEnum):
-    """Parts of the product that use the storage. The names are label values of metrics."""
+    """Parts of the product that use the storage. The label `component` of metrics has these values."""
 
     API = "apiserver"
     WORKER = "processor"
@@ -41,7 +41,8 @@ class OperationStatus(StrEnum):
 class Stopwatch:
     """A stopwatch for the time that the storage works on an operation.
 
-    It starts when it is created. Use a `paused` block for time that the caller takes, which is not counted.
+    It starts when it is created. While the storage waits for its caller, run the caller's code in a block
+    `with stopwatch.paused()`. The time of this block is not counted.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for use while the stopwatch is paused. The time of its block is counted."""
+        """Context manager for use inside a `paused` block. The time of its own block is counted."""
         since = time.perf_counter()
         try:
             yield
@@ -80,11 +81,17 @@ class StorageInstrumentation:
 
     @contextmanager
     def operation(self, operation: StorageOperation, key: str = "") -> Generator[Stopwatch]:
-        """Context manager that counts a storage operation and records its trace span. Yields the stopwatch.
+        """Context manager that counts a storage operation and records its trace span.
 
-        If the block raises ObjectMissing, the operation is counted as missing. If it raises another
-        StorageError, it is counted as failed. If it is cancelled or raises another exception, nothing is
-        counted. `key` is the object's key or a prefix, for the trace.
+        Yields a running stopwatch for the duration of the operation. The result that is counted depends on
+        the end of the block:
+
+        - No exception: success.
+        - ObjectMissing: a missing object.
+        - Another StorageError: a failure.
+        - Another exception, or a cancellation: nothing is counted.
+
+        `key` is the object's key or a prefix of keys, for the trace.
         """
         stopwatch = Stopwatch()
         with self._span(operation, key):
@@ -150,9 +157,9 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
 
 
 def for_component(storage: Storage, component: StorageComponent) -> Storage:
-    """Return a storage that counts its operations in the metrics with the label `component`.
+    """Return an object for the same storage whose operations are counted in metrics for `component`.
 
-    If `storage` records no metrics, return it unchanged.
+    If `storage` is not an ObservedStorage, it records no metrics, and is returned unchanged.
     """
     return storage.for_component(component) if isinstance(storage, ObservedStorage) else storage
 

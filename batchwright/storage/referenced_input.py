@@ -65,8 +65,9 @@ class InputObjects:
     async def read(
         self, location: ObjectLocation, check_size: Callable[[int], None]
     ) -> AsyncGenerator[bytes]:
-        """Yield the bytes of the object at `location` in pieces. `read_object` explains the parameters and
-        errors.
+        """Yield the bytes of the object at `location` in pieces. All are of one version of the object.
+
+        The parameters and the errors are those of the function `read_object` in `s3/external_objects.py`.
         """
         # Imported only if needed, and in a thread: it takes a second and 40 MB.
         await asyncio.to_thread(import_module, "batchwright.storage.s3.external_objects")
@@ -109,7 +110,10 @@ class ReferencedInput:
 
     @property
     def filename(self) -> str:
-        """Name of the input file. It is correct only after all pieces were read."""
+        """Name of the object without its folders. If it is compressed, the ending (such as `.gz`) is removed.
+
+        Use it only after all pieces were read. Before that, it is not known if the object is compressed.
+        """
         name = self._location.name
         return expanded_name(name) if self._content.is_expanded else name
 

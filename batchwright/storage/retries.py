@@ -57,7 +57,7 @@ class OperationRetries:
         """Call `attempt` until it succeeds, and return its result.
 
         After a transient error, wait and call `attempt` again. When `patience_seconds` have passed since the
-        first call, raise the error instead. Raise any other error at once.
+        first call, raise the error instead. Raise any other error without a retry.
 
         Args:
             operation: kind of the storage operation, for metrics and logs.

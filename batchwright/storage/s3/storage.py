@@ -169,8 +169,9 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """List one key of the bucket. If the bucket does not work, this request gets S3's most helpful error
-        message.
+        """Raise StorageUnavailable if S3 refuses to list one key of the bucket, or does not respond.
+
+        Of all requests, this one gets the most helpful error messages from S3.
         """
         client = bucket.client
         await bucket.call(

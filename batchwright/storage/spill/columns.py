@@ -84,10 +84,11 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for growing sequences of bytes. Use it if the count of the numbers is not known yet.
+        """Create a space for growing sequences of bytes.
 
-        The sequences together take 8 MiB of memory; further bytes are in files. The caller must close the
-        space, to delete these files.
+        Use such a sequence instead of a column if the count of the numbers is not known yet. The sequences
+        together take 8 MiB of memory; further bytes are in files. The caller must close the space, to delete
+        these files.
         """
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 
