@@ -54,8 +54,9 @@ class DatabaseServer(Protocol):
 class Database:
     """All tables of one database.
 
-    A caller can repeat a method call safely, unless the method counts or records each call, such as an
-    attempt of a delivery. Every method raises DatabaseUnavailable if the database does not answer.
+    A caller can safely call a method again with the same arguments. The exceptions are methods that count or
+    record something each time, for example an attempt to deliver a webhook. Every method raises
+    DatabaseUnavailable if the database does not answer.
     """
 
     server: DatabaseServer

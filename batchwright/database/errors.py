@@ -5,17 +5,17 @@ DatabaseError
     OutcomeUnknown      the connection was lost after the statement was sent, so it may have been executed
   SchemaMismatch        the tables do not fit this version of the code; the message says which command to run
   MigrationFailed       PostgreSQL rejected a migration and rolled it back; earlier migrations stay applied
-  UnknownCursor         a page of a list should begin after the object with an id, but there is no such object
+  UnknownCursor         the object after which the page of a list should begin does not exist
   UnknownBatch          the batch to change does not exist
-  FileInUse             the file is the input of a batch that has not ended or has not written its files
-  ResultsInUse          the batch cannot be deleted, because a batch that resumes it still reads its results
-  ResultsGone           the results of the batch to resume are no longer kept
+  FileInUse             the file is the input of a batch that has not ended or whose files are not written yet
+  ResultsInUse          the batch cannot be deleted, because a new batch that continues it still needs it
+  ResultsGone           a new batch cannot continue an ended batch whose results are no longer kept
   UnknownUpload         the tenant has no such upload
   UploadClosed          the upload accepts no parts, because it is completed, cancelled or expired
   UploadFull            with one more part, the upload would exceed the limit of parts or bytes
   QuotaExhausted        the tenant would exceed a quota, so nothing was changed
   UnknownTenant         the tenant of a new API key, team or user does not exist
-  UnknownBudgetGroup    the budget group to change does not exist
+  UnknownBudgetGroup    the organization, team or user to change, which has a shared budget, does not exist
   UnknownApiKey         the new member of a team or a user is not an API key of its tenant
   InOtherOrganization   the tenant cannot join the organization, because it belongs to another one
   VersionConflict       another request changed the model after the caller had read it

@@ -52,7 +52,9 @@ class FileRow(Message):
 
 
 class BatchRow(Message):
-    """The row of a batch in the table of batches: its start argument, status, times, counts and files.
+    """The row of a batch in the table of batches: its order, status, times, counts and files.
+
+    `order` describes the whole batch. It is the argument with which the batch's workflow is started.
 
     `status` is never `cancelling`. The API shows `cancelling` if `cancel_requested_at` is set and the batch
     has not ended.
@@ -149,7 +151,7 @@ class BatchOutcome(Message):
 
 
 class Hold(NamedTuple):
-    """A tenant or a model whose lines are not sent, because an operator has stopped it at `held_at`."""
+    """A tenant or a model whose lines are not sent, because an operator stopped the sending at `held_at`."""
 
     kind: HoldKind
     name: str
@@ -159,8 +161,8 @@ class Hold(NamedTuple):
 class WorkerHeartbeat(Message):
     """The latest report of a worker process about itself.
 
-    `stats` has numbers by name. A name is that of a metric, of a queue that the worker polls, or of a slice
-    (part of a model's lines) that the worker sends.
+    `stats` has a number for each metric, for each queue that the worker polls, and for each slice (part of a
+    model's lines) that it sends. The keys are the names of these metrics, queues and slices.
     """
 
     id: str  # host:pid
@@ -173,7 +175,7 @@ class WorkerHeartbeat(Message):
 class BackendLoad(NamedTuple):
     """The load on one backend: requests in flight that API processes have sent for waiting clients.
 
-    `in_flight` is the number of these requests now. `mean` is its average over the last seconds.
+    `in_flight` is the number of these requests now. `mean` is its average over about the last five seconds.
     """
 
     backend: str  # URL
@@ -189,8 +191,8 @@ class InteractiveRate(NamedTuple):
     Attributes:
         of_tenant: True for a tenant, False for a model.
         name: the tenant or the model.
-        requests: requests per minute, as the average over the last seconds.
-        tokens: tokens per minute, as the average over the last seconds.
+        requests: requests per minute, as the average over about the last five seconds.
+        tokens: tokens per minute, as the average over about the last five seconds.
         processes: number of API processes that send these calls.
     """
 

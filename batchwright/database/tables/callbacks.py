@@ -1,4 +1,7 @@
-"""Table of callbacks: HTTP requests with which backends report the end of a job."""
+"""Table of callbacks: HTTP requests with which backends report that a job has ended.
+
+A job is a request that a backend accepts immediately and answers later.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +15,8 @@ from batchwright.database.sql import queries
 class ReceivedCallback(NamedTuple):
     """A callback: an HTTP request with which a backend has reported the end of a job.
 
+    A job is a request that the backend accepted first and answered later.
+
     `body` is None if it was too large to store. `size` is the length of the body in bytes, even if it was not
     stored.
     """
@@ -22,7 +27,10 @@ class ReceivedCallback(NamedTuple):
 
 
 class ReceivedCallbacks(NamedTuple):
-    """The result of `CallbacksTable.get`. `has_more` is True if it leaves out callbacks to limit its size."""
+    """The result of `CallbacksTable.get`.
+
+    `has_more` is True if callbacks were left out, because all bodies together exceed the caller's limit.
+    """
 
     callbacks: list[ReceivedCallback]
     has_more: bool

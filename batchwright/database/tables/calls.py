@@ -29,13 +29,14 @@ class CallKey(NamedTuple):
 class StoredCall(NamedTuple):
     """The result of storing a call (a single request of a client). It says which batch to start.
 
-    `batch_id` is the batch in which the call is stored. There are three cases:
+    `batch_id` is the batch in which the call is stored. `order` describes the batch that the caller must
+    start. There are three cases:
 
-    - `order` is the start argument of this batch: the caller must start it.
-    - `order` is the start argument of another batch: the call was stored before, in a batch that was perhaps
+    - `order` describes the batch `batch_id`. The caller must start this batch.
+    - `order` describes another batch. The call was stored before, in the batch `batch_id`, which was perhaps
       never started. The caller must start the batch of `order`, and then move the call to it with
       `CallsTable.move`.
-    - `order` is None: the batch of the call has started and accepts no further calls.
+    - `order` is None. The batch `batch_id` has started and accepts no further calls. The caller starts none.
     """
 
     batch_id: str
@@ -64,7 +65,7 @@ class CallsTable(Protocol):
         ...
 
     async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
-        """Make the batch of `order` collect the calls of a group, and return True.
+        """Record that the rolling batch of `order` collects the calls of a group, and return True.
 
         If another batch already collects the calls of this group, change nothing and return True. If the
         tenant already has `max_batches` rolling batches that collect calls or have not ended, change nothing
@@ -84,12 +85,12 @@ class CallsTable(Protocol):
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call, because the caller could not start a batch for it. Return True if the call still
-        gets an answer.
+        """Delete a call, because the caller could not start a batch for it. There are three cases:
 
-        The result is True if a batch has already taken the call as a line, or if the call has ended. The call
-        is then not deleted. It is also not deleted if another request has stored the same call again, because
-        that request may still start a batch for it.
+        - A batch has already taken the call as a line, or the call has ended: keep it, and return True.
+        - Another request has stored the same call again, and may still start a batch for it: keep the call,
+          and return False.
+        - In all other cases: delete the call, and return False.
         """
         ...
 

@@ -97,15 +97,18 @@ class SchedulesTable(Protocol):
         ...
 
     async def record_run(self, tenant: str, schedule_id: str, run: ScheduleRunRow) -> None:
-        """Store the result of one due time of a schedule, or replace the result of an earlier attempt.
+        """Store what happened at a time when a schedule was due: the batch that was created, or an error.
 
-        Only the latest 100 results are kept. If the schedule does not exist, do nothing. `run.status` is
-        ignored.
+        The result of an earlier attempt for the same time is replaced. Only the latest 100 results are kept.
+        If the schedule does not exist, do nothing. `run.status` is ignored.
         """
         ...
 
     async def runs(self, tenant: str, schedule_id: str, limit: int) -> list[ScheduleRunRow]:
-        """Return the latest due times of a schedule with their results, at most `limit`, newest first."""
+        """Return the latest times when a schedule was due, with the results, newest first.
+
+        At most `limit` times are returned.
+        """
         ...
 
 

@@ -17,14 +17,15 @@ class BatchDeletions(Protocol):
     """
 
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
-        """Delete the rows of the batch's output and error files. If `keep_files` is True, keep these rows.
+        """Begin the deletion of a batch. The caller can then delete the batch's objects in storage.
 
-        Without these rows, clients no longer find the files. Also record that the results of the batch are no
-        longer kept, so that no other batch can begin to resume this batch. The caller can then delete the
-        batch's objects in storage.
+        - Record that results outside of the output and error files are no longer kept. After that, no new
+          batch can begin to continue this batch with these results.
+        - If `keep_files` is False, delete the rows of the output and error files. Clients then no longer find
+          these files.
 
-        Raises ResultsInUse, and changes nothing, if another batch resumes this batch and has not yet read all
-        its results.
+        Raises ResultsInUse, and changes nothing, if a new batch that continues this batch has not yet read
+        all its results.
         """
         ...
 

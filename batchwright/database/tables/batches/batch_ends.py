@@ -58,8 +58,8 @@ class BatchEnds(Protocol):
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
         """Add files, counts and token usage to a batch that ended before its files were written.
 
-        Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
-        batch has no row.
+        Return the row. Nothing is changed if the batch has not ended, has its files already, or gets none.
+        Raises UnknownBatch if the batch has no row.
         """
         ...
 
@@ -72,10 +72,10 @@ class BatchEnds(Protocol):
         total: int = 0,
         keep_until: datetime | None = None,
     ) -> EndedBatch:
-        """Record that the pending files of an ended batch will never be written.
+        """Record that the output and error files of an ended batch will never be written.
 
-        Return the row. If the batch has no pending files, nothing is changed. Raises UnknownBatch if the
-        batch has no row.
+        Return the row. Nothing is changed if the batch has not ended, has its files already, or gets none.
+        Raises UnknownBatch if the batch has no row.
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.

@@ -46,8 +46,11 @@ def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> li
 def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -> list[ModelCounts]:
     """Return the final counts of a batch by model.
 
-    If `planned` is None, return `models`. Otherwise, `planned` has the counts of its models. No requests were
-    sent to any other model: all lines of such a model that are not completed count as failed.
+    If `planned` is None, return `models`. Otherwise, there are two cases:
+
+    - A model in `planned`: its counts in `planned` are final.
+    - A model that is only in `models`: no requests were sent for it, so all its lines that are not completed
+      count as failed.
 
     Args:
         models: counts in the row of the batch.
@@ -65,7 +68,7 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return a copy of the row of a live batch, with the reported counts and errors of the workers added."""
+    """Return a copy of the row of a live batch that also includes the counts and errors from workers."""
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={

@@ -135,10 +135,10 @@ class BatchesTable(Protocol):
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
-        """Remove the record that `add_attempt` has stored. The bytes of its objects then no longer count as
-        stored bytes of the tenant.
+        """Remove the record that `add_attempt` has stored for `prefix`.
 
-        Call this after all objects under the key prefix `prefix` were deleted.
+        Its bytes then no longer count towards the tenant's quota of stored bytes. First delete all objects
+        whose keys start with `prefix`.
         """
         ...
 

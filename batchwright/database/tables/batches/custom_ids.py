@@ -25,8 +25,8 @@ _MAX_SECONDS = 5.0  # for one page; a running statement is still completed
 class FoundBatches(NamedTuple):
     """A page of the batches that have a line with a certain custom id.
 
-    A search ends after a number of statements or after some seconds. A page can therefore have few rows or
-    none, although more batches follow.
+    A search for a page stops after MAX_STATEMENTS queries or about five seconds. The page can therefore have
+    few batches or none, although more batches follow.
 
     Attributes:
         last_id: id of the batch after which the next page begins; None if all batches were examined.
@@ -128,10 +128,11 @@ async def search_in_steps(
     examined.
 
     Args:
-        examine: does one step: it examines the next EXAMINED_AT_ONCE batches of the list. Its argument is the
-            last record that the previous step returned; None in the first step. It returns a record for each
-            found batch, with `is_found` True. If the step has EXAMINED_AT_ONCE batches, it also returns a
-            record for the last of them. `place` in a record is the number of the batch in the step, from 1.
+        examine: function that examines the next EXAMINED_AT_ONCE batches of the list, which is one step. Its
+            argument is the last record that the previous step returned; None in the first step. It returns
+            the records of the batches that it found, and the record of the step's last batch, even if this
+            batch was not found. This last record may be missing if the list ends in the step. In a record,
+            `is_found` is True for a found batch, and `place` is the number of the batch in the step, from 1.
     """
     found, last, end = list[str](), None, time.monotonic() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):

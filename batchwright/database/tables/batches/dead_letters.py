@@ -25,7 +25,7 @@ _INSERT_CHUNK = 1_000
 class StoredDeadLetter(NamedTuple):
     """A dead letter (a line that failed after its last attempt) with its tenant and batch.
 
-    `retry` is the start argument of the batch that retries the line; None if no batch retries it.
+    `retry` describes the batch that retries the line; None if no batch retries it.
     """
 
     tenant: str
@@ -77,8 +77,9 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
-        """Return the start arguments of batches that were created to retry lines of this batch. Only batches
-        that never started are returned.
+        """Return the batches that were created to retry lines of this batch, but never started.
+
+        The caller can start the workflow of each batch with its BatchOrder.
         """
         ...
 
@@ -91,7 +92,7 @@ class DeadLettersTable(Protocol):
 
         Args:
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
-            order: start argument of the new batch.
+            order: the new batch, as the argument that starts its workflow.
             file: row of the input file of the new batch.
             admissions: the amounts by which the new batch and its file use up the tenant's quotas. If False
                 is returned, nothing is counted.

@@ -14,7 +14,10 @@ from batchwright.database.tables.tenants.admissions import Admission, PostgresAd
 
 
 class RerunsTable(Protocol):
-    """Reruns: batches that retry the failed lines of an ended batch, or that resume the batch.
+    """Reruns: new batches that do a part of an ended batch again. There are two kinds:
+
+    - A retry sends the failed lines of the ended batch again.
+    - A resumption reads the input of the ended batch, and takes over the results that the batch already has.
 
     A batch has at most one rerun of each kind.
     """
@@ -36,7 +39,7 @@ class RerunsTable(Protocol):
         of the returned order.
 
         Args:
-            order: start argument of the rerun.
+            order: the rerun, as the argument that starts its workflow.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
             admissions: the amounts by which the rerun and its file use up quotas. If the ended batch already
@@ -50,10 +53,9 @@ class RerunsTable(Protocol):
         ...
 
     async def keep_results(self, order: BatchOrder) -> None:
-        """If `order` resumes an ended batch, keep the results of the ended batch until the deadline of
-        `order`.
+        """Keep results that `order` takes over from an ended batch, at least until the deadline of `order`.
 
-        If `order` is any other batch, do nothing.
+        If `order` takes over no results of another batch, do nothing.
 
         Raises:
             ResultsGone: the results of the ended batch are no longer kept.

@@ -106,7 +106,7 @@ class AuditFilters:
 
 
 class AuditLogExtent(NamedTuple):
-    """Positions of the oldest and newest entries of the audit log, and the id below which all actions ended.
+    """Range of the audit log: its oldest and newest entries, and the oldest action that may still be running.
 
     The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
 

@@ -1,4 +1,7 @@
-"""Tables of forecasts and of models' speeds, and a query for the remaining work."""
+"""Tables of forecasts and of models' speeds, and a query for the lines that still need a result.
+
+The speed of a model is the number of its lines that get a result per second, with durations of its requests.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +22,8 @@ class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: the number with a final result, and the number without one.
 
     `settled` counts only results from workers, without lines that got their result when the input was read.
-    `weight` is the present weight of the tenant. `limited` is True if the tenant has a rate limit, or if the
-    tenant or the batch's API key has a cap on requests in flight.
+    `weight` is the tenant's present share of the capacity relative to other tenants. `limited` is True if the
+    tenant has a rate limit, or if the tenant or the batch's API key has a cap on requests in flight.
     """
 
     tenant: str
@@ -78,17 +81,23 @@ class ForecastsTable(Protocol):
         ...
 
     async def publish_speeds(self, speeds: Mapping[str, ModelSpeed], at: datetime) -> None:
-        """Store the speeds of models, measured at the time `at`.
+        """Store the speeds of models (lines that get a result per second), measured at the time `at`.
 
-        A stored speed is replaced if it is at least ten seconds older than `at`. It is also replaced if it is
-        more than a minute later than `at`, because the clock of another worker was ahead. Speeds of models
-        that are not in `speeds` are deleted if they are older than SPEED_AGE, or more than a minute later
-        than `at`.
+        A stored speed is replaced in two cases:
+
+        - It was measured at least ten seconds before `at`.
+        - Its time is more than a minute after `at`, because the clock of another worker was ahead.
+
+        Speeds of models that are not in `speeds` are deleted if they were measured at least SPEED_AGE before
+        `at`, or if their time is more than a minute after `at`.
         """
         ...
 
     async def speeds(self, models: Collection[str], at: datetime) -> dict[str, ModelSpeed]:
-        """Return the speeds of these models that were measured less than SPEED_AGE before the time `at`."""
+        """Return the stored speeds of these models (lines that get a result per second), by model.
+
+        A speed that was measured SPEED_AGE or longer before the time `at` is left out.
+        """
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:

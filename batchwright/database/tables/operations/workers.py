@@ -1,6 +1,6 @@
-"""Tables of the latest heartbeat of each worker process, and of the requests that API processes send.
+"""Tables of the latest heartbeat of each worker process, and of the load from interactive calls.
 
-API processes send requests to backends for clients that wait for the answer.
+An interactive call is a request that an API process sends to a backend while the client waits for the answer.
 """
 
 import json
@@ -35,8 +35,8 @@ class WorkersTable(Protocol):
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: numbers by name: of a metric, of a queue that the worker polls, or of a slice (part of a
-                model's lines) that it sends.
+            stats: a number for each metric, for each queue that the worker polls, and for each slice (part of
+                a model's lines) that it sends. The keys are their names.
             registry: fingerprint of the model registry that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.
@@ -74,18 +74,19 @@ class WorkersTable(Protocol):
         ...
 
     async def report_interactive_rates(self, process: str, rates: Sequence[InteractiveRate]) -> None:
-        """Store the rates of the interactive calls of one API process. They replace its earlier rates.
+        """Store the rates of one API process for interactive calls, whose clients wait for the answers.
 
-        A rate is the number of requests and of tokens per minute. `rates` has at most one item for each
-        tenant and each model.
+        The earlier rates of this process are replaced. A rate is the number of requests and of tokens per
+        minute. `rates` has at most one item for each tenant and at most one for each model.
         """
         ...
 
     async def interactive_rates(self, max_age: timedelta, *, except_for: str = "") -> list[InteractiveRate]:
         """Return the requests and tokens per minute of interactive calls, added up over all API processes.
 
-        The list has one item per model, sorted by name, and then one item per tenant, sorted by name. Reports
-        older than `max_age`, and the report of the process `except_for`, are ignored.
+        Clients wait for the answers to these calls. The list has one item per model, sorted by name, and then
+        one item per tenant, sorted by name. Reports older than `max_age`, and the report of the process
+        `except_for`, are ignored.
         """
         ...
 

@@ -95,10 +95,11 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction for a caller that will admit `admissions`, all of one tenant, with `admit_by`.
+        """Open a transaction in which the caller then calls `admit_by` for each of `admissions`.
 
-        Other callers that decide about quotas of this tenant must wait. If all `admissions` are None, open a
-        normal transaction.
+        All `admissions` must be of one tenant. Until the transaction ends, other callers that decide about
+        quotas of this tenant must wait. If all `admissions` are None, the transaction is a normal one, for
+        which no other caller has to wait.
         """
         tenant = next((each.tenant for each in admissions if each is not None), None)
         return self._connections.transaction() if tenant is None else self.transaction(tenant)

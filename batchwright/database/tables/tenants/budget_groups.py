@@ -80,9 +80,13 @@ class BudgetGroupsTable(Protocol):
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
         """Add members to a group.
 
-        An organization has tenants as members; a team or user has API keys of its tenant. If an API key is a
-        member of another team or user, it moves to this group. A tenant does not move: remove it from its
-        earlier organization first. If an error is raised, nothing changes.
+        - If the group is an organization, its members are tenants. A tenant that belongs to another
+          organization must be removed from that organization first.
+        - If the group is a team, its members are API keys of its tenant. A key that belongs to another team
+          leaves that team.
+        - If the group is a user, the same applies as for a team: a key leaves its earlier user.
+
+        If an error is raised, nothing changes.
 
         Args:
             members: names of tenants, or ids of API keys.

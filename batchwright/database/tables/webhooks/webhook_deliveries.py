@@ -57,9 +57,9 @@ _ATTEMPTS = TypeAdapter(list[WebhookAttempt])
 class WebhookDelivery(Message):
     """An event that is or was sent to one endpoint.
 
-    `reason` says why `give_up` ended the delivery; empty in all other cases. Reasons of failed attempts are
-    in `WebhookAttempt`. `started_at` is the time at which a workflow was last started for the delivery; None
-    if no workflow was started.
+    `reason` says why `WebhookDeliveriesTable.give_up` ended the delivery; empty if it did not. The reasons of
+    failed attempts are in `WebhookAttempt`. `started_at` is the time at which a workflow was last started for
+    the delivery; None if no workflow was started.
     """
 
     tenant: str
