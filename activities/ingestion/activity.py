@@ -85,12 +85,12 @@ class Ingestion(IngestionActivities):
     async def ingest(self, order: BatchOrder) -> IngestResult:
         """Validate the input of a batch, put its lines in the order of sending, and divide them into slices.
 
-        Return the plan's key prefix and counts. The batch's status becomes `in_progress` or `failed`. If the
-        deadline has passed, no line will be sent. The plan is still written, because finalization needs it to
-        write the files.
+        Return the counts of lines and slices, and the prefix of the storage keys of the written objects. The
+        batch's status becomes `in_progress` or `failed`. If the deadline has passed, no line will be sent.
+        The order of the lines is still written, because finalization needs it to write the files.
 
-        Each attempt writes its objects under its own key prefix, and does the whole work again. Only the
-        objects under the prefix in the activity's result are used.
+        Each attempt does the whole work again, and writes its objects under its own key prefix. Only the
+        objects under the returned prefix are used.
 
         Raises (ApplicationError, by type), all retried:
             StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
@@ -192,7 +192,7 @@ class Ingestion(IngestionActivities):
             raise
 
     async def _store_custom_ids(self, order: BatchOrder, scanner: Scanner, spool: InputSpool) -> None:
-        """Store the index with which the database finds the batch by the custom ids of its lines.
+        """Store an index of the lines' custom ids in the database, so that clients can search for a line.
 
         The index has several parts. Parts that an earlier attempt has stored are kept.
         """
@@ -216,13 +216,13 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _retry_reservation(self, context: IngestionContext) -> None:
-        """Reserve the tenant's quota for the batch if an earlier attempt has requested it and had to wait.
+        """Try again to reserve the tenant's quota, if the quota was exceeded in an earlier attempt.
 
-        Call this before the input is read again. If no earlier attempt has requested a quota for the batch,
-        or if its deadline has passed, do nothing.
+        Call this before the input is read again. If no earlier attempt has tried to reserve the quota, or if
+        the batch's deadline has passed, do nothing.
 
         Raises:
-            ApplicationError (OVER_QUOTA): the batch must continue to wait.
+            ApplicationError (OVER_QUOTA): the quota is still exceeded, so the batch has to wait.
         """
         order = context.order
         work = await self._database.quotas.requested(order.tenant, order.batch_id)

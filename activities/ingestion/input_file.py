@@ -1,5 +1,7 @@
 """Make the input file of a batch for which no file was uploaded: copy an object in a bucket, or write calls.
 
+A call is a single request that a client sends without a batch. Calls run as the lines of a rolling batch.
+
 The result is a file of the tenant in Batchwright's own storage, like an upload. All later steps read this
 file, so the object may change or disappear afterwards.
 """
@@ -110,8 +112,8 @@ async def write_calls(database: Database, storage: Storage, order: BatchOrder, g
     """Write the calls of a rolling batch to its input file. Return the row of the file.
 
     A call is a single request that runs as a line of a rolling batch. After this, the batch gets no further
-    calls. Each attempt writes the lines to an object of its own, without calls that were cancelled meanwhile.
-    Return None if all calls were cancelled.
+    calls. Calls that are already cancelled are not written. Return None if all calls are cancelled. Each
+    attempt writes the lines to a new object.
 
     Args:
         group: the group of calls from which the batch takes its lines.

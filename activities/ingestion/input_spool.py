@@ -1,6 +1,7 @@
-"""Spool: the local copy of the input.
+"""Spool: the copy of the input on the local disk.
 
-Its lines are checked first, then read again in the order of sending.
+The lines are checked when the input is read for the first time. Later they are read from the spool, in the
+order of sending.
 """
 
 import errno
@@ -22,8 +23,8 @@ class InputSpool(Spool):
     def try_to_use_file(self, file: FileIO) -> bool:
         """Use the input's own file instead of a copy, and return True. The spool closes this file later.
 
-        If the file is on another file system than the spool, reading it again may be too slow. Then close it
-        at once and return False: the caller must copy the input.
+        If the input's file is on another file system than the spool, reading it again may be too slow. Then
+        close the file and return False: the caller must copy the input.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

@@ -344,9 +344,10 @@ def _pack_duplicates(positions: DuplicatePositions, spool: InputSpool, start: in
 
 
 def _next_piece(ordered: Iterator[PlanLine], tables: _PlanTables, spool: InputSpool) -> bytearray:
-    """Return the next lines to write to the shard, about 1 MiB, and record them in `tables`.
+    """Return the next lines in the order of sending, about 1 MiB, and record them in `tables`.
 
-    Return no bytes at the end.
+    The caller writes them to the shard, the stored copy of a model's lines. After the last line, return no
+    bytes.
     """
     lines: list[PlanLine] = []
     size = 0

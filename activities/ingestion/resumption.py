@@ -288,11 +288,11 @@ async def _copy_segments(
 
 
 async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> None:
-    """Check that the segments of the source batch were copied before a deletion of the source batch began.
+    """Check that no deletion of the source batch has begun. Call this after its segments were copied.
 
     If a segment was deleted before it was copied, its lines would be sent again. When a batch is resumed, the
     row of the source batch says that its results are kept until the deadline of the new batch. A deletion
-    shortens this time before it deletes the first segment, and this function checks the time in the row.
+    first shortens this time, and then deletes the segments. So this function checks the time in the row.
 
     Raises:
         SourceBatchGone: a deletion has begun, or the source batch no longer exists.

@@ -55,9 +55,10 @@ class ServedModels:
     rates: EffectiveRates
 
     async def names(self, settings: Settings, deadline: Deadline) -> frozenset[str] | None:
-        """Return the models that backends serve now; None to accept every model.
+        """Return the names of the models that backends serve now, including aliases.
 
-        None is returned if the deadline has passed before any backend has reported its models.
+        Return None if the deadline has passed and no backend has reported its models. The caller must then
+        accept every model.
 
         Raises:
             ApplicationError (DEFERRED): no backend has reported its models yet, and the deadline has not
