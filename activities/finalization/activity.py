@@ -90,8 +90,8 @@ class Finalization(FinalizationActivities):
         If the deadline has passed, but every line had a result in time, the batch ends as completed.
 
         All attempts make the same files with the same ids. One database transaction decides which attempt
-        ends the batch, and the other attempts return its result. If the batch has already ended and its row
-        waits for the files, only the files are added, and the status stays.
+        ends the batch. All attempts return the same result. If the batch has already ended, it keeps its
+        status. If its row says that files follow, the files are added.
 
         At the end, the batch's intermediate objects are deleted. They are kept if the batch ended without
         files, so that another batch can resume it.

@@ -61,7 +61,7 @@ class DuplicateSettler:
         self.errors = ErrorTally()  # errors of duplicates whose originals failed
 
     async def settle(self, models: list[ModelCounts]) -> list[ModelCounts]:
-        """Add a result for each duplicate line to the index. Return new counts, which include the duplicates.
+        """Add a result for each duplicate line to the index of results. Return counts with the duplicates.
 
         Args:
             models: the counts of all models, without duplicates.
@@ -162,7 +162,7 @@ class DuplicateSettler:
 
 
 class _Originals:
-    """Finds the results and dead letters of lines. Lines must be requested in the order of the input.
+    """Finds the results and dead letters of lines. Call `find` for the lines in the order of the input.
 
     A dead letter is a record of why a line finally failed.
     """

@@ -1,4 +1,8 @@
-"""Find the planned lines of a batch that have no result."""
+"""Find the lines of a batch that have no result.
+
+Only planned lines are considered: the lines in a plan. Ingestion writes one plan for each model, which lists
+the model's lines in the order of sending.
+"""
 
 import struct
 from collections import Counter
@@ -29,8 +33,8 @@ class MissingLines:
     """The lines of a batch that have no result, in the order of the input.
 
     Attributes:
-        found: number of planned lines that have a result.
-        models: line counts of each planned model. A line without a result counts as failed.
+        found: number of planned lines (lines in a model's plan) that have a result.
+        models: line counts of each model that has a plan. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
         first_of: for each model, the offset in bytes of a line in the input. The line is the first one in the
             model's plan that has no result. A model has no entry if all its lines have a result.
@@ -180,6 +184,8 @@ async def find_missing(
     selected: SelectedResults,
 ) -> MissingLines:
     """Compare the plans of all models with the selected results, and return the lines without a result.
+
+    A plan lists a model's lines in the order of sending.
 
     Raises:
         PlanDamaged: a plan does not have the number of lines that ingestion recorded.

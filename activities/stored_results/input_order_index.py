@@ -88,7 +88,7 @@ class ResultIndex:
 
     Segments may be added in any order. `select` then selects one result for each line.
 
-    Raises, from all methods that use rows:
+    Raises, from all methods that add, select or read results:
         StorageFull, StorageUnavailable: the index does not fit into memory, and the local disk is full or
             cannot be used.
     """

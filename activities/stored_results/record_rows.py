@@ -20,7 +20,9 @@ RecordRow = tuple[int, int, int, int]
 
 
 def failure_key(offset: int) -> int:
-    """Return the key of rows about failed results and attempts of one line.
+    """Return the key by which rows about a line's failed results and attempts are sorted.
+
+    It is greater by 1 than the key for a success of the line, so a success comes first.
 
     Args:
         offset: position of the line in the input, in bytes.
