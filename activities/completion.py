@@ -50,9 +50,10 @@ async def delete_scratch(
 
 
 async def _delete_superseded(storage: Storage, files: FilesTable, order: BatchOrder) -> None:
-    """Delete the output and error files of attempts that did not end the batch.
+    """Delete the stored output and error files that no database row of the batch refers to.
 
-    Call this only after the batch has ended. Before that, it is not known which attempt's files are final.
+    Each attempt to finalize the batch writes its own files. Call this only after the batch has ended. Before
+    that, it is not known which attempt's files are final.
     """
     for kind in OUTPUT_KINDS:
         id = derived_file_id(order.batch_id, kind)
@@ -207,7 +208,7 @@ def _count_settled(metrics: Metrics, model: str, code: LineCode, lines: int) -> 
 
 
 def count_skipped(metrics: Metrics) -> None:
-    """Count an attempt that did nothing, because an earlier attempt had already ended the batch."""
+    """Count an attempt of an activity that did nothing, because the batch had already ended."""
     metrics.jobs_processed.labels("skipped", "not_runnable_state").inc()
     metrics.recoveries.labels("unknown", "cleaned_up").inc()
 

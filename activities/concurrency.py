@@ -1,4 +1,4 @@
-"""Run several coroutines at once, and end all of them before the call returns (structured concurrency)."""
+"""Run several coroutines at the same time, and end all of them before the call returns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable

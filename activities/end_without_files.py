@@ -57,16 +57,15 @@ class Lifecycle(LifecycleActivities):
 
     @activity.defn
     async def end(self, request: EndRequest) -> BatchStatus:
-        """End a batch without writing its files: set its final status, and return the status.
+        """End a batch without writing its output files: set its final status, and return the status.
 
-        If `request.files_pending` is True, another activity writes the files later.
+        If the batch's database row is missing because the API crashed, it is inserted first. If the batch has
+        already ended, it keeps its status.
 
-        If the batch's database row is missing because the API crashed, it is inserted first. A batch that has
-        ended keeps its status. But if it still waits for its files, and the request says that they will never
-        be written, it stops waiting.
-
-        If no files follow, the batch's intermediate objects are deleted. They are kept if another batch needs
-        them to resume this batch.
+        - If `request.files_pending` is True, another activity writes the files later. The row says so.
+        - If it is False, no files will be written. If the row says that files follow, this is corrected.
+          The batch's intermediate objects are deleted, unless `request.keep_results` is True: another batch
+          may then use them to resume this batch.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

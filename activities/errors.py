@@ -2,8 +2,8 @@
 
 StorageUnavailable, DatabaseUnavailable, RPCError   retried by the activity's retry policy
 PlanDamaged, SegmentDamaged                         never retried, because a retry would fail in the same way
-ObjectMissing                                       becomes the failure passed to `translated` as `missing`
-anything else                                       retried a few times by the worker (`activity_metrics.py`)
+ObjectMissing                                       replaced by the failure in the argument `missing`
+all other errors                                    unchanged; retried a few times (see `activity_metrics.py`)
 """
 
 import contextlib

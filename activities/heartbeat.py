@@ -1,6 +1,6 @@
 """Send heartbeats while an activity runs. All activities use this, except those that run slices.
 
-The heartbeats also pass to the next attempt the number of attempts that ended with an unknown exception.
+The heartbeats also contain a number for the next attempt: how many attempts ended with an unknown exception.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ async def heartbeating() -> AsyncGenerator[None]:
     """Context manager that sends heartbeats while an activity runs, three per heartbeat timeout.
 
     The first attempt of an activity sends its first heartbeat after a third of the timeout. So a short
-    activity sends no heartbeat. Every later attempt sends its first heartbeat at once. If the activity has no
-    heartbeat timeout, nothing is sent.
+    activity sends no heartbeat. Every later attempt sends its first heartbeat immediately. If the activity
+    has no heartbeat timeout, nothing is sent.
     """
     info = activity.info()
     if not info.heartbeat_timeout:

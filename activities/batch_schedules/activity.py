@@ -58,9 +58,10 @@ class BatchScheduling(ScheduleActivities):
         """Check whether the batch of a schedule that is due now may be created.
 
         Return the batch's order (the message that starts its workflow), or why it is refused. The batch's id
-        is derived from the run, so every attempt returns an order with the same id. If the batch already has
-        a row in the database, the order in this row is returned. If the schedule was deleted in the database
-        but still exists in Temporal, it is deleted there.
+        is derived from the id of the workflow run that creates the batch. So every attempt returns an order
+        with the same batch id. If the batch already has a row in the database, the order in this row is
+        returned. If the schedule was deleted in the database but still exists in Temporal, it is deleted
+        there.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -79,11 +80,12 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the database row of the batch that a run of a schedule has started. Add the run to the
-        schedule.
+        """Record in the database what a run of a schedule has done. A run creates one batch, or none.
 
-        If the run has started no batch, the schedule's list of runs gets the reason. A repeated call changes
-        nothing.
+        - If the run created a batch: insert the batch's row, and add the run to the schedule's list of runs.
+        - If it created none: add the run to this list, with the reason.
+
+        A repeated call changes nothing.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -134,9 +136,10 @@ class BatchScheduling(ScheduleActivities):
         )
 
     async def _applied(self, schedule: ScheduleRow) -> ScheduleRow:
-        """Finish the pending change of a schedule, if there is one. Return the schedule after the change.
+        """Finish a change of a schedule that a client has requested, and return the changed schedule.
 
-        If the change cannot be finished now, return the schedule without the change.
+        A change is unfinished if the process that applied it crashed, or if Temporal was unavailable. If
+        there is no unfinished change, or if it cannot be finished now, return the schedule as it is.
         """
         try:
             return await apply_pending(schedule, self._database.schedules, self._schedules) or schedule
@@ -153,11 +156,11 @@ class BatchScheduling(ScheduleActivities):
             _log.warning("deleted schedule not removed from Temporal", extra=fields)
 
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
-        """Check whether a batch of the schedule may be created now, and count it for the tenant's quota of
-        live batches.
+        """Check whether a batch of the schedule may be created now.
 
-        Return the batch's order (the message that starts its workflow), or why it is refused. A refused batch
-        is not counted.
+        - If it may: count it for the tenant's quota of batches that have not ended. Return its order (the
+          message that starts its workflow).
+        - If it may not: return why it is refused.
         """
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
         if refusal := await self._caller_refusal(tenant, template, now):
@@ -194,7 +197,10 @@ class BatchScheduling(ScheduleActivities):
         return ScheduledBatch(order=order)
 
     def _location_refusal(self, tenant: str, template: BatchTemplate) -> ScheduledBatch | None:
-        """Return a refusal if the tenant may no longer use a location of the schedule; None if it may."""
+        """Check that the tenant may still use the locations (in buckets) of the schedule's input and output.
+
+        Return a refusal if the tenant may not use one of them, otherwise None.
+        """
         source, target = template.input_location, template.output_location
         if source is not None and not self._settings.may_read(tenant, parse_object(source)):
             refusal = f"Tenant '{tenant}' may no longer read from '{source}'."

@@ -1,9 +1,11 @@
 """Compare the database's rows with workflow runs, files and counts, and repair what is safe to repair.
 
 The row of a batch is repaired if its workflow run has ended or does not exist. An open run writes the row
-itself, so the check does not repair it. There is one exception: workers read from the row which models the
-batch has, and without the row they may not poll the queues of these models. So if an open run sends lines,
-the check writes the models to its row again.
+itself. So if the run is open, the row is repaired in two cases only:
+
+- The row is missing. It is inserted again.
+- The run already sends lines, but the status in the row is still `validating`. The row gets the status
+  `in_progress` and the batch's models. Workers read the models from the row to know which queues to poll.
 """
 
 import asyncio
@@ -151,10 +153,10 @@ class ConsistencyCheck:
                     await self._add(DifferenceKind.RUN_OPEN, row.order, what)
 
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
-        """Report that a workflow run has ended, although its batch's row still waits for the output files.
+        """Report that a workflow run has ended, although its batch's row says that output files follow.
 
-        If repairs are on, repair the row: add the files if they exist. If they do not exist, record that the
-        batch no longer waits for files.
+        If repairs are on, repair the row: add the files if they exist. If they do not exist, record that no
+        files follow.
         """
         order, ends = row.order, self._sources.database.batch_ends
         with_result = await self._sources.runs.find(run.id)

@@ -131,8 +131,8 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants whose data this sweep has not processed yet.
 
-    The first name is `position.tenant`. But if `position.at` is set, this tenant is done (`_tenant_done`).
-    Then the first name is that of the next tenant.
+    If the last turn stopped in the middle of a tenant's data, the first name is that of this tenant. If it
+    stopped after all data of a tenant (see `_tenant_done`), the first name is that of the next tenant.
     """
     after = position.tenant
     if after and position.at is None:
