@@ -1,1 +1,1 @@
-"""Find differences between the rows, workflow runs, files and counts of batches, and repair some of them."""
+"""Compare the database rows, workflow runs, files and line counts of batches. Repair some differences."""

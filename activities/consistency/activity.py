@@ -1,7 +1,8 @@
 """The activity of the daily consistency check. A Temporal schedule starts the check.
 
-The check finds differences between the rows, workflow runs, files and counts of batches, and reports them. If
-the setting `consistency_repair` is on, it also repairs the differences that are safe to repair.
+The check finds differences between the database rows, workflow runs, files and line counts of batches, and
+reports them. If the setting `consistency_repair` is on, it also repairs the differences that are safe to
+repair.
 """
 
 import logging

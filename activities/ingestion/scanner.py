@@ -49,7 +49,7 @@ class IngestionContext:
 def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits:
     """Return the limits for the input of a batch.
 
-    For a rolling batch, which contains calls of clients, only the length of each line is limited.
+    For a rolling batch, whose lines are single requests of clients, only the length of each line is limited.
     """
     if policy.rolling is not None:
         return InputLimits(_UNLIMITED, settings.max_line_bytes, _UNLIMITED, bodies_fail_alone=True)

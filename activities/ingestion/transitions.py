@@ -45,7 +45,7 @@ class BatchTransitions:
             prefix: key prefix under which this attempt has written its objects.
             shares: number of planned lines and slices of each model, and its prices.
             settled: counts of the lines that have a result already, by model.
-            codes: number of lines whose model is not available to the tenant, by error code.
+            codes: number of lines that failed during ingestion and were never sent, by error code.
             errors: number of lines that have failed already, by code and model.
         """
         order = self._order
