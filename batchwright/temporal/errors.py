@@ -88,11 +88,12 @@ def is_unknown_namespace(error: RPCError) -> bool:
 async def translated_errors(settings: Settings, missing: Exception) -> AsyncGenerator[None]:
     """Context manager that replaces Temporal's own errors.
 
-    If Temporal does not find the object that the block uses, `missing` is raised. All other errors of
-    Temporal become TemporalUnavailable, including the error that the whole namespace does not exist.
+    - If Temporal does not find the object of a call in the `with` block, `missing` is raised.
+    - All other errors of Temporal become TemporalUnavailable. This includes the error that the whole
+      namespace does not exist.
 
     Args:
-        missing: the exception to raise, such as ScheduleMissing.
+        missing: the exception to raise if the object is not found, such as ScheduleMissing.
     """
     try:
         yield

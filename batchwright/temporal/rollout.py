@@ -29,8 +29,9 @@ _OPEN_BATCHES_QUERY = (
 
 @dataclass(frozen=True)
 class Build:
-    """A build (version) of the workers, and the number of live batches that need workers of this build.
+    """A build (version) of the workers.
 
+    `batches` is the number of batches that have not ended and need workers of this build.
     `status` is the word that Temporal uses: current, ramping, draining (some runs are still open), drained,
     inactive or created.
     """

@@ -47,7 +47,8 @@ DescribeQueue = Callable[[str], Awaitable[QueueReport]]  # raises RPCError
 async def describe_queue(client: Client, queue: str) -> QueueReport:
     """Return the statistics of a task queue. Raises RPCError if the call fails.
 
-    For the control queue, workflow tasks are counted; for all other queues, activity tasks.
+    For the queue `control`, which workflows use, workflow tasks are counted. For all other queues, activity
+    tasks are counted.
     """
     found = await _describe(client, queue)
     stats, effective = found.stats, found.effective_rate_limit
