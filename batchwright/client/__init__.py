@@ -1,8 +1,8 @@
 """Python client for the parts of Batchwright's API that OpenAI's API does not have. It uses the official
 `openai` client.
 
-`Batches` and `AsyncBatches` submit lists and tables, follow a batch, yield its results in input order while
-it runs, and retry its failed lines. For everything else, use the official client.
+`Batches` and `AsyncBatches` submit requests from lists and tables, follow a batch, yield its results in
+input order while it runs, and retry its failed lines. For everything else, use the official client.
 """
 
 from importlib.util import find_spec

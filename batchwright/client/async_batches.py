@@ -51,8 +51,8 @@ class AsyncBatches:
         batches: a group. The handle then has the class `AsyncGroupHandle`.
 
         Args:
-            requests: bodies, or `Request`s with custom ids, or a `table`. A body gets the custom id
-                `request-N`; N is its index, from 0.
+            requests: request bodies, `Request`s (bodies with custom ids), or the requests that the function
+                `table` makes from a table. A body gets the custom id `request-N`; N is its index, from 0.
             endpoint: endpoint of all requests, such as `/v1/chat/completions`.
             completion_window: time after which the batch expires, such as `90m`.
             metadata: up to 16 pairs that are stored with the batch.

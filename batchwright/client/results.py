@@ -17,7 +17,7 @@ _Model = TypeVar("_Model", bound=openai.BaseModel)
 
 
 class RequestFailed(Exception):
-    """The error when you read the response of a failed request. `result.error` is the reason."""
+    """An error that is raised if you read the response of a failed request. `result.error` is the reason."""
 
     def __init__(self, result: "Result", error: LineError) -> None:
         super().__init__(f"Request {result.custom_id!r} failed with {error.code}: {error.message}")
