@@ -36,8 +36,8 @@ class _CallbackFields(msgspec.Struct):
 class SimulatedJob(HttpExchange):
     """A job: a request whose response is stored, so that the client can fetch it later.
 
-    The backend processes the request like any other HTTP request. If the backend rejects the job at once,
-    `rejection` is the response to the submission; otherwise `rejection` is None.
+    The backend processes the request like any other HTTP request. If the backend rejects the job when
+    it is submitted, `rejection` is the response to the submission. Otherwise `rejection` is None.
     """
 
     def __init__(self, request: HttpRequest, on_end: Callable[["SimulatedJob"], None]) -> None:

@@ -33,8 +33,8 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
         retry_after: value of the Retry-After header in seconds.
         seconds: duration of `slow` and `hang`. If None, `slow` takes 1 s, and `hang` lasts until the client
             disconnects.
-        for_seconds: time after which the fault ends. Requests that `hold` has delayed then get their
-            responses.
+        for_seconds: time after which the fault ends. Requests that a fault of the kind `hold` has
+            delayed then get their responses.
         hits: number of requests that were affected.
     """
 

@@ -163,7 +163,7 @@ class Server:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{bound}"
 
     async def stop(self) -> None:
-        """Stop listening and close all connections at once. Requests in flight get no response."""
+        """Stop listening, and close all connections immediately. Requests in flight get no response."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
