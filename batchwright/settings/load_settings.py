@@ -59,8 +59,8 @@ SECRETS = frozenset(
 class EnvironmentSource(EnvSettingsSource):
     """A source that reads settings from environment variables.
 
-    A setting without a variable keeps its default. In the base class, it would cause an error, because the
-    base class decodes the missing value as JSON.
+    A setting whose variable is not set keeps its default. The base class would raise an error for such a
+    setting, because it decodes the missing value as JSON.
     """
 
     def prepare_field_value(

@@ -88,7 +88,7 @@ def iter_backends(config: RegistryConfig) -> Iterator[tuple[str, BackendConfig]]
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """Return a sentence, without a full stop, that names the first error in the file and its remedy."""
+    """Return a sentence, without a full stop, on the first error in the registry file and its remedy."""
     first = error.errors()[0]
     place = _place(first["loc"])
     return f"{place}: {describe_remedy(first)}" if place else describe_remedy(first)
@@ -195,7 +195,7 @@ def _describe_yaml_error(error: yaml.YAMLError) -> str:
 
 
 def _place(loc: Sequence[int | str]) -> str:
-    """Return the position of an error in the file as text, such as "models.llama.backends, entry 1"."""
+    """Return where in the registry file an error is, as text such as "models.llama.backends, entry 1"."""
     text = ""
     for number, part in enumerate(loc):
         if part == "[key]":
