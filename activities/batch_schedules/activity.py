@@ -215,7 +215,7 @@ class BatchScheduling(ScheduleActivities):
     ) -> ScheduledBatch | None:
         """Return a refusal if the tenant or the schedule's API key may not be used now; None if both may.
 
-        The schedule's API key is the key with which the schedule was created.
+        The schedule's API key is the key with which a client created the schedule, or last changed it.
         """
         row = await self._database.tenants.get(tenant)
         if row is not None and row.disabled_at is not None:

@@ -86,8 +86,9 @@ class Ingestion(IngestionActivities):
         """Validate the input of a batch, put its lines in the order of sending, and divide them into slices.
 
         Return the counts of lines and slices, and the prefix of the storage keys of the written objects. The
-        batch's status becomes `in_progress` or `failed`. If the deadline has passed, no line will be sent.
-        The order of the lines is still written, because finalization needs it to write the files.
+        batch's status becomes `in_progress` or `failed`, or `cancelled` if all calls of a rolling batch were
+        cancelled. If the deadline has passed, no line will be sent. The order of the lines is still written,
+        because finalization needs it to write the files.
 
         Each attempt does the whole work again, and writes its objects under its own key prefix. Only the
         objects under the returned prefix are used.
