@@ -105,7 +105,7 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
     A limit of a backend applies to the whole fleet and is divided between the workers. A worker's part of it
     can be 0 in three cases: right after the worker's start, if the limit is smaller than the number of
-    workers, or while interactive calls use most of the limit.
+    workers, or while interactive requests (not lines of batches) use most of the limit.
 
     Raises:
         Deferred: this worker's part is 0 for every backend of the model. The slice returns to its queue for

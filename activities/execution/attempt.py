@@ -147,7 +147,7 @@ class SliceAttempt:
         """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
         If the batch was cancelled, the turn stops with CANCELLED. If the worker shuts down, or an operator
-        pauses or resets the activity, it stops with SHUTDOWN. In all other cases, the lease was lost.
+        pauses or resets the activity, it stops with SHUTDOWN. In all other cases, it stops with LEASE_LOST.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
@@ -188,9 +188,9 @@ class SliceAttempt:
             self._held.release_memory(self._worker.budget)
 
     def _may_read(self, record: SliceRecord) -> bool:
-        """Return True if the lines may be read now: the memory for the slice's lines is granted.
+        """Request memory for the slice's lines. Return True if it is granted: the lines may then be read.
 
-        After several crashes, return False while other quarantined work of this process runs.
+        If several attempts of the slice crashed, return False while the process runs other quarantined work.
         """
         if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
             if not self._held.waits_for_memory:  # otherwise, keep its place in the queue
@@ -218,7 +218,7 @@ class SliceAttempt:
 
     @contextlib.asynccontextmanager
     async def _quarantined_preparation(self) -> AsyncGenerator[None]:
-        """Context manager for the preparation of a slice whose earlier attempts crashed.
+        """Context manager for the preparation (reading the lines) of a slice whose earlier attempts crashed.
 
         No other quarantined line, preparation or activity of this process runs during the block. A heartbeat
         is sent before the block and at its end. From these, the next attempt knows if the block crashed.
@@ -310,9 +310,9 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
-        Return False if the lease is lost, or a grace period plus `LAST_FLUSH_SECONDS` is over. The workflow
-        then no longer waits. The grace period begins with the stop signal. Without a stop signal, or after
-        the batch has reached the cap on its cost, it begins with the batch's deadline.
+        It may until the lease is lost, or the grace period for requests in flight plus `LAST_FLUSH_SECONDS`
+        is over. This period begins with the stop signal. It begins with the batch's deadline if there is no
+        stop signal, or if the batch has reached the cap on its cost.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())

@@ -170,11 +170,11 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if the turn has used up its time and another slice waits to run on this worker instead.
 
-        - If the turn has sent a line, it has `slice_seconds`, counted from the first line.
-        - If it has not sent a line yet, it has `slice_seconds`, but at least `MAX_BLOCKED_SECONDS`, counted
-          from its start.
-        - If it waits for a limit that other slices of this worker can use up, its time is over
-          `MAX_BLOCKED_SECONDS` after its start.
+        - If the turn has sent a line, its time is over `slice_seconds` after the first line.
+        - If it has not sent a line yet, its time is over `slice_seconds` after its start, but not before
+          `MAX_BLOCKED_SECONDS`.
+        - In both cases, its time may be over earlier: `MAX_BLOCKED_SECONDS` after its start, if a reached
+          limit now stops its lines, and other slices of this worker can use up this limit without it.
         """
         now = time.monotonic()
         if self._sender.started_at is None:
@@ -193,15 +193,15 @@ class SliceDispatcher:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
         If this number is low, the worker takes another slice from its queue. So a line is not counted if it
-        has to wait while a line of another slice could be sent:
+        has to wait while a line of another slice could be sent. There are two such cases:
 
-        - If a cap or a rate of the tenant stops this slice, the result is 0. In a queue that several models
-          share, the same applies to a rate of the model.
-        - If the model limits how many lines with the same system prompt are in flight (a prefix group), lines
-          of full groups are not counted.
+        - A cap or a rate of the tenant stops this slice. The result is then 0. The same applies to a rate of
+          the model if the slice is from the queue that several models share.
+        - The line's prefix group (lines with the same system prompt) has as many lines in flight as the model
+          allows.
 
-        If the worker already holds many slices of the tenant, these two rules do not apply, because more
-        slices would not help.
+        In both cases, the lines are counted nevertheless if the worker already holds many slices of the
+        tenant: one more slice would then not help.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0

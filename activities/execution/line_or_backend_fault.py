@@ -50,8 +50,8 @@ class FaultAttribution:
     def charged_budget(self, line: SliceLine, outcome: Outcome, dispatch: Dispatch) -> Budget:
         """Return what an outcome costs its line. For example, ATTEMPT is one of the line's attempts.
 
-        Usually, the outcome itself names this budget. If it names ATTEMPT, but the backend is at fault, the
-        result is CAPACITY: the line keeps its attempts and only has to wait.
+        Usually, the result is the `Budget` in the outcome's verdict. If that is ATTEMPT, but the backend is
+        at fault, the result is CAPACITY: the line keeps its attempts and only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -82,8 +82,8 @@ class FaultAttribution:
         Args:
             dispatch: the request that failed.
             outcome: the outcome of the request.
-            short_pauses: True if the backend answers probes but not lines. An open circuit then allows
-                the next trial request sooner.
+            short_pauses: True if the backend answers probes (small test requests) but not lines. If the
+                circuit is open, the next line is then sent as a trial after a shorter pause.
         """
         others_wait = self._others_wait()
         report_failure(dispatch, outcome, self._tenant, others_wait=others_wait, short_pauses=short_pauses)

@@ -342,8 +342,8 @@ class LineSender:
         """Free the memory and release the permit of a request that has ended.
 
         The next line that waits for a permit then gets it. If the backends keep few system prompts in their
-        caches, and every waiting line needs another prompt, the permit is released a moment later. A line
-        that needs a cached prompt can then come first.
+        caches, and lines wait, but none of them has a cached prompt, the permit is released a moment later. A
+        line with a cached prompt may arrive until then, and gets the permit.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held

@@ -62,11 +62,12 @@ class SliceReporter:
         self._report_waiting(writer.completed + writer.failed)
 
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
-        """Clear the slice's waiting reason and its deferral at the end of a turn that has sent lines.
+        """Clear what was published about the slice's wait, at the end of a turn that has sent lines.
 
-        A deferral is a note for the metrics that the slice has returned to its queue. While the model's
-        circuit breaker allows only trial requests, the waiting reason is not cleared. If
-        `another_turn_follows` is also True, the deferral is not cleared either.
+        - The waiting reason is cleared, except while the model's circuit breaker allows only trial requests
+          (single requests that test the backend).
+        - The deferral (a record for the metrics that the slice has returned to its queue) is cleared, except
+          if the circuit breaker allows only trial requests and `another_turn_follows` is True.
         """
         is_open = self._open_circuit() is not None
         if not is_open:
@@ -97,10 +98,11 @@ class SliceReporter:
         return next_turn_error(Failure.DEFERRED, reason + detail, delay)
 
     def _report_waiting(self, settled: int) -> None:
-        """Publish why the slice waits: storage fails, only trials are allowed, or a limit is reached.
+        """Publish why the slice waits.
 
-        If the slice does not wait for one of these reasons, and lines were settled since the last call, clear
-        the waiting reason.
+        There are three possible reasons: results cannot be stored, the model's circuit breaker allows only
+        trial requests (single requests that test the backend), or a limit is reached. If none applies, and
+        lines were settled since the last call, clear the waiting reason.
 
         Args:
             settled: number of lines settled so far.

@@ -302,9 +302,7 @@ class RequestTasks:
         sent.permit.charge(sent.line_bytes)
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
-        """Return True if the line may be sent again now. In this case, count one more request against
-        the rates.
-        """
+        """Return True if the line may be sent again now. This request then counts towards the rate limits."""
         may_send = self._may_send_again(sent)
         if may_send:
             self._count_repeat(sent)
@@ -313,8 +311,9 @@ class RequestTasks:
     async def _probe_if_in_doubt(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Send a probe if it is unclear whether the line or the backend caused the failure.
 
-        A probe is a small test request to the backend. If the backend answered both the line and the probe,
-        the line's `is_backend_alive` becomes True. In all other cases, it becomes False.
+        A probe is a small test request to the backend. If the backend answered the probe and had also sent a
+        response (such as an error) for the line, the line's `is_backend_alive` becomes True. In all other
+        cases, it becomes False.
         """
         line, dispatch, attribution = sent.line, sent.dispatch, self._outcomes.attribution
         line.is_backend_alive = False

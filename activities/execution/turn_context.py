@@ -68,7 +68,7 @@ class TurnContext:
 
     @property
     def chat_label(self) -> str:
-        """Metric label of a request that has one line: CHAT for a chat; empty for other endpoints."""
+        """Metric label of a request with a single line of the slice: CHAT for a chat, otherwise empty."""
         return CHAT if self.request.endpoint is Endpoint.CHAT_COMPLETIONS else ""
 
 

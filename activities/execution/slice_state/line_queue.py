@@ -104,7 +104,8 @@ class PromptCost(IntEnum):
             in the slots, every line whose group is not full has this cost.
         ONE_PROMPT: a backend may have to compute the line's system prompt.
         SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it.
-            `DueLines.prompt_cost` adds at most 1: the more lines can then use this slot, the less it adds.
+            `DueLines.prompt_cost` adds a number from 0 to 1, which is smaller if more lines of the group are
+            left to use this slot.
     """
 
     NONE = 0
@@ -163,7 +164,7 @@ class DueLines(Generic[Line]):
     def pop(self) -> Line | None:
         """Remove and return the next line to send; None if there are no lines.
 
-        It is the first line of a group. The first of these groups that exists is selected:
+        It is the first line of a group. The group is selected by the first of these rules that finds one:
 
         - A group whose prompt is in a free slot (place for one request) of a backend.
         - The first group that is not full.
@@ -194,7 +195,7 @@ class DueLines(Generic[Line]):
         return len(self._groups[group]) / (self._prefixes.count_in_flight(group) or 1)
 
     def count_outside_full_groups(self) -> float:
-        """Return how many lines can be sent before all lines that are left belong to full groups.
+        """Return how many lines can be sent now, without the lines that wait because their group is full.
 
         A group is full while its next line should wait for the response to an earlier line of the group.
         """
@@ -246,7 +247,7 @@ class LineQueue:
 
     @property
     def due_outside_full_groups(self) -> float:
-        """Number of lines that can be sent before all lines that are left belong to full prefix groups.
+        """Number of lines that can be sent now, without the lines that wait because their group is full.
 
         A prefix group consists of the lines with the same system prompt. It is full while its next line
         should wait.
@@ -298,8 +299,8 @@ class LineQueue:
         """Return how much work `line` causes in the backends' prefix caches, as a `PromptCost`.
 
         Args:
-            line: a line that `next` has returned. If `reselect` would replace the line by one that costs
-                less, the result is the cost of that one.
+            line: a line that `next` has returned. If `reselect` would replace it by a line that costs less,
+                the result is the cost of that other line.
         """
         prefixes, group = self._prefixes, line.due_group
         is_full = prefixes.is_full(group)

@@ -75,7 +75,7 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
 
 class CrashQuarantine:
-    """Decides if an attempt of a slice must record which lines it sends. It must after two crashes.
+    """Decides if an attempt of a slice must record which lines it sends: only after two crashed attempts.
 
     A marker is a text that names an attempt. If lines are recorded, the marker of the attempt is stored with
     each line that it is about to send. After a crash, the next attempts find these lines by this marker.
