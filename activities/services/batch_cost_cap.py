@@ -100,9 +100,9 @@ class BatchCosts:
 
         Return None if the slice's model has no prices.
 
-        Call the `end` of this object after the turn (the present attempt to send the slice's lines). If no
-        other slice of the batch is tracked, this method reads the batch's cap and its cost so far from the
-        database before it returns.
+        After the turn (the present attempt to send the slice's lines), the caller must pass the returned
+        object to `end`. If no other slice of the batch is tracked, this method reads the batch's cap and its
+        cost so far from the database before it returns.
 
         Args:
             usage: tokens that earlier turns of the slice have used.
@@ -128,8 +128,8 @@ class BatchCosts:
     def end(self, cost: SliceCost) -> None:
         """Record that the turn of a slice (an attempt to send its lines) has ended.
 
-        The cost of the slice is counted here for `_REPORTED_SECONDS` more. After that, its last report is
-        certainly in the database, and its cost is read from the database.
+        For `_REPORTED_SECONDS` more, this process uses the cost that it has counted itself. After that, the
+        last report of the slice is certainly in the database, and its cost is read from there.
         """
         cost.ended_at = self._clock()
 

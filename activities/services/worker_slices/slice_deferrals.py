@@ -33,7 +33,8 @@ def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
     another tenant.
 
     Args:
-        circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
+        circuit: circuit breaker of the backend that accepts requests first; None if no backend serves the
+            model.
         tenant: tenant that will read the reason.
     """
     if circuit is None:
@@ -63,7 +64,8 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
     There are only a few different labels.
 
     Args:
-        circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
+        circuit: circuit breaker of the backend that accepts requests first; None if no backend serves the
+            model.
     """
     if circuit is None:
         return "no_backend"
@@ -82,7 +84,8 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
     - If the lines only wait for a retry, it is the time until the first retry, but at least 1 s.
 
     Args:
-        circuit: circuit breaker that represents the model's backends; None if no backend serves the model.
+        circuit: circuit breaker of the backend that accepts requests first; None if no backend serves the
+            model.
         lines_wait: seconds until the first line is due.
         attempt: number of the slice's attempt.
     """

@@ -269,8 +269,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, a slice that only waits for responses is treated as if it were not on this
-        worker. Such a slice does not count towards the number of slices that the worker may hold.
+        In the queue `ALL_MODELS`, slices that only wait for responses are ignored: a batch whose slices on
+        this worker all do so counts as a batch without a slice.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
