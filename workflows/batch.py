@@ -91,9 +91,10 @@ class BatchWorkflow:
         """Stop sending requests until `resume`. The deadline stays the same.
 
         Args:
-            change: the API numbers the pauses and resumes of a batch, but the signals may arrive in another
-                order. So a signal has no effect if a signal with a higher number has arrived in the last
-                minute. A signal without a number, for example from Temporal's Web UI, always has an effect.
+            change: number of this signal, because signals may arrive in another order than the API sends
+                them. The API counts the pauses and resumes of the batch. A signal has no effect if one with a
+                higher number has arrived in the last minute. A signal with 0, the value for signals that the
+                API does not send (for example from Temporal's Web UI), always has an effect.
         """
         self._set_paused(True, change)
 

@@ -25,7 +25,7 @@ class EndReason:
     """Records why a batch ends early, for example because of a cancel or its deadline.
 
     The first reason sets the status, and later reasons have no effect. There are two exceptions: a failed
-    step replaces the status, and `withdraw_deadline` removes it.
+    step (activity of the batch) replaces the status, and `withdraw_deadline` may remove it.
 
     Attributes:
         status: status with which the batch ends early; None if it is not ending early.

@@ -56,7 +56,11 @@ class BatchFiles:
         self.failed_by_code: dict[str, int] = {}
 
     def abandon(self) -> None:
-        """Stop the writing of the files, or the wait for pending files. At all other times, do nothing."""
+        """End the batch without files.
+
+        This has an effect only while the files are being written, or are still missing after the batch got
+        its final status.
+        """
         self.are_abandoned = self._is_finalizing or self.are_pending
 
     async def finalize(self, ingested: IngestResult) -> BatchResult:
@@ -140,10 +144,12 @@ class BatchFiles:
         )
 
     async def end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for an activity, but at most FILES_TIMEOUT. Then set the batch's final status if necessary.
+        """Wait for an activity, and set the batch's final status if the files can only be written later.
 
-        It is necessary if the activity takes longer, or fails because storage is unavailable. The files are
-        written later. If an operator abandons the files, return at once and set no status.
+        - If the activity takes longer than FILES_TIMEOUT, or fails because storage is unavailable, set the
+          status. The files follow later.
+        - If the activity ends in any other way, return and set no status.
+        - If an operator abandons the files, return immediately and set no status.
 
         Args:
             status: the final status.

@@ -53,7 +53,7 @@ def sentence_for_tenant(error: BaseException) -> str:
 
 
 def code_for_tenant(error: BaseException) -> str:
-    """Return the error code for tenants of a batch that fails because a step (activity) failed."""
+    """Return the error code of a batch that fails because a step (activity) failed. Tenants see the code."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)):
         cause = cause.cause
