@@ -102,7 +102,7 @@ class StaleSeriesRemover:
         The series of a model or backend are removed ten minutes after it ceased to exist.
 
         Args:
-            label: `model` or `backend`, the label of the series.
+            label: metric label whose values `present` and `counted` are: `model` or `backend`.
             present: all models or backend URLs that exist now.
             counted: names that have series, even if no earlier call had them in `present`. If such a name is
                 not in `present` now, its series are removed ten minutes later, too.

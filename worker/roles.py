@@ -36,6 +36,6 @@ def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]
     Args:
         settings: settings with the number of slots of the role `io`.
         roles: roles of the process.
-        queues: task queues for lines of models that the process polls now.
+        queues: task queues of models; only those that the process polls now.
     """
     return (settings.io_slots if Role.IO in roles else 0) + MAX_SLICES * len(queues)

@@ -112,9 +112,12 @@ class RateLimitSync:
     async def sync(self, polled: Collection[str] | None = None) -> None:
         """Read Batchwright's rates, and set or remove the limits on the server accordingly.
 
-        Each queue with a rate gets its limit. If a queue has no rate, a limit that Batchwright has set is
-        removed. It is not removed if this process does not poll the queue. Failures are logged, and the next
-        call tries again.
+        - Each queue with a rate gets its limit.
+        - If a queue has no rate, and this process polls the queue, a limit that Batchwright has set is
+          removed. A limit that an operator has set stays.
+        - If a queue has no rate, and this process does not poll it, its limit does not change.
+
+        Failures are logged, and the next call tries again.
 
         Args:
             polled: queues that the process polls from now on; None if they are the same as in the last call.

@@ -284,7 +284,7 @@ class MaintenanceCollector:
         """Read the last results of retention and consistency checks, and set their gauges.
 
         Raises:
-            DatabaseUnavailable: the database does not respond. The gauges that are not set yet keep their
+            DatabaseUnavailable: the database does not respond. Gauges whose data could not be read keep their
                 values.
         """
         metrics = self._metrics
@@ -301,8 +301,8 @@ class MaintenanceCollector:
 class QueueCollector:
     """Sets the metrics of task queues: length, age and pollers of the fixed queues and of each model's queue.
 
-    Batches may name any number of models, so the number of label values is limited. Queues of models without
-    a label value are left out.
+    Batches may name any number of models, so only a limited number of models are shown under their own names
+    in metrics. Queues of all other models are left out.
 
     Args:
         describe: reads the state of a task queue from Temporal.

@@ -138,8 +138,9 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
         - Unavailable dependencies are reported until they respond again. An attempt may wait for them for a
           long time without failing.
-        - If the previous attempt of a quarantined step crashed, this is reported as long as the attempt runs.
-          This worker may crash, too. So the report stays valid until Temporal would start the next attempt.
+        - If the previous attempt of a quarantined step (activity) crashed, this is reported as long as the
+          current attempt runs. If this worker crashes, too, the report stays valid until Temporal starts the
+          next attempt.
 
         Args:
             blocked: start of the reported sentence, such as "its files cannot be written now".
