@@ -75,11 +75,12 @@ class LineAttempts:
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
         """Schedule a retry because the backend has no capacity now. The line keeps all its attempts.
 
-        The wait grows with each failure. If the backend is busy with direct requests of other clients, there
-        is no wait: the adaptive limit of the backend decides when the line is sent.
+        The wait grows with each failure, and is at least as long as the backend has requested. If the backend
+        is busy with direct requests of other clients, only the wait that it has requested applies: the
+        adaptive limit of the backend decides when the line is sent.
 
         The line's state is stored only if a later attempt of the slice (turn) needs it, for example because
-        the wait is long.
+        the backend has requested a long wait.
         """
         policy, before, now = self._policy, line.attempt, time.time()
         line.capacity_failures += 1

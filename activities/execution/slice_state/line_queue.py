@@ -271,8 +271,8 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines (in flight when a worker crashed) are never returned. Before the choice, lines whose
-        wait for a retry has ended are put back: at the end of their prefix group (lines with the same system
+        Quarantined lines (in flight when a worker crashed) are never returned. This method first adds lines
+        whose wait for a retry has ended: at the end of their prefix group (lines with the same system
         prompt), or at its beginning if a job for the line already runs at a backend.
         """
         while self._later and self._later[0][0] <= time.time():
