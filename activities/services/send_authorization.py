@@ -152,7 +152,7 @@ class LineAuthorizer:
         self.allowed_version = -1  # -1 until a check allows every line
 
     def denial_reason(self, *, has_job: bool) -> str:
-        """Return why no line may be sent now, as a message for the client; empty if a line may be sent.
+        """Return why a line of the slice may not be sent now, as a message for the client; empty if it may.
 
         Args:
             has_job: True if a backend already runs the line as a job. Only the tenant's permission to use the

@@ -76,8 +76,8 @@ async def history_has_room(
 
     Args:
         workflow: the workflow.
-        more_events: number of events that are allowed in addition, such as `EVENTS_FOR_WITHDRAWALS` for a
-            signal that withdraws a waiting reason.
+        more_events: number that is added to the result of `max_events`, such as `EVENTS_FOR_WITHDRAWALS` for
+            a signal that withdraws a waiting reason.
         rpc_timeout: maximum time to wait for Temporal's response; None for the client's default.
 
     Raises:
