@@ -88,7 +88,7 @@ class SliceDispatcher:
                 await self._rest(min(self._blocked_seconds() or _TICK_SECONDS, _TICK_SECONDS))
 
     async def _drain(self, reason: StopReason) -> StopReason:
-        """Wait for the requests in flight, for as long as `reason` allows.
+        """Wait for the requests in flight, at most for the grace period after a stop signal or the deadline.
 
         Return why this attempt (turn) ends.
 
