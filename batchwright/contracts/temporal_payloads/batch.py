@@ -163,7 +163,7 @@ class ModelCounts(Message):
 class ModelUsage(Usage):
     """Number of successful requests of one model in a batch, and the tokens that they used.
 
-    Some lines are not sent, because they get the result of another line or batch. They do not count.
+    A line that gets the result of another line or batch is not sent, and is not counted here.
     """
 
     model: str

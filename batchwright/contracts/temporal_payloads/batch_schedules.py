@@ -70,7 +70,8 @@ class ScheduleRef(Message):
 class ScheduledRun(Message):
     """One time at which a schedule was due. Temporal starts a workflow for each such time.
 
-    `run_id` identifies the workflow: its id, a slash, and the id of its first run.
+    `run_id` identifies this workflow. It is the workflow's id, a slash, and Temporal's id of the workflow's
+    first run.
     """
 
     schedule: ScheduleRef
@@ -90,7 +91,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """Outcome of one due time of a schedule. It is added to the schedule's list of runs."""
+    """Outcome of one time at which a schedule was due. It is added to the schedule's list of runs."""
 
     run: ScheduledRun
     batch: ScheduledBatch
@@ -105,7 +106,7 @@ class ScheduledBatchResult(Message):
 
 
 class ScheduleActivities:
-    """Declares the activities that a schedule's workflow calls, without their implementation.
+    """The declarations of the activities that a schedule's workflow calls, without their implementation.
 
     The implementations are in `activities/batch_schedules/activity.py`.
     """

@@ -31,7 +31,7 @@ class ConsistencyCheckResult(Message):
 
 
 class ConsistencyCheckActivities:
-    """Declares the activity `check_consistency`. Workflows call it without importing its implementation.
+    """The declaration of the activity `check_consistency`. Workflows call it without importing its code.
 
     The implementation is in `activities/consistency/activity.py`.
     """

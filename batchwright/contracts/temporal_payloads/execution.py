@@ -207,7 +207,7 @@ class ModelRunResult(Message):
 
 
 class ExecutionActivities:
-    """Declares the activity `run_slice`, so that workflows can call it without importing its implementation.
+    """The declaration of the activity `run_slice`. Workflows call it without importing its code.
 
     The implementation is in `activities/execution/activity.py`.
     """

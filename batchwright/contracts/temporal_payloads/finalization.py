@@ -38,7 +38,7 @@ class FinalizeResult(Message):
 
 
 class FinalizationActivities:
-    """Declares the activity `finalize`, so that workflows can call it without importing its implementation.
+    """The declaration of the activity `finalize`. Workflows call it without importing its code.
 
     The implementation is in `activities/finalization/activity.py`.
     """
@@ -67,8 +67,9 @@ class EndRequest(Message):
 
 
 class LifecycleActivities:
-    """Declares the activities `insert_row` and `end`. Workflows call them without importing their code.
+    """The declarations of the activities `insert_row` and `end`.
 
+    Workflows call them without importing their code.
     The implementation is in `activities/end_without_files.py`.
     """
 

@@ -44,7 +44,7 @@ class IngestResult(Message):
 
 
 class IngestionActivities:
-    """Declares the activity `ingest`, so that workflows can call it without importing its implementation.
+    """The declaration of the activity `ingest`. Workflows call it without importing its code.
 
     The implementation is in `activities/ingestion/activity.py`.
     """

@@ -27,8 +27,9 @@ class OutputCopy(Message):
 
 
 class OutputCopyActivities:
-    """Declares the activities that copy a batch's files. Workflows call them without importing their code.
+    """The declarations of the activities that copy a batch's files.
 
+    Workflows call them without importing their code.
     The implementation is in `activities/output_copies/activity.py`.
     """
 

@@ -118,8 +118,9 @@ class RetentionResult(Message):
 
 
 class RetentionActivities:
-    """Declares the activity `sweep`, which deletes old data. Workflows call it without importing its code.
+    """The declaration of the activity `sweep`, which deletes old data.
 
+    Workflows call it without importing its code.
     The implementation is in `activities/retention/activity.py`.
     """
 

@@ -51,7 +51,7 @@ class DeliveryResult(Message):
 
 
 class WebhookActivities:
-    """Declares the activity `deliver_webhook`, so that workflows need not import its implementation.
+    """The declaration of the activity `deliver_webhook`. Workflows call it without importing its code.
 
     The implementation is in `activities/webhooks/activity.py`.
     """
