@@ -41,7 +41,7 @@ class ApiResponse(NamedTuple):
 
 
 class ApiClient:
-    """Calls the API with the rights of the person who visits the pages at `/ui`.
+    """A client that calls the API with the rights of the person who visits the pages at `/ui`.
 
     The methods that return an object raise ApiError if the API responds with an error.
     """

@@ -41,9 +41,9 @@ class FilePages:
     async def upload(self, visit: Visit) -> Response:
         """Store a file that the browser uploads. Then redirect the browser to the form for a new batch.
 
-        The form's token is in the URL, so that the body can be processed as a stream. During the upload, the
-        lines are checked, and `upload_events` shows the problems. If too many uploads are already being
-        checked, the lines of this upload are not checked.
+        The token that protects the form (CSRF) is in the URL, so that the body can be processed as a stream.
+        During the upload, the lines are checked, and `upload_events` shows the problems. If too many uploads
+        are already being checked, the lines of this upload are not checked.
         """
         visit.check_csrf(visit.argument("csrf"))
         checked = [visitor for (visitor, _), check in self._uploads if check.is_checked]

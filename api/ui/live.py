@@ -42,7 +42,7 @@ class _Reading(NamedTuple):
 
 
 class LiveFragments:
-    """Streams parts of pages to open browser tabs, and renders these parts again at intervals.
+    """The streams that send parts of pages to open browser tabs. The parts are rendered at intervals.
 
     Tabs of the same browser with the same URL share one rendering.
     """
