@@ -12,7 +12,10 @@ _MAX_BYTES = 2 * 1024 * 1024
 
 
 class Downloads:
-    """Counts the bytes that downloads in progress keep in memory towards the limits of `HeldBytes`."""
+    """The count of the bytes that downloads in progress keep in memory.
+
+    `HeldBytes` adds up these bytes with those of all other requests, and limits the sums.
+    """
 
     def __init__(self, held: HeldBytes) -> None:
         self._held = held

@@ -201,8 +201,12 @@ class UploadRoutes:
     async def _row_if_ended(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
         """Return the upload's current row if the upload has ended. Otherwise raise an error.
 
-        The assembly of the upload has failed with `error`. This does not matter if another request has
-        completed or cancelled the upload, or if retention has expired it.
+        The caller uses this after it could not assemble the file. This failure does not matter if another
+        request has completed or cancelled the upload, or if retention has expired it.
+
+        Args:
+            row: row of the upload before the failure.
+            error: the failure.
 
         Raises:
             ApiError: the upload has not ended. This is `error` itself, or a 500 error if `error` is an

@@ -55,9 +55,10 @@ def message_error_responses(*statuses: int) -> ResponseSpecs:
 
 
 class MessageErrorMiddleware:
-    """Converts errors of paths below `/v1/messages` to Anthropic's format. Adds the header `request-id`.
+    """Middleware that converts errors of paths below `/v1/messages` to Anthropic's format.
 
-    This must be the outermost middleware, because it needs the request id that other middleware has set.
+    It also adds the header `request-id`. It must be the outermost middleware, because it needs the request
+    id that other middleware has set.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -71,8 +72,9 @@ class MessageErrorMiddleware:
 
 
 class _TranslatedResponse:
-    """Sends a response to the client. A JSON error is first collected, and then sent in Anthropic's
-    format.
+    """One response on its way to the client. It gets the header `request-id`.
+
+    A JSON error is collected first, and then sent in Anthropic's format. Other bodies are not changed.
     """
 
     def __init__(self, send: Send) -> None:

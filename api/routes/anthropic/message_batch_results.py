@@ -108,7 +108,7 @@ async def _translated(pieces: AsyncIterator[bytes], translator: "_ResultTranslat
 
 
 class _ResultTranslator:
-    """Converts lines of output and error files to Anthropic's format.
+    """A converter of lines of output and error files to Anthropic's format.
 
     In a line with a successful response, the body of the response is copied byte for byte. Only the JSON
     around it is replaced.
@@ -136,7 +136,7 @@ class _ResultTranslator:
 
 
 class _InputTranslator(_ResultTranslator):
-    """Builds results from the input lines of a batch that ended without files. All lines get the same
+    """A converter of input lines to results, for a batch that ended without files. All lines get the same
     result.
     """
 

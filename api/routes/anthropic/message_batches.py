@@ -203,8 +203,8 @@ class MessageBatchRoutes:
         The requests in the body are read only to compare them with the earlier ones. They are not stored.
 
         Raises:
-            ApiError: the earlier request was another one, or its batch was deleted (400). Or too many other
-                repeated bodies are being read (429).
+            ApiError: the earlier request had different content, or its batch was deleted (400). Too many
+                other repeated bodies are being read (429).
         """
         limits, version = self._limits, request.headers[ANTHROPIC_VERSION_HEADER]
         requests = RequestStream(limits)
@@ -325,7 +325,7 @@ class MessageBatchRoutes:
         return RelaxedMessageBatchObject(**dict(shown), x_batchwright=details)
 
     async def _result_files(self, tenant: str, rows: Iterable[BatchRow]) -> Mapping[str, FileRow]:
-        """Return the files with the results of these batches that still exist, by file id."""
+        """Return those files with results of these batches that still exist, by file id."""
         ids = [id for row in rows for id in result_file_ids(row)]
         return await self._files.get_all(tenant, ids) if ids else {}
 
@@ -363,7 +363,7 @@ class MessageBatchRoutes:
 def _conflict_as_invalid_request() -> Generator[None]:
     """Context manager that turns a 409 error into a 400 error if a retry of the request cannot succeed.
 
-    A conflict that may pass has the header Retry-After, and stays a 409.
+    A 409 error with the header Retry-After is not changed, because a later retry may succeed.
     """
     try:
         yield

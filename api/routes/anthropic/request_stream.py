@@ -69,7 +69,7 @@ class OversizedRequest(NamedTuple):
 
 
 class RequestStream:
-    """Reads the requests of a message batch from its body. `count` is the number of requests read so far."""
+    """A reader of the requests in a message batch's body. `count` is the number of requests read so far."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self.count = 0
@@ -159,7 +159,7 @@ class RequestStream:
 
 
 class RequestSplitter:
-    """Splits a body of the form `{"requests": [{...}, ...]}` into the objects of the list, piece by piece.
+    """A splitter of a body of the form `{"requests": [{...}, ...]}` into the objects of the list.
 
     It keeps at most one object in memory. It does not parse the objects, and looks for the `custom_id` only
     in an object that is too large.

@@ -25,11 +25,13 @@ _TRUE, _ABSENT = b"true", (b"false", b"null")
 
 
 class CallBodies:
-    """Reads the bodies of single calls, and limits their size.
+    """A reader of the bodies of single calls. It limits their size.
 
     A call becomes a line of a batch. So its body must not be larger or more deeply nested than a line may be.
-    The bytes of the body count towards the limits of `HeldBytes` until the call is accepted. If the client
-    waits for the answer on the same connection, they count until the connection ends.
+
+    `HeldBytes` limits how many bytes are in memory. The bytes of a body count there until the call is
+    accepted. If the client waits for the answer on the same connection, they count until that connection
+    ends.
     """
 
     def __init__(self, settings: Settings, held: HeldBytes) -> None:

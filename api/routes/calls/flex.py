@@ -26,7 +26,7 @@ _STATUSES: dict[str, int] = {
 
 
 class FlexCalls:
-    """Submits calls and keeps each client's connection open until its call has ended."""
+    """A service that submits calls, and keeps each client's connection open until its call has ended."""
 
     def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
         self._settings, self._calls, self._held = deps.settings, calls, HeldCalls(deps)

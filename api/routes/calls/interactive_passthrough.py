@@ -71,7 +71,7 @@ class _CallBody(BaseModel):
 
 
 class InteractiveForwarder:
-    """Forwards interactive requests to backends, and their answers to the clients."""
+    """A forwarder of interactive calls to backends, and of the backends' answers to the clients."""
 
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
@@ -257,8 +257,9 @@ class InteractiveRoutes:
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
     """Return the body to send to the backend, and True if the token usage must be removed from the stream.
 
-    Batchwright counts the tokens of a stream by the usage that the backend reports. If the client has not
-    requested the usage, the returned body requests it. The client must then not see it.
+    Batchwright counts tokens by the usage that the backend reports. Some endpoints report the usage of a
+    stream only on request. If the client has not requested it, the returned body does so. The usage must then
+    be removed from the stream, because the client does not expect it.
     """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage

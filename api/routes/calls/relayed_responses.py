@@ -104,7 +104,7 @@ async def _send_head(send: Send, response: Response) -> None:
     """Send the status and headers of a response.
 
     Raises:
-        ClientDisconnect: as in `_send_soon`.
+        ClientDisconnect: the client has read nothing for `_MAX_SEND_SECONDS`, but stays connected.
     """
     head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
     await _send_soon(send, head)
