@@ -94,22 +94,25 @@ class ApiDependencies:
 
     @cached_property
     def held_bytes(self) -> HeldBytes:
-        """The object that limits the bytes in memory. All routes share it, so that the limit applies to their
-        sum.
+        """The object that limits how many bytes this process keeps in memory for clients and backends.
+
+        All routes share it, so that its limits apply to the bytes of all routes together.
         """
         return HeldBytes(max(self.settings.max_line_bytes, self.settings.max_response_bytes))
 
     @cached_property
     def running_batches(self) -> RunningBatches:
-        """The object that finds batches without a row. All routes share it, so that its limit per tenant
-        applies to their requests together.
+        """The object that finds running batches without a database row.
+
+        All routes share it, so that its limit of unknown ids applies to all requests of a tenant together.
         """
         return RunningBatches(self.temporal, self.settings, self.clock)
 
     @cached_property
     def webhook_urls(self) -> UrlChecker:
-        """The object that checks webhook URLs. All routes share it, so that its limit of refused URLs applies
-        to their requests together.
+        """The object that checks webhook URLs, and limits how many forbidden URLs a tenant may send.
+
+        All routes share it, so that the limit applies to all requests of a tenant together.
         """
         return UrlChecker(self.settings.webhook_networks)
 

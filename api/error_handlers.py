@@ -81,7 +81,7 @@ async def _bad_parameter(_: Request, error: Exception) -> Response:
 
 
 class _RoutingErrors:
-    """Handles errors of the router: there is no such path, or the path does not allow the method."""
+    """The handlers of the router's errors: there is no such path, or the path does not allow the method."""
 
     def __init__(self, routers: Sequence[APIRouter]) -> None:
         self._routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
@@ -130,7 +130,7 @@ async def _run_missing(_: Request, error: Exception) -> Response:
 
 
 async def _unknown_batch(_: Request, error: Exception) -> Response:
-    """Return the response for a request whose batch was deleted during the request."""
+    """Return the 404 response for a request about a batch that was deleted while the request was served."""
     assert isinstance(error, UnknownBatch)
     return error_response(batch_not_found(error.batch_id))
 

@@ -85,7 +85,9 @@ def conflict(message: str, *, code: str | None = None, param: str | None = None)
 def rate_limited(
     message: str, limit: int, *, seconds: int = RETRY_AFTER_SECONDS, window: int | None = None
 ) -> ApiError:
-    """Return a 429 error for a limit that is reached, with the headers of OpenAI and of the IETF draft.
+    """Return a 429 error for a limit of requests that is reached.
+
+    The error has the rate limit headers of OpenAI's API and of the IETF draft (`RateLimit`).
 
     Args:
         limit: number of requests that the limit allows.

@@ -81,15 +81,16 @@ def publish_registry(registry: BackendRegistry, metrics: Metrics) -> None:
 
     The metric `registry_info` shows the registry's fingerprint. Processes with the same registry have the
     same fingerprint, so the metric shows which processes differ. The metrics also get the names of the
-    registered models, so that each of these models has its own label value.
+    registered models, so that they show each of these models separately.
     """
     metrics.registry_info.replace({(registry.fingerprint,): 1})
     metrics.models.set_listed(registry.registered_models)
 
 
 def _update_circuits(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Update the metrics of the circuit breakers in this process. It has circuit breakers only for
-    interactive calls.
+    """Update the metrics of the circuit breakers in this process.
+
+    The API process has circuit breakers only for interactive calls.
     """
     update_backend_circuits(registry.routers, metrics)
     update_model_circuits(registry.routers, metrics)

@@ -122,7 +122,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 class _Stop:
-    """Handles stop signals. Cancels the start of the server, or stops the server if it is already running."""
+    """The handler of stop signals. It cancels the server's start, or stops the server if it already runs."""
 
     def __init__(self) -> None:
         self.opening: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ _REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refresh
 
 
 class CoalescingCache(Generic[Key, Value]):
-    """Caches the result of `read` for each key, for `seconds`. Exceptions of `read` are not cached.
+    """A cache of the results of `read`, by key, each for `seconds`. Exceptions of `read` are not cached.
 
     In the second half of a value's lifetime, `get` returns the value at once and starts a new `read` in the
     background. So callers rarely have to wait.

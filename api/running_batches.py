@@ -23,12 +23,15 @@ class _Found(NamedTuple):
 
 
 class RunningBatches:
-    """Finds a running batch in Temporal by its id, and returns the message that started its workflow.
+    """A search in Temporal for running batches by id.
 
-    Searches for unknown ids must cost little. An id shows when its batch was created. If the batch is so old
-    that it must have ended, Temporal is not searched. The result of each search is cached for some seconds.
-    If a tenant asks for many different unknown ids, it gets a 429. A 404 could be wrong, because one of these
-    batches may run.
+    Searches for unknown ids must cost little:
+
+    - An id shows when its batch was created. If the batch is so old that it must have ended, Temporal is not
+      searched.
+    - The result of each search is cached for some seconds.
+    - A tenant that asks for too many different unknown ids gets a 429 without a search. It does not get a
+      404, because the batch may exist.
     """
 
     def __init__(

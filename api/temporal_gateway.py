@@ -48,8 +48,8 @@ class TemporalGateway(Protocol):
     async def start(self, order: BatchOrder) -> bool:
         """Start the workflow of the batch, and return True.
 
-        If the workflow was already started, do nothing and return False. It may have been started with
-        another order.
+        If the workflow was already started, do nothing and return False. Its start argument may differ from
+        `order`.
         """
         ...
 
@@ -124,7 +124,7 @@ class TemporalGateway(Protocol):
 
 
 class TemporalClientGateway(TemporalGateway):
-    """Calls Temporal with its Python SDK."""
+    """The gateway that calls Temporal with Temporal's Python SDK."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
