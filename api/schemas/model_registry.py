@@ -38,9 +38,7 @@ class ModelConfigBody(BaseModel):
 
 
 class ModelConfigObject(BaseModel):
-    """Shows how requests to a model are sent. `overridden` lists the settings that were changed at run
-    time.
-    """
+    """How requests to a model are sent. `overridden` lists the settings that were changed at run time."""
 
     model: str
     model_type: Literal["sync", "async"]

@@ -22,7 +22,8 @@ class _FirstLine(BaseModel):
 def endpoint_of(start: bytes, endpoints: Sequence[str]) -> str:
     """Return the endpoint of a batch input: the `url` in its first line.
 
-    If this `url` is not one of `endpoints`, return `/v1/chat/completions`.
+    Return `/v1/chat/completions` if this `url` is not one of `endpoints`, or if the line is not JSON or
+    is not complete in `start`.
 
     Args:
         start: first bytes of the file.

@@ -138,7 +138,12 @@ class AuditLogRoutes:
         return StreamingResponse(lines, media_type=_JSON_LINES, headers=headers)
 
     async def _lines(self, filters: AuditFilters, above: str | None, below: str) -> AsyncGenerator[bytes]:
-        """Yield the entries with ids between `above` and `below` as JSON lines, one page at a time."""
+        """Yield the entries as JSON lines, by ascending id. Each item has the lines of one page of entries.
+
+        Args:
+            above: yield only entries with greater ids; None to begin with the first entry.
+            below: yield only entries with smaller ids.
+        """
         more = True
         while more:
             actions, more = await self._table.page(
