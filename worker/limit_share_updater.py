@@ -170,8 +170,8 @@ class LimitShareUpdater:
         """Return the fleet's limits on requests in flight, by backend URL, without backends that have no
         limit.
 
-        If a URL has several limits, the lowest one counts. The limit of a gateway, a backend that lists its
-        own models, applies even before its models are known.
+        If a URL has several limits, the lowest one counts. A gateway (a backend that lists its own models) is
+        in the result even before its models are known.
         """
         found = [(gateway.url, gateway.in_flight) for gateway in self._backends.gateways]
         for router in self._backends.routers:

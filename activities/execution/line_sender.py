@@ -160,8 +160,8 @@ class LineSender:
     def _on_permit(self, permit: Permit) -> None:
         """Send the waiting line, because it got a permit. Then request a permit for the next line.
 
-        A permit is the right to have one request in flight. The limiter may call this method in the context
-        of another turn. So the method must not raise or log.
+        A permit is the right to have one request in flight. The limiter may call this method while code of
+        another slice runs. So the method must not raise or log.
         """
         state = self._state
         line, state.waiting_line = state.waiting_line, None

@@ -41,7 +41,8 @@ class SliceReporter:
     def report(self) -> None:
         """Report the slice's counts, and the reason why the slice waits.
 
-        Until the results of earlier turns are read, the counts are too low, so nothing is reported.
+        Until the results of earlier attempts of the slice are read, the counts are too low, so nothing is
+        reported.
         """
         writer, request = self._writer, self._request
         if not writer.is_restored:

@@ -139,7 +139,7 @@ class _PlacedLines:
 
 
 class _LineCutter:
-    """Cuts the lines without a result out of the input, which it receives piece by piece."""
+    """A reader that receives the input piece by piece, and returns only the lines without a result."""
 
     def __init__(self, missing: MissingLines) -> None:
         self._lines = iter(missing)

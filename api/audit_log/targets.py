@@ -114,8 +114,8 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget(_OwnTarget):
-    """A single call of the caller's tenant, as a target in the audit log. Clients see the call as a response
-    of `/v1/responses`.
+    """A single call of the tenant, which clients see as a response of `/v1/responses`, as a target in the
+    audit log.
     """
 
     type, _id_name = AuditTargetType.CALL, "response_id"

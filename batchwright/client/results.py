@@ -134,7 +134,7 @@ class InputOrder:
         return was_inside
 
     def has_settled(self, batch: Batch) -> bool:
-        """Return True if the counts of the batch show more final results than were taken so far."""
+        """Return True if the counts of the batch show more final results than this object has returned."""
         counts = batch.request_counts
         return counts is not None and counts.completed + counts.failed > self._next
 

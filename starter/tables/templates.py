@@ -44,9 +44,9 @@ class RequestTemplate:
     Only values are rendered, never keys, so the result is always valid JSON. If a string is only one
     expression, such as `"{{ n }}"`, the result has the expression's type. Any other string stays text.
 
-    Each column of the row is a variable in the templates. `row` is the whole row, and `columns` has the names
-    of the columns. Templates run in Jinja's sandbox, without access to files, and with limits on time and
-    memory.
+    The template is rendered once for each row of a table. Each column of the row is a variable. `row` is the
+    whole row, and `columns` has the names of the columns. Templates run in Jinja's sandbox, without access to
+    files, and with limits on time and memory.
 
     Raises:
         TableError: the file cannot be read, is not a JSON object, or has an error in a template.

@@ -98,5 +98,7 @@ class CrashQuarantine:
         self.crashed_markers = frozenset(f"{generation}/{attempt}" for attempt in crashed)
 
     def heartbeat_fields(self) -> dict[str, int]:
-        """Return the fields of the heartbeat (`SliceResult`) that inform the next attempt about crashes."""
+        """Return the fields of the heartbeat (`SliceResult`) that tell the next attempt how often workers
+        crashed.
+        """
         return {**self.history._asdict(), "has_read": self.has_read, "is_preparing": self.is_preparing}

@@ -123,8 +123,9 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        The requests have ended by then with the given probability. When the last line is sent, the batch is
-        the first of its priority. So all requests in flight of this priority may belong to the batch.
+        The requests have ended by then with the given probability. All requests in flight of the batch's
+        priority are counted as requests of the batch: when its last line is sent, it is the first batch of
+        its priority.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)

@@ -71,7 +71,7 @@ class CustomIdIndex:
 
 
 def encode_custom_id(custom_id: str) -> bytes:
-    """Return the bytes of a custom id that are hashed."""
+    """Return the bytes from which the hash of a custom id is computed."""
     return custom_id.encode("utf-8", "surrogatepass")
 
 

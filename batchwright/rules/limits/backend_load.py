@@ -57,8 +57,9 @@ class CongestionWindow:
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
         """Count a rejection, and return the new limit.
 
-        Each rejection in a group lowers the limit by 1. Example: 40 requests were in flight when the group
-        started. After 3 rejections, the limit is 37. It never falls below 70 % of 40.
+        Rejections shortly after each other form a group. Each rejection in it lowers the limit by 1. Example:
+        40 requests were in flight when the group started. After 3 rejections, the limit is 37. It never falls
+        below 70 % of 40.
 
         A rejection starts a new group if two conditions hold: its request was sent after the start of the
         current group, and the current group is at least `span` seconds old.

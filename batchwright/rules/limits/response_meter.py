@@ -132,7 +132,7 @@ class LatencyBaseline:
         self._level = self.baseline = level
 
     def slowdown(self, level: float) -> float:
-        """Return how many times as long as usual responses take; 1.0 if no baseline is known.
+        """Return by which factor responses take longer than usual; 1.0 if the usual time is not known yet.
 
         Args:
             level: a latency level that `record` returned, or the mean of several.

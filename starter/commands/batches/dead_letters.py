@@ -101,7 +101,7 @@ def retry_all(
     url: Url = None,
     tenant: Tenant = None,
 ) -> None:
-    """Retry the dead letters of each ended batch in a new batch.
+    """Retry dead letters (lines that failed for good). Each ended batch with dead letters gets a new batch.
 
     Dead letters that were already retried are left out. Exits with 1 if a batch could not be created.
     """

@@ -64,7 +64,7 @@ class ProgressTable(Protocol):
         ...
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
-        """Return the numbers of finished lines of a live batch, by (model, number of the slice).
+        """Return how many lines of each slice of a live batch are settled, by (model, number of the slice).
 
         Slices (parts of a model's lines) that have not reported yet are left out.
         """
