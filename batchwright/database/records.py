@@ -80,7 +80,7 @@ class BatchRow(Message):
     usage: Usage = Usage()
     model_usage: list[ModelUsage] = []  # requests and tokens that cost something, by model
     prices: dict[str, PriceConfig] = {}  # by model, as they were when the input was validated
-    results_kept_until: datetime | None = None  # set if the batch failed without files
+    results_kept_until: datetime | None = None  # set if it failed without files, or is being deleted
     output_copy: OutputCopy | None = None  # state of the copy; None until an attempt has ended
     files_pending_until: datetime | None = None  # set if the batch ended before its files were written
     ingestion_began_at: datetime | None = None

@@ -11,8 +11,8 @@ WHERE r.tenant = $1 AND r.origin_id = $2 AND r.kind = 'resume' AND b.status = 'v
 
 -- name: release_results
 -- Record that the results of the batch are no longer kept, so that no other batch can begin to resume it.
-UPDATE batches SET results_kept_until = least(results_kept_until, now())
-WHERE tenant = $1 AND id = $2 AND results_kept_until IS NOT NULL
+-- The column is set even if it was null because the results are in the output and error files.
+UPDATE batches SET results_kept_until = least(results_kept_until, now()) WHERE tenant = $1 AND id = $2
 
 -- name: hide_files
 DELETE FROM files f USING batches b

@@ -19,8 +19,8 @@ class BatchDeletions(Protocol):
     async def begin(self, tenant: str, batch_id: str, *, keep_files: bool) -> None:
         """Begin the deletion of a batch. The caller can then delete the batch's objects in storage.
 
-        - Record that results outside of the output and error files are no longer kept. After that, no new
-          batch can begin to continue this batch with these results.
+        - Record that the results of the batch are no longer kept. After that, no new batch can begin to
+          resume this batch, even if its results are in files that stay.
         - If `keep_files` is False, delete the rows of the output and error files. Clients then no longer find
           these files.
 

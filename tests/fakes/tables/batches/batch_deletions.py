@@ -20,8 +20,9 @@ class MemoryBatchDeletions(BatchDeletions):
         if reader is not None and reader.status is BatchStatus.VALIDATING:
             raise ResultsInUse(batch_id, reader.order.batch_id)
         row = rows.batches.get((tenant, batch_id))
-        if row is not None and row.results_kept_until is not None:
-            kept_until = min(row.results_kept_until, datetime.now(UTC))
+        if row is not None:
+            now = datetime.now(UTC)
+            kept_until = min(row.results_kept_until or now, now)
             rows.batches[tenant, batch_id] = row.model_copy(update={"results_kept_until": kept_until})
         for file_id in (row.output_file_id, row.error_file_id) if row is not None and not keep_files else ():
             if file_id is not None:

@@ -136,6 +136,25 @@ async def test_kept_results_cannot_be_claimed_after_a_deletion_has_begun(any_dat
     assert await any_database.batch_deletions.remove("t", "batch_1", after(200))
 
 
+@pytest.mark.parametrize("keep_files", [True, False])
+async def test_a_batch_with_files_cannot_be_resumed_after_a_deletion_has_begun(
+    any_database: Database, keep_files: bool
+) -> None:
+    await an_ended_batch(any_database)
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=keep_files)
+    with pytest.raises(ResultsGone):
+        await claim(any_database, RerunKind.RESUME)
+    assert await any_database.batch_deletions.remove("t", "batch_1", after(200))
+
+
+async def test_a_claimed_resumption_cannot_start_after_a_deletion_has_begun(any_database: Database) -> None:
+    await an_ended_batch(any_database)
+    order = await claim(any_database, RerunKind.RESUME)
+    await any_database.batch_deletions.begin("t", "batch_1", keep_files=True)
+    with pytest.raises(ResultsGone):
+        await any_database.reruns.keep_results(order)
+
+
 async def test_a_claimed_resumption_is_still_found_after_a_deletion_has_begun(any_database: Database) -> None:
     await a_running_batch(any_database)
     later = datetime.now(UTC) + timedelta(days=1)
