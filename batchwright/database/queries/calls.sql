@@ -117,19 +117,25 @@ SELECT (SELECT count(*) FROM calls WHERE ended_at <= $1)
 -- Delete calls that ended long ago, and calls whose batch was never started. The webhook endpoint of a
 -- deleted call is deleted with its deliveries, unless one of these is pending. It is then deleted later by
 -- `remove_endpoints` in `webhook_deliveries.sql`. Rows of rolling batches that were opened long ago and never
--- started are deleted, too.
+-- started are deleted, too. Rows that another transaction is changing or deleting now are skipped.
 WITH never_started AS (
-    DELETE FROM rolling_batches WHERE opened_at <= $1
-), old AS (
-    (SELECT tenant, id FROM calls WHERE ended_at <= $1 ORDER BY ended_at LIMIT $2)
-    UNION ALL
-    (SELECT c.tenant, c.id FROM calls c WHERE NOT c.collected AND c.ended_at IS NULL AND c.created_at <= $1
-       AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id) LIMIT $2)
+    DELETE FROM rolling_batches WHERE (tenant, group_id) IN (
+        SELECT tenant, group_id FROM rolling_batches WHERE opened_at <= $1 FOR UPDATE SKIP LOCKED)
+), ended AS (
+    SELECT tenant, id FROM calls WHERE ended_at <= $1 ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
+), not_accepted AS (
+    SELECT c.tenant, c.id FROM calls c WHERE NOT c.collected AND c.ended_at IS NULL AND c.created_at <= $1
+      AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = c.tenant AND b.id = c.batch_id)
+    LIMIT $2 FOR UPDATE OF c SKIP LOCKED
 ), gone AS (
-    DELETE FROM calls c USING old WHERE c.tenant = old.tenant AND c.id = old.id RETURNING c.tenant, c.id
+    DELETE FROM calls c USING (TABLE ended UNION ALL TABLE not_accepted) AS old
+    WHERE c.tenant = old.tenant AND c.id = old.id RETURNING c.tenant, c.id
 ), callbacks AS (
-    DELETE FROM webhook_endpoints e USING gone WHERE e.tenant = gone.tenant AND e.batch_id = gone.id
-      AND NOT EXISTS (SELECT FROM webhook_deliveries d
-                      WHERE d.tenant = e.tenant AND d.endpoint_id = e.id AND d.status = 'pending')
+    DELETE FROM webhook_endpoints WHERE (tenant, id) IN (
+        SELECT e.tenant, e.id FROM webhook_endpoints e
+        JOIN gone ON e.tenant = gone.tenant AND e.batch_id = gone.id
+        WHERE NOT EXISTS (SELECT FROM webhook_deliveries d
+                          WHERE d.tenant = e.tenant AND d.endpoint_id = e.id AND d.status = 'pending')
+        FOR UPDATE OF e SKIP LOCKED)
 )
 SELECT count(*) FROM gone

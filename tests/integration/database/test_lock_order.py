@@ -21,11 +21,22 @@ PROGRESS = (
     LIVE + "INSERT INTO slice_progress SELECT 't', 'a', 'm', number, 0, 1, 0, 0, 0, 0, 0, 0 "
     "FROM unnest(ARRAY[2, 1]) AS number"
 )
+OLD_CALLS = (  # of which only 'b' has ended
+    "INSERT INTO calls "
+    "(tenant, id, batch_id, endpoint, model, request, echoed, notifies, created_at, ended_at) "
+    "SELECT 't', id, '', '', 'm', '', '', false, '2020-01-01', ended_at "
+    "FROM (VALUES ('a', NULL), ('b', '2020-01-01'::timestamptz)) AS call (id, ended_at); "
+)
+ENDPOINTS = (
+    "INSERT INTO webhook_endpoints "
+    "(tenant, id, batch_id, url, events, description, details, secret, created_at) "
+    "SELECT 't', id, id, '', ARRAY['*'], '', false, '', '2020-01-01' FROM unnest(ARRAY['a', 'b']) AS id; "
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A statement with its arguments, and rows for it. `first` and `last` are conditions for one row each."""
+    """A statement with its arguments, and rows for it. `first` and `last` are conditions for its rows."""
 
     statement: str
     arguments: str
@@ -73,6 +84,22 @@ WITHOUT_WAIT = [
         "INSERT INTO callbacks SELECT id, 1, '', false, '2020-01-01' FROM unnest(ARRAY['a', 'b']) AS id",
         "callbacks",
         "id = 'a'",
+    ),
+    Case("calls.remove_old", "now(), 10", OLD_CALLS, "calls", "id IN ('a', 'b')"),
+    Case(
+        "calls.remove_old",
+        "now(), 10",
+        OLD_CALLS + ENDPOINTS,
+        "webhook_endpoints",
+        "id = 'a'",
+    ),
+    Case(
+        "calls.remove_old",
+        "now(), 10",
+        "INSERT INTO rolling_batches (tenant, group_id, batch_id, made, opened_at) "
+        "SELECT 't', id, id, '{}', '2020-01-01' FROM unnest(ARRAY['a', 'b']) AS id",
+        "rolling_batches",
+        "group_id = 'a'",
     ),
     Case(
         "waiting_reasons.delete_expired",
@@ -144,7 +171,7 @@ async def wait_until_blocked(connection: DatabaseConnection) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("case", IN_ORDER, ids=lambda case: case.statement)
+@pytest.mark.parametrize("case", IN_ORDER, ids=lambda case: f"{case.statement}-{case.table}")
 async def test_a_statement_that_waits_for_its_first_row_has_not_locked_the_last_one(
     case: Case, connection: DatabaseConnection, other: DatabaseConnection
 ) -> None:
@@ -159,7 +186,7 @@ async def test_a_statement_that_waits_for_its_first_row_has_not_locked_the_last_
     assert (await statement).endswith("2")
 
 
-@pytest.mark.parametrize("case", WITHOUT_WAIT, ids=lambda case: case.statement)
+@pytest.mark.parametrize("case", WITHOUT_WAIT, ids=lambda case: f"{case.statement}-{case.table}")
 async def test_a_statement_leaves_out_rows_that_others_are_changing(
     case: Case, connection: DatabaseConnection, other: DatabaseConnection
 ) -> None:
