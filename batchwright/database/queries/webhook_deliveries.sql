@@ -94,10 +94,11 @@ SELECT (SELECT count(*) FROM webhook_deliveries
         AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = e.tenant AND b.id = e.batch_id)) AS count
 
 -- name: remove_old
+-- Rows that another transaction is changing or deleting now are skipped.
 WITH old AS (
     SELECT tenant, id FROM webhook_deliveries
     WHERE created_at <= $1 AND (status <> 'pending' OR coalesce(started_at, created_at) <= $1)
-    ORDER BY created_at LIMIT $2
+    ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM webhook_deliveries d USING old WHERE d.tenant = old.tenant AND d.id = old.id RETURNING d.id
 )
@@ -105,11 +106,11 @@ SELECT count(*) FROM gone
 
 -- name: remove_endpoints
 -- Delete endpoints of single batches that have no row, because retention has deleted it or the batch was
--- never created.
+-- never created. Rows that another transaction is changing or deleting now are skipped.
 WITH old AS (
     SELECT e.tenant, e.id FROM webhook_endpoints e WHERE e.batch_id <> '' AND e.created_at <= $1
       AND NOT EXISTS (SELECT FROM batches b WHERE b.tenant = e.tenant AND b.id = e.batch_id)
-    LIMIT $2
+    LIMIT $2 FOR UPDATE OF e SKIP LOCKED
 ), gone AS (
     DELETE FROM webhook_endpoints e USING old WHERE e.tenant = old.tenant AND e.id = old.id RETURNING e.id
 )

@@ -102,6 +102,16 @@ WITHOUT_WAIT = [
         "group_id = 'a'",
     ),
     Case(
+        "webhook_deliveries.remove_old",
+        "now(), 10",
+        ENDPOINTS + "INSERT INTO webhook_deliveries "
+        "(tenant, id, endpoint_id, batch_id, event_id, type, occurred_at, created_at) "
+        "SELECT 't', id, id, id, id, '', '2020-01-01', '2020-01-01' FROM unnest(ARRAY['a', 'b']) AS id",
+        "webhook_deliveries",
+        "id = 'a'",
+    ),
+    Case("webhook_deliveries.remove_endpoints", "now(), 10", ENDPOINTS, "webhook_endpoints", "id = 'a'"),
+    Case(
         "waiting_reasons.delete_expired",
         "now()",
         "INSERT INTO waiting_reasons SELECT 't', id, '', 'user', '', '2020-01-01', '2020-01-01' "
