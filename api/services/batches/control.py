@@ -189,7 +189,12 @@ class BatchControl:
             verb: name of the operation in error messages: "pause" or "resume".
 
         Raises:
-            ApiError: the batch has ended since its row was read (409).
+            ApiError: since its row was read, the batch has ended, or a client has cancelled it (409) or
+                deleted it (404).
+            RunMissing: the batch has no running workflow, although its row says that it is live.
+            TemporalOutcomeUnknown: Temporal did not answer in time. The workflow may have got the signal.
+            TemporalUnavailable: Temporal refused the signal, or could not be reached.
+            DatabaseUnavailable: the workflow did not get the signal, and the database does not respond.
         """
         tenant, batch_id = row.order.tenant, row.order.batch_id
         try:

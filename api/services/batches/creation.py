@@ -207,6 +207,7 @@ class BatchCreator:
         Raises:
             TemporalUnavailable: the workflow was not started, or its order cannot be read. The batch no
                 longer counts towards the quota.
+            UnknownBatch: the batch was deleted while this call ran.
         """
         # The workflow is started first. It can insert a missing row, but a row cannot start its workflow.
         try:
@@ -235,6 +236,10 @@ class BatchCreator:
             ApiError: the batch cannot be started, because the tenant has too many live batches (429).
             ResultsGone: the batch cannot be started, because it resumes an ended batch whose results are no
                 longer kept.
+            UnknownBatch: the batch was deleted while this call ran.
+            TemporalUnavailable: the batch has no row, and Temporal does not respond, or the order of its
+                workflow cannot be read. The batch no longer counts towards the quota.
+            DatabaseUnavailable: the database does not respond. This call has not started the batch.
         """
         row = await self._batches.get(order.tenant, order.batch_id)
         return await self.start(await self._order_to_restart(order)) if row is None else row
@@ -247,7 +252,7 @@ class BatchCreator:
         tenant's quota. The call that stored the order has counted it, too, but that count may have expired.
 
         Raises:
-            ApiError, ResultsGone: as in `start_unless_there`.
+            ApiError, ResultsGone, DatabaseUnavailable: as in `start_unless_there`.
             TemporalUnavailable: Temporal does not respond. The batch no longer counts towards the quota.
         """
         checks = QuotaChecks(self._deps, order.tenant)

@@ -41,6 +41,8 @@ class BatchesTable(Protocol):
         """Insert the row of a new batch with the status `validating`, and return it.
 
         If the batch has a row already, return that row unchanged.
+
+        Raises UnknownBatch if the batch was deleted.
         """
         ...
 
