@@ -222,6 +222,6 @@ class RestartLoop:
         """
         if self._failures == _REPORTED_FAILURES:
             self._say(
-                f"{self._service.name} keeps ending; it is restarted every {_MAX_BACKOFF_SECONDS:g} s. "
-                f"{why}\nThe last lines of {self._service.log}:\n{detail}"
+                f"{self._service.name} keeps ending; the pauses before its restarts grow to "
+                f"{_MAX_BACKOFF_SECONDS:g} s. {why}\nThe last lines of {self._service.log}:\n{detail}"
             )

@@ -1,5 +1,6 @@
 """Functions of the embedded stack that start no processes."""
 
+import asyncio
 import json
 import os
 import socket
@@ -37,6 +38,7 @@ from batchwright.starter.embedded_stack.service_commands import (
     worker_services,
 )
 from batchwright.starter.embedded_stack.service_process import (
+    RestartLoop,
     ServiceProcess,
     ServiceSpec,
     exit_description,
@@ -266,6 +268,40 @@ async def test_only_the_log_of_the_process_that_failed_to_start_is_shown(tmp_pat
     with pytest.raises(StackError) as raised:
         await part.start()
     assert raised.value.detail == "a setting is wrong"
+
+
+class EndingService:
+    """A service that cannot be started again. After eight attempts, a start raises KeyError."""
+
+    name, log, pid = "api", Path("/nowhere"), 1
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        raise StackError("api ended.") if self.starts <= 8 else KeyError
+
+    async def ended(self) -> str:
+        return "ended"
+
+    async def stop(self, patience_seconds: float) -> None: ...
+
+
+async def test_the_message_about_a_service_that_keeps_ending_tells_how_often_it_is_restarted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses, said = list[float](), list[str]()
+
+    async def record_pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", record_pause)
+    with pytest.raises(KeyError):
+        await RestartLoop(EndingService(), said.append).run()
+    assert pauses == [0, 0.5, 1, 2, 4, 8, 10, 10, 10]
+    assert said[1].startswith("api keeps ending; the pauses before its restarts grow to 10 s. api ended.\n")
+    assert len(said) == 2
 
 
 def test_the_panel_fits_80_columns_and_shows_every_address() -> None:
