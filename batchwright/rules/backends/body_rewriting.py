@@ -25,11 +25,12 @@ def with_model(body: bytes, model: str) -> bytes:
 
 
 def with_default_model(body: bytes, model: str) -> bytes:
-    """Return the JSON body with the field `model` added.
+    """Return the JSON body with `model` as the value of its field `model`, if this field is missing or null.
 
     The body is returned unchanged if it already names a model, or if it is not an object.
     """
-    return body if _value_spans(body, _MODEL) else with_model(body, model)
+    is_named = any(body[start:end] != b"null" for start, end in _value_spans(body, _MODEL) or ())
+    return body if is_named else with_model(body, model)
 
 
 def with_priority(body: bytes, priority: int) -> bytes:

@@ -46,6 +46,8 @@ def test_only_the_top_level_model_name_changes(body: bytes, renamed: bytes) -> N
     [
         (b'{"model":"m"}', b'{"model":"m"}'),
         (b'{"a":{"model":"m"}}', b'{"model": "new", "a":{"model":"m"}}'),
+        (b'{"model":null,"n":1}', b'{"model":"new","n":1}'),
+        (b'{"model":null,"model":"m"}', b'{"model":null,"model":"m"}'),
         (b"[]", b"[]"),
     ],
 )
