@@ -5,8 +5,8 @@ it by at most 30 %. If a backend rejects requests at any concurrency, its reject
 (`backend_load.py`). After rejections, each response raises the limit, up to its earlier value. Most other
 changes are trials: later responses decide whether a change is kept or undone (`limit_trial.py`).
 
-Only responses of a steady load are measured. The last responses of a batch are its longest ones, and the
-first responses of the next batch are its shortest ones. Such responses do not show how busy the backend is.
+Responses are measured only while the load is steady. The last responses of a batch are its longest ones, and
+the first responses of the next batch are its shortest ones. They do not show how busy the backend is.
 
 A backend may serve other callers first, and refuse requests while they use all its slots (`LoadSignal.BUSY`).
 A slot is the capacity for one request. Such a refusal does not mean that the backend is overloaded. After the
@@ -50,9 +50,8 @@ _STEADY_LOAD, _CHANCE_DIFFERENCE = 0.75, 2
 class AdaptiveLimit:
     """The limit on the requests in flight to one backend, which adapts to its responses.
 
-    `current` is the limit at present.
-
-    Call `on_complete` at the end of each request. All times are seconds of a clock that the caller reads.
+    `current` is the limit at present, in requests. Call `on_complete` at the end of each request. All times
+    are in seconds of the caller's clock.
     """
 
     def __init__(self, bounds: LimitBounds, now: float) -> None:
@@ -151,9 +150,10 @@ class AdaptiveLimit:
         return self._evaluate_window(now) if meter.record(kind, seconds, now) else None
 
     def _on_fallen_load(self, now: float) -> LimitChange | None:
-        """React to a fallen load (at the end of a batch, for example): ignore responses until it is steady.
+        """Ignore responses until the load is steady, because fewer requests are in flight than before.
 
-        Undo a decrease of the limit that is still being tested. Return why the limit changed, or None.
+        If a lowered limit is still being tested, restore the limit and return PROBE_REVERTED. Else return
+        None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -166,14 +166,14 @@ class AdaptiveLimit:
     def search_free_slot(self, now: float) -> None:
         """Raise the limit by 1 if the backend refused requests, and then sent no response for a long time.
 
-        Such a backend serves other clients first. Call this regularly while the whole limit is used.
+        Such a backend serves other clients first. Call this regularly while the limit is reached.
         """
         slots = self._free_slots
         if slots.limit < self.bounds.ceiling and slots.search(now, self._meter.response_seconds):
             self._apply(self._limit)
 
     def _raise_to_free_slots(self, now: float) -> None:
-        """Raise the limit after a response if the backend has refused requests because of other clients."""
+        """Raise the limit after a response, if the backend has refused requests because of other clients."""
         if self._free_slots.limit < math.inf:
             self._free_slots.record_response(now, self._meter.response_seconds)
             self._apply(self._limit)
@@ -207,8 +207,8 @@ class AdaptiveLimit:
     def _on_timeout(self, sent_at: float, now: float) -> LimitChange | None:
         """Lower the limit after a timeout, and return the reason of the change.
 
-        Return None, without a change, if the limit was already lowered since the request was sent, or less
-        than one time window ago.
+        Return None, without a change, if the limit was lowered after the request was sent, or less than one
+        measurement window (0.25 to 2 seconds) ago.
         """
         if sent_at < self._lowered_at or now - self._lowered_at < self._meter.window_seconds:
             return None
@@ -226,9 +226,9 @@ class AdaptiveLimit:
         return self._set_target(lower, now, change)
 
     def _evaluate_window(self, now: float) -> LimitChange | None:
-        """Change the limit if the responses of the current window show that a change is useful.
+        """Change the limit if the responses of the last seconds (the current window) show that it helps.
 
-        Return the reason of the change; None if there is none, or if there are not enough responses yet.
+        Return the reason of the change; None if the limit stays as it is, or if more responses are needed.
         """
         meter, window, trial = self._meter, self._meter.window, self._trial
         if trial is not None:
@@ -257,7 +257,7 @@ class AdaptiveLimit:
     def _on_slow_window(self, now: float) -> LimitChange | None:
         """Decrease the limit if responses were slow for long enough, and return the reason.
 
-        Otherwise return None, and start a new window. It keeps the time when responses began to be slow.
+        Otherwise return None, and start a new window, which records since when responses have been slow.
         """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
@@ -308,7 +308,7 @@ class AdaptiveLimit:
     def _keep_increase(self, now: float) -> None:
         """Keep the increased limit, because the additional requests did not queue in the backend.
 
-        The next increase may follow immediately.
+        The limit may be increased again immediately.
         """
         self._good_limit = self._limit
         self._regrowth.goal = self._regrowth.began  # the backend accepts more than at its last rejection
@@ -317,9 +317,9 @@ class AdaptiveLimit:
         self._schedule.continue_increases(now)
 
     def _undo_increase(self, trial: LimitTrial, now: float) -> LimitChange:
-        """Set the limit back to its value before the trial, which had increased it. Return PROBE_REVERTED.
+        """Undo an increase of the limit that was a trial. Return PROBE_REVERTED.
 
-        The trial has shown that the additional requests only waited in the backend's queue.
+        The responses have shown that the additional requests only waited in the backend's queue.
         """
         self._good_limit = trial.limit
         self._schedule.pause_increases(self._good_limit, self._meter.window_seconds, now)
@@ -327,11 +327,11 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep a decreased limit. It made responses faster, because fewer requests queue in the backend.
+        """Keep a decreased limit, because fewer requests wait in the backend, which made responses faster.
 
-        Requests may still queue if responses are still slow, or if the first decrease was a probe (made
-        without a sign of overload). If so, and if enough requests are in flight, decrease the limit once more
-        and return the reason of this decrease. Otherwise end the trial and return None.
+        If responses are slower than usual, or if there was no sign of overload (`DECREASE_PROBE`), other
+        requests may wait there, too. Then decrease the limit once more and return the reason, unless only a
+        few requests are in flight. Otherwise end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -345,8 +345,9 @@ class AdaptiveLimit:
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
         """React to a decrease of the limit that did not make responses faster, and return the reason.
 
-        - If the decrease was a probe (made without a sign of overload), restore the limit from before it.
-        - After the first decrease because of slow responses, decrease the limit once more if it is above 1.
+        - If there was no sign of overload (`DECREASE_PROBE`), restore the limit from before the decrease.
+        - After the first decrease because of slow responses, decrease the limit once more if the limit is
+          above 1.
         - Otherwise the backend is slow but not crowded. Restore the limit from before the first decrease, and
           from now on treat the slow response time as the usual one.
         """
@@ -369,14 +370,14 @@ class AdaptiveLimit:
         self._meter.start_windows(now)
 
     def _used(self) -> float:
-        """Return how much of the limit was used: the most requests in flight in the current time window.
+        """Return the most requests in flight in the current measurement window, but at most the limit.
 
-        The result is at most the limit. If the number is not known, return the limit.
+        If this number is not known, return the limit.
         """
         return max(1.0, min(self._limit, self._meter.window.peak or self._limit))
 
     def _set_target(self, limit: float, now: float, change: LimitChange) -> LimitChange:
-        """Set a new target for the limit. Return `change`, the reason of the change.
+        """Set the value that the limit shall have from now on. Return `change`, the reason of the change.
 
         A decreased or restored limit takes effect immediately. Any other increase takes effect step by step,
         to avoid a burst of requests.

@@ -7,7 +7,8 @@ A backend rejects requests for one of two reasons:
 - It fails now and then, as some gateways do. Then it rejects the same fraction of requests at any load, and
   fewer requests in flight would only cost throughput.
 
-To distinguish the two, requests sent at high concurrency are compared with requests sent at low concurrency.
+To distinguish the two, requests sent at high concurrency (while many others were in flight) are compared with
+requests sent at low concurrency.
 """
 
 import math
@@ -29,7 +30,7 @@ _SILENT_SECONDS, _SILENT_RESPONSES, _BETWEEN_SEARCHES = 30.0, 3.0, 1.0
 
 
 class LoadSignal(StrEnum):
-    """A sign of a backend's load, seen at the end of a request."""
+    """What the end of a request shows about the load of its backend."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # overloaded or unavailable
@@ -43,7 +44,7 @@ class LoadSignal(StrEnum):
 class CongestionWindow:
     """The current group of rejected requests, which were in flight together.
 
-    One group lowers the limit by at most 30 %.
+    One group lowers the limit of requests in flight by at most 30 %.
 
     Attributes:
         since: time of the group's first rejection.
@@ -55,17 +56,18 @@ class CongestionWindow:
     rejected: int = 0
 
     def record_rejection(self, used: float, *, sent_at: float, now: float, span: float) -> float:
-        """Count a rejection, and return the new limit.
+        """Count a rejection, and return the new limit of requests in flight.
 
         Rejections shortly after each other form a group. Each rejection in it lowers the limit by 1. Example:
-        40 requests were in flight when the group started. After 3 rejections, the limit is 37. It never falls
-        below 70 % of 40.
+        40 requests were in flight when the group started. After 3 rejections, the limit is 37. A group never
+        lowers it below 70 % of 40.
 
         A rejection starts a new group if two conditions hold: its request was sent after the start of the
         current group, and the current group is at least `span` seconds old.
 
         Args:
-            used: number of requests in flight now. A new group lowers the limit from this number.
+            used: number of requests in flight now. If a new group starts, its limit is counted down from
+                here.
             sent_at: when the rejected request was sent.
             now: the current time.
             span: minimum duration of a group, in seconds.
@@ -84,7 +86,8 @@ class CongestionWindow:
 class Regrowth:
     """The growth of a limit after rejections. Each response to a request sent since then raises the limit.
 
-    This growth needs no trials. They would take long after an outage, which may have lowered the limit far.
+    Other increases of a limit are tested by the responses that follow. This growth is not. Tests would take
+    long after an outage, which may have lowered the limit far.
 
     Attributes:
         began: highest number of requests in flight at a rejection; 0 if no request was rejected.
@@ -99,13 +102,17 @@ class Regrowth:
     has_grown: bool = False
 
     def record_rejection(self, used: float, now: float) -> None:
-        """Set the goal after a rejection. `used` is the number of requests in flight.
+        """Set the goal, up to which the limit grows, after a rejection.
 
         There are two cases:
 
-        - The limit has grown since the last rejection, so it has grown too far. The goal is lowered to 90 %
-          of `used` if it is higher.
-        - The limit has not grown. The goal is raised to `used` if it is lower.
+        - The limit has grown since the last rejection, so it has grown too far. If the goal is above 90 % of
+          `used`, it is lowered to this number.
+        - The limit has not grown. If the goal is below `used`, it is raised to `used`.
+
+        Args:
+            used: number of requests in flight when the request was rejected.
+            now: the current time.
         """
         self.goal = min(self.goal, _BELOW_REJECTED * used) if self.has_grown else max(self.goal, used)
         self.began, self.rejected_at, self.has_grown = max(self.began, used), now, False
@@ -164,8 +171,8 @@ class RejectionHistory:
         """Return the highest recorded concurrency if lower concurrency did not reduce rejections; else 0.
 
         Concurrency is the number of requests in flight when a request was sent. Lower concurrency did not
-        help if the backend rejects about the same fraction of requests at low and at high concurrency. In
-        this case, the fraction is stored in `usual`, and the recorded outcomes are deleted.
+        help if the backend rejects about the same fraction of requests at low and at high concurrency. Then
+        this method stores the fraction in `usual`, and deletes the recorded outcomes.
 
         If there are too few outcomes to decide, the result is 0.
         """
@@ -199,7 +206,8 @@ class FreeSlots:
     limit is set to this number. To find slots that have become free, each response raises the limit by 0.5. A
     response raises it by 1 if nothing was refused for as long as a response usually takes.
 
-    If no response arrives for a long time, `search` raises the limit.
+    If no response arrives for a long time, `search` raises the limit. The limit is infinite before the first
+    refusal.
     """
 
     def __init__(self) -> None:
@@ -220,7 +228,7 @@ class FreeSlots:
 
         Args:
             now: the current time.
-            response_seconds: usual duration of a request; 0 if unknown.
+            response_seconds: how long a request usually takes; 0 if unknown.
         """
         self.limit += 1.0 if now - self._refused_at > response_seconds else _SLOTS_PER_RESPONSE
         self._answered_at = now
@@ -228,12 +236,13 @@ class FreeSlots:
     def search(self, now: float, response_seconds: float) -> bool:
         """Raise the limit by 1 to find a free slot, if no response has arrived for a long time.
 
-        Return True if the limit was raised. It is not raised if the last refusal, or the last raise by this
-        method, is too recent. Call this regularly while the whole limit is used.
+        Return True if the limit was raised. It is not raised within 1 second after a refusal or after the
+        last raise by this method. Call this regularly while as many requests are in flight as the limit
+        allows.
 
         Args:
             now: the current time.
-            response_seconds: usual duration of a request; 0 if unknown.
+            response_seconds: how long a request usually takes; 0 if unknown.
         """
         if now - self._answered_at < max(_SILENT_SECONDS, _SILENT_RESPONSES * response_seconds):
             return False

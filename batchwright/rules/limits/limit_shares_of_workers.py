@@ -1,4 +1,4 @@
-"""Divide fleet-wide limits between batches and interactive calls, and between processes."""
+"""Divide limits that hold for all processes together: between batches and calls, and between processes."""
 
 import math
 from collections.abc import Collection
@@ -9,8 +9,8 @@ _BATCH_FRACTION = 0.1  # fraction of a limit that interactive calls never take f
 def left_to_batches(limit: int, interactive: float) -> int:
     """Return how much of a limit batches may use: what interactive calls do not use, but at least a tenth.
 
-    The tenth is rounded up. Example: of a limit of 100, batches may use 10 even if interactive calls use all
-    100.
+    An interactive call is a single request whose client waits for the answer. The tenth is rounded up.
+    Example: of a limit of 100, batches may use 10 even if interactive calls use all 100.
 
     Args:
         limit: the whole limit, such as a number of permits or of requests per minute.
@@ -20,26 +20,31 @@ def left_to_batches(limit: int, interactive: float) -> int:
 
 
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
-    """Return the part of a rate per minute that one API process may use for interactive calls.
+    """Return how much of a limit per minute one API process may use for interactive calls.
 
-    A tenth of the rate is always left to batches. Of the rest, this process may use what the other API
-    processes do not use, but at least an equal part. Example: the rate is 100, so the rest is 90, and one
+    A tenth of the limit is always left to batches. Of the rest, this process may use what the other API
+    processes do not use, but at least an equal part. Example: the limit is 100, so the rest is 90, and one
     other process uses 80 of it. This process may use 45, half of the rest, although only 10 are left.
 
     Args:
-        per_minute: the whole rate.
-        others: how much the calls of all other API processes use, per minute.
-        processes: number of the other API processes that use the rate.
+        per_minute: the whole limit, in requests or tokens per minute.
+        others: how much the interactive calls of all other API processes use, per minute.
+        processes: number of the other API processes that use the limit.
     """
     most = max(per_minute - math.ceil(per_minute * _BATCH_FRACTION), 1)
     return max(most - others, most / (processes + 1))
 
 
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:
-    """Return the part of the limit `total` that one worker may use; 0 if the worker is not in `workers`.
+    """Return how much of the limit `total` one worker may use; 0 if the worker is not in `workers`.
 
     All workers get equal parts. If a remainder is left, the first workers in the order of their ids get one
     more. The parts add up to `total` if all workers have the same list of `workers`.
+
+    Args:
+        total: the limit of all workers together.
+        worker: id of the one worker.
+        workers: ids of all workers between which the limit is divided.
     """
     if worker not in workers:
         return 0
@@ -48,15 +53,15 @@ def share_of(total: int, worker: str, workers: Collection[str]) -> int:
 
 
 def share_of_rate(per_minute: int, worker: str, users: Collection[str], live: int) -> float:
-    """Return the part of a fleet-wide rate per minute that one worker may use.
+    """Return how much of a limit per minute, which holds for all workers together, one worker may use.
 
-    The workers in `users` divide the rate equally, and all other workers get 0. If `users` is empty, no
-    worker uses the rate yet. Then each of the `live` workers may begin with an equal part.
+    The workers in `users` divide the limit equally, and all other workers get 0. If `users` is empty, no
+    worker uses the limit yet. Then each of the `live` workers may begin with an equal part.
 
     Args:
-        per_minute: rate of the whole fleet.
-        worker: id of this worker.
-        users: ids of the workers that are known to run slices to which the rate applies.
+        per_minute: the limit of all workers together, in requests or tokens per minute.
+        worker: id of the one worker.
+        users: ids of the workers that are known to run slices to which the limit applies.
         live: number of live workers.
     """
     if not users:

@@ -1,4 +1,4 @@
-"""Trials of a concurrency limit. Their effect on response times decides if a change is kept or undone.
+"""Trials of a concurrency limit: the limit is changed, and response times decide if the change is kept.
 
 If requests queue in the backend, fewer requests in flight make responses faster, and more requests make them
 slower. If no requests queue, response times stay the same. There are three kinds of trial:
@@ -7,8 +7,8 @@ slower. If no requests queue, response times stay the same. There are three kind
   crowded, and the limit is restored.
 - From time to time, the limit is lowered although responses are not slow. The backend may have been crowded
   from the start, so that slow responses look usual.
-- While the whole limit is used, the limit is raised. The steps grow as long as the additional requests do not
-  queue.
+- While as many requests are in flight as the limit allows, the limit is raised. The steps grow as long as the
+  additional requests do not queue.
 """
 
 import math
@@ -34,9 +34,12 @@ _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed i
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """The maximum of an adaptive limit (`ceiling`, in requests in flight), and the tolerance of slowness.
+    """The bounds of an adaptive limit: its maximum, and from when on responses count as slow.
 
-    If responses take more than `tolerance` times as long as usual, the limit is lowered as a trial.
+    Attributes:
+        ceiling: maximum of the limit, in requests in flight.
+        tolerance: if responses take more than this many times as long as usual, the limit is lowered as a
+            trial.
     """
 
     ceiling: int = 100
@@ -57,7 +60,7 @@ class LimitChange(StrEnum):
 
 
 class TrialResult(StrEnum):
-    """The result of a trial (tested change of the limit), as the responses so far show it."""
+    """The result of a trial (a change of the limit that is being tested), as the responses so far show it."""
 
     UNCLEAR = "unclear"  # more responses are needed
     NO_CHANGE = "no_change"  # as many requests are in flight as before the trial
@@ -67,12 +70,14 @@ class TrialResult(StrEnum):
 
 @dataclass(slots=True)
 class LimitTrial:
-    """A recent change of the limit that is still being tested, and the state before this change.
+    """A recent change of the limit that is still being tested.
 
     Attributes:
         limit: the limit before the change.
         used: number of requests in flight before the change.
-        level: mean latency level before the change. A latency level is the logarithm of seconds.
+        level: mean latency level of the responses before the change. The latency level of a response is the
+            logarithm of its seconds, corrected for the kind of request.
+        change: reason of the change.
         failures: how many decreases of the limit in this trial did not help.
     """
 
@@ -83,13 +88,17 @@ class LimitTrial:
     failures: int = 0
 
     def responses_needed(self, meter: ResponseMeter) -> float:
-        """Return how many responses the current time window needs before `judge` can decide."""
+        """Return how many responses the current measurement window needs before `judge` can decide.
+
+        Args:
+            meter: measures the responses. It has the current window.
+        """
         # If requests queue, the level changes by at least this much.
         effect = _QUEUED_SHARE * abs(self._change(meter)) or DECREASE_EFFECT
         return meter.responses_to_compare_windows(effect)
 
     def judge(self, meter: ResponseMeter, limit: int) -> TrialResult:
-        """Decide from the responses of the current time window whether this trial has helped.
+        """Decide from the responses in the meter's current window if this change of the limit has helped.
 
         Args:
             meter: measures the responses.
@@ -114,7 +123,7 @@ class LimitTrial:
 
 
 class TrialSchedule:
-    """The schedule of trials (tested changes of the limit): when the next may begin, and how far it goes."""
+    """The schedule of trials (changes of the limit that are tested): when each may begin, and its size."""
 
     def __init__(self, ceiling: int, now: float) -> None:
         self._best_limit = float(ceiling)
@@ -124,15 +133,16 @@ class TrialSchedule:
         self._next_decrease_at, self._next_increase_at = now + _DECREASE_SECONDS / 3, now
 
     def may_decrease(self, meter: ResponseMeter, now: float) -> bool:
-        """Return True if the limit may now be lowered as a probe.
+        """Return True if the limit may now be lowered without any sign of overload.
 
-        A probe lowers the limit without any sign of overload, to see if responses get faster. If they do not
-        get faster, the probe has only cost throughput. Its cost is counted in seconds of full throughput. A
-        probe is allowed in two cases:
+        This is a test: do responses get faster with fewer requests in flight? If they do not, the test has
+        only cost throughput. Its cost is counted in seconds of full throughput. The test is allowed if the
+        last one is long enough ago (usually 30 seconds; longer after tests that did not help), and in
+        addition one of two conditions holds:
 
         - Its expected cost is at most `_CHEAP_PROBE_SECONDS`.
-        - Its expected cost is at most the fraction `_PROBE_COST` of the time since the last trial. A trial is
-          any tested change of the limit, so each probe is one.
+        - Its expected cost is at most the fraction `_PROBE_COST` of the time since the last trial, which is
+          any tested change of the limit.
         """
         if now < self._next_decrease_at:
             return False
@@ -146,11 +156,11 @@ class TrialSchedule:
         return now >= self._next_increase_at
 
     def increased(self, limit: float) -> float:
-        """Return the limit that the next increase tests. `limit` is the present limit."""
+        """Return the increased limit that is to be tested next. `limit` is the present limit."""
         return max(limit * self._increase_factor, limit + 1)
 
     def end_trial(self, response_seconds: float, now: float) -> None:
-        """Record the end of a trial, a tested change of the limit.
+        """Record that a trial (a tested change of the limit) has ended.
 
         Args:
             response_seconds: usual response time, in seconds.
@@ -160,7 +170,7 @@ class TrialSchedule:
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """Test decreases of the limit as often as at first, because the last trial was a success."""
+        """Test decreases of the limit as often as at first, because the last tested change was a success."""
         self._decrease_pause = _DECREASE_SECONDS
 
     def try_decreases_less_often(self) -> None:
@@ -175,13 +185,15 @@ class TrialSchedule:
     def pause_increases(self, good_limit: float, window_seconds: float, now: float) -> None:
         """Do not raise the limit for some time, because more requests than `good_limit` were too many.
 
+        The pause takes at least two seconds and at least five measurement windows.
+
         The first increase after this pause is larger than usual if `good_limit` is below half of the best
-        limit. The best limit begins with the maximum of the limit. Each call lowers it by 2 %, and
-        then raises it to `good_limit` if it is lower than that.
+        limit so far. At the start, the best limit is the maximum of the limit. Each call of this method
+        lowers the best limit by 2 %, but not below `good_limit`.
 
         Args:
             good_limit: the limit that the backend can probably handle.
-            window_seconds: duration of a time window. The pause takes at least five windows.
+            window_seconds: duration of a measurement window.
             now: the current time.
         """
         self._best_limit = max(good_limit, self._best_limit * _BEST_LIMIT_DECAY)
@@ -191,7 +203,7 @@ class TrialSchedule:
 
 
 def slow_factor(slower: float) -> float:
-    """Return the factor by which the limit is lowered if responses take `slower` times as long as usual.
+    """Return the factor by which the limit is multiplied if responses are `slower` times as slow as usual.
 
     The factor is 1 / `slower`, but at least 0.5 and at most 0.7. Example: if a crowded backend takes twice as
     long as usual, half of the requests wait in its queue. So the other half is enough to keep the backend

@@ -1,4 +1,4 @@
-"""Limit the requests or tokens per minute in one process."""
+"""Limit how many requests or tokens one process may send per minute."""
 
 _SECONDS = 60.0
 _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are checked every 0.25 s
@@ -7,8 +7,8 @@ _BURST_SECONDS = 0.5  # unused capacity is kept for this time; waiting lines are
 class PerMinuteLimit:
     """The limit of the requests or tokens that may be sent in any 60 seconds.
 
-    The limit works like a bucket that fills evenly. A request may be sent while the level is above 0. The
-    request takes its cost from the bucket, even if the level becomes negative.
+    The limit works like a bucket that fills evenly. A request may be sent while the bucket is not empty. The
+    request takes its cost (1 request, or its tokens) out of the bucket, whose content may become negative.
 
     A full bucket holds half a second of the limit. It fills a little more slowly than the limit, so that a
     full bucket and 60 seconds of filling add up to exactly the limit. Only the last request of these 60
@@ -16,10 +16,10 @@ class PerMinuteLimit:
     """
 
     def __init__(self, per_minute: float, now: float) -> None:
-        """Create a limit with a full bucket.
+        """Create a limit whose bucket of allowed requests or tokens is full.
 
         Args:
-            per_minute: the limit per minute. It may have a fraction; 0 blocks everything.
+            per_minute: requests or tokens per minute. The number may have a fraction; 0 blocks everything.
             now: the current time in seconds.
         """
         self._at = now
@@ -27,9 +27,10 @@ class PerMinuteLimit:
         self._level = self._capacity
 
     def change(self, per_minute: float, now: float) -> None:
-        """Set another rate, in requests or tokens per minute.
+        """Set another limit, in requests or tokens per minute.
 
-        The level of the bucket stays the same. A level above the new capacity is reduced to this capacity.
+        What may be sent immediately (the content of the bucket) stays the same, but is reduced to half a
+        second of the new limit if it is more.
         """
         self._fill(now)
         self._set(per_minute)
@@ -40,7 +41,7 @@ class PerMinuteLimit:
         return self._level > 0 and self._capacity > 0
 
     def charge(self, cost: float) -> None:
-        """Take `cost` from the bucket. If an earlier call took too much, a negative cost gives it back."""
+        """Count `cost` (requests or tokens) as sent. A negative cost gives back what was counted too much."""
         self._level -= cost
 
     def _set(self, per_minute: float) -> None:

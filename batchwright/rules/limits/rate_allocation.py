@@ -1,4 +1,4 @@
-"""Divide the rate limits of the whole fleet: which limits are in effect, and what one turn may send.
+"""Divide the rate limits of all workers together: which limits are in effect, and what one turn may send.
 
 A turn is one attempt of a slice (part of a batch). Temporal limits how many turns start per second.
 """
@@ -21,9 +21,9 @@ MIN_RATE, MAX_RATE = 0.001, 1_000_000.0
 
 
 class RatesConflict(ValueError):
-    """Raised if the rates of single models use up the whole rate over all models.
+    """Raised if the rate limits of single models use up the whole rate limit over all models.
 
-    The message names the rates.
+    The message names the rate limits.
     """
 
 
@@ -40,8 +40,8 @@ class EffectiveRate(NamedTuple):
 class Pacing(NamedTuple):
     """The way in which a rate is enforced: a maximum of requests per turn, and of turns per second.
 
-    A turn is one attempt of a slice (part of a batch). It sends at most `lines` requests. Temporal's task
-    queue limits how many turns start per second.
+    A turn is one attempt of a slice (part of a batch). It sends at most `lines` requests. The rate limit of
+    the task queue in Temporal limits how many turns start per second.
     """
 
     requests_per_second: float
@@ -49,18 +49,24 @@ class Pacing(NamedTuple):
 
     @property
     def interval_seconds(self) -> float:
-        """Seconds between two requests of one turn."""
+        """Seconds between two requests of one turn (an attempt of a slice)."""
         return 1.0 / self.requests_per_second
 
     @property
     def turns_per_second(self) -> float:
-        """Maximum number of turns that Temporal may start per second: the rate limit of the task queue."""
+        """Maximum number of turns that start per second: the rate limit of Temporal's task queue.
+
+        A turn is one attempt of a slice, a part of a batch.
+        """
         return self.requests_per_second / self.lines
 
 
 @dataclass(frozen=True)
 class RateTable:
-    """All rate limits in effect, by model name. The rate over all models has the key `ALL_MODELS`."""
+    """All rate limits in effect, by model name. The rate over all models has the key `ALL_MODELS`.
+
+    A rate is a number of requests per second.
+    """
 
     entries: Mapping[str, EffectiveRate]
 
@@ -74,20 +80,20 @@ class RateTable:
         return self._rate_of(ALL_MODELS)
 
     def is_shared(self, model: str) -> bool:
-        """Return True if the model shares a rate with other models.
+        """Return True if the model shares a rate limit with other models.
 
-        A model shares a rate if it has no rate of its own and if there is a rate over all models. The shared
-        rate is the rate over all models minus the models' own rates.
+        A model shares a limit if it has no rate limit of its own and if there is a rate limit over all
+        models. The shared limit is the limit over all models minus the limits that single models have.
         """
         return self.overall_rate > 0 and not self.own_rate(model)
 
     def remainder(self, models: Iterable[str]) -> float:
-        """Return the rate over all models minus the rates of `models`, in requests per second.
+        """Return the rate limit over all models minus the limits of `models`, in requests per second.
 
-        If there is no rate over all models, return 0, which means no limit.
+        If there is no rate limit over all models, return 0, which means no limit.
 
         Raises:
-            RatesConflict: the rates of `models` leave nothing for the other models.
+            RatesConflict: the limits of `models` leave less than `MIN_RATE` for the other models.
         """
         if not self.overall_rate:
             return 0.0
@@ -98,15 +104,15 @@ class RateTable:
         return remainder
 
     def check_remainder(self) -> None:
-        """Check that the rates of single models do not use up the whole rate over all models.
+        """Check that the rate limits of single models do not use up the whole limit over all models.
 
         Raises:
-            RatesConflict: the rates of single models leave nothing for the other models.
+            RatesConflict: the limits of single models leave less than `MIN_RATE` for the other models.
         """
         self.remainder(self.entries)
 
     def target_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move after a rate has changed.
+        """Return Temporal's task queue to which the model's slices must move after a limit has changed.
 
         The result is empty if they can stay in `queue`, the task queue in which they are now. A slice is a
         part of a batch.
@@ -116,7 +122,10 @@ class RateTable:
         return self.queue_of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the task queue of the model's slices. Models that share a rate share one queue."""
+        """Return Temporal's task queue for the model's slices.
+
+        Models that share a rate limit share one task queue. Every other model has its own.
+        """
         return DISPATCH_QUEUE if self.is_shared(model) else inference_queue(safe_name(model))
 
     def _rate_of(self, name: str) -> float:
@@ -124,12 +133,12 @@ class RateTable:
 
 
 def effective_rates(settings: Mapping[str, float], changes: Mapping[str, float]) -> RateTable:
-    """Return all rates in effect, in requests per second.
+    """Return all rate limits in effect, in requests per second.
 
     Args:
-        settings: the rates in the settings, by model name.
-        changes: the rates set at run time, by model name. Each overrides the setting of the same name; 0
-            removes the limit.
+        settings: the rates in the settings, by model name; 0 is no limit.
+        changes: the rates that an operator has set at run time, by model name. Each overrides the setting of
+            the same name; 0 removes the limit.
     """
     rates = {name: EffectiveRate(rate) for name, rate in settings.items() if rate}
     return RateTable(rates | {name: EffectiveRate(rate, changed=True) for name, rate in changes.items()})
@@ -142,8 +151,8 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
     Args:
         requests_per_second: the rate, above 0.
-        turn_seconds: length of a turn. A turn may send as many requests as the rate allows in this time, but
-            at least one.
+        turn_seconds: length of a turn, at most `MAX_TURN_SECONDS`. A turn may send as many requests as the
+            rate allows in this time, but at least one and at most `MAX_TURN_LINES`.
     """
     lines = max(1, math.floor(min(turn_seconds, MAX_TURN_SECONDS) * requests_per_second))
     return Pacing(requests_per_second, min(MAX_TURN_LINES, lines))
@@ -151,11 +160,11 @@ def pacing_for(requests_per_second: float, turn_seconds: float = MAX_TURN_SECOND
 
 @dataclass(frozen=True)
 class RateAllocation:
-    """The pacing of all models: how their rate limits are enforced. `Pacing` describes this for one rate.
+    """The pacing of all models: how the rate limit of each is enforced. `Pacing` describes one rate limit.
 
     Attributes:
-        own: the pacing of each model that has a rate of its own.
-        shared: the pacing of all other models together; None if there is no rate over all models.
+        own: the pacing of each model that has a rate limit of its own.
+        shared: the pacing of all other models together; None if there is no rate limit over all models.
     """
 
     own: Mapping[str, Pacing]
@@ -165,13 +174,14 @@ class RateAllocation:
         return self.own.get(model) or self.shared
 
     def queues(self, served: Iterable[str]) -> dict[str, Pacing | None]:
-        """Return the pacing of every task queue that the fleet polls, by queue name; None means no limit.
+        """Return the pacing of every task queue that the workers poll, by its name; None means no limit.
 
-        Models that share a rate use the queue `dispatch`. Each of these models also has a queue of its own.
-        It is polled without a limit, only to move the slices in it to `dispatch`.
+        `Pacing` says how a rate limit is enforced. Models that share a rate limit use the task queue
+        `dispatch`. Each of these models also has a task queue of its own. Workers poll it without a limit,
+        only to move its slices to `dispatch`.
 
         Args:
-            served: names of the models that the fleet serves.
+            served: names of the models that the workers serve.
         """
         own = {inference_queue(safe_name(model)): self.own.get(model) for model in served}
         return {**own, DISPATCH_QUEUE: self.shared}
@@ -180,14 +190,14 @@ class RateAllocation:
 def allocate_rates(
     rates: RateTable, served: Iterable[str], turn_seconds: float = MAX_TURN_SECONDS
 ) -> RateAllocation:
-    """Compute how the rate limits are enforced, so that all models together keep the overall rate.
+    """Compute how the rate limits are enforced, so that all models together keep the overall rate limit.
 
-    A model with a rate of its own gets that rate. All other models share the rest of the overall rate.
+    A model with a rate limit of its own gets that rate. All other models share the rest of the overall rate.
 
     Args:
         rates: the rate limits in effect.
-        served: names of the models that the fleet serves.
-        turn_seconds: length of a turn.
+        served: names of the models that the workers serve.
+        turn_seconds: length of a turn (one attempt of a slice).
 
     Raises:
         RatesConflict: the models' own rates leave nothing to share.

@@ -1,8 +1,9 @@
 """Measure response times of a backend in windows of time, and compare them with the usual response times.
 
-If all responses take about the same time, a few of them are enough to notice a change. If their times differ
-much, many responses are needed. The meter measures how much the times differ, and computes how many responses
-a comparison needs. Response times are corrected for the sizes of the responses.
+A window is a period of at least 0.25 to 2 seconds. If all responses take about the same time, a few of them
+are enough to notice a change. If their times differ much, many responses are needed. The meter measures how
+much the times differ, and computes how many responses a comparison needs. Response times are corrected for
+the sizes of the responses.
 """
 
 import math
@@ -25,12 +26,13 @@ _HISTORY_DECAY = 0.9  # weight of earlier windows with each new one
 
 @dataclass(slots=True)
 class MeasurementWindow:
-    """A window of time that began at `since`, and the sums over the responses in it.
+    """A period of time that began at `since`, and the sums over the responses in it.
 
     Each response has a latency level: the logarithm of its seconds, corrected for the kind of request (see
     `LatencyBaseline`).
 
     Attributes:
+        responses: number of responses. It has a fraction if older responses count less.
         levels: sum of the responses' latency levels.
         peak: highest number of requests in flight.
         slow_since: when responses began to be slow, if the windows directly before this one were slow;
@@ -50,7 +52,10 @@ class MeasurementWindow:
 
     @property
     def variance(self) -> float:
-        """Variance of the latency levels of single responses."""
+        """Variance of the latency levels of single responses.
+
+        The latency level of a response is the logarithm of its seconds, corrected for the kind of request.
+        """
         return max(0.0, self.squares / self.responses - self.level**2)
 
     def add(self, level: float) -> None:
@@ -60,15 +65,15 @@ class MeasurementWindow:
 
 
 class LatencyBaseline:
-    """An estimate of a backend's level (how slow it is now) and its baseline (how slow it usually is).
+    """The usual latency of a backend (its baseline), with which the latency of new responses is compared.
 
     Long responses take longer than short ones. This must not look like a slowdown. Therefore responses are
     divided into kinds, such as one model and about the same length. Each kind has an offset: by how much its
-    responses usually take longer than others. All numbers are logarithms of seconds, and the level of a
-    response is this logarithm minus the offset of its kind. So the levels of all kinds and models can be
-    compared.
+    responses usually take longer than others. All numbers are logarithms of seconds. The latency level of a
+    response is the logarithm of its seconds minus the offset of its kind. So the levels of all kinds and
+    models can be compared.
 
-    The baseline follows lower levels quickly and higher levels slowly.
+    The baseline is a latency level, too. It follows lower levels quickly and higher levels slowly.
     """
 
     def __init__(self) -> None:
@@ -78,9 +83,10 @@ class LatencyBaseline:
         self.baseline: float | None = None
 
     def record(self, kind: Hashable, seconds: float) -> float:
-        """Add a response to the current window, and return its latency level.
+        """Add a response to the current window (a short period of time), and return its latency level.
 
-        The level is the logarithm of `seconds` minus the offset of its kind (see `LatencyBaseline`).
+        The level is the logarithm of `seconds` minus the offset of `kind`. The offset is by how much
+        responses of this kind usually take longer than others.
         """
         value = math.log(max(seconds, 1e-4))
         offset = self._offsets.get(kind)
@@ -124,18 +130,21 @@ class LatencyBaseline:
             self.baseline += _FALL * (level + chance - self.baseline) - _DRIFT * chance
 
     def discard_window(self) -> None:
-        """Discard the responses of the current window, because they cannot be compared with later ones."""
+        """Discard the responses of the current window, because they cannot be compared with later ones.
+
+        A window is a short period of time in which responses are measured.
+        """
         self._window.clear()
 
     def rebase(self, level: float) -> None:
-        """Make `level` the new baseline, because this latency has proved to be normal for the backend."""
+        """Make `level` the usual latency (baseline), because it has proved to be normal for the backend."""
         self._level = self.baseline = level
 
     def slowdown(self, level: float) -> float:
         """Return by which factor responses take longer than usual; 1.0 if the usual time is not known yet.
 
         Args:
-            level: a latency level that `record` returned, or the mean of several.
+            level: a latency level (logarithm of seconds) that `record` returned, or the mean of several.
         """
         return 1.0 if self.baseline is None else math.exp(level - self.baseline)
 
@@ -158,11 +167,11 @@ class _FirstRound:
 
 
 class ResponseMeter:
-    """The meter of one backend's response times. It groups the responses into windows of time.
+    """The meter of one backend's response times. It groups responses into windows (short periods of time).
 
     Attributes:
         window: the responses of the current window.
-        history: weighted sum of the earlier windows with the same limit.
+        history: weighted sum of the earlier windows in which the limit of requests in flight was the same.
         baseline: the usual response times.
         response_seconds: moving average of the response time; 0 before the first response.
         noise: variance of a single response's latency level (the logarithm of its seconds, corrected for the
@@ -178,10 +187,15 @@ class ResponseMeter:
         self._paused_until = now
 
     def record(self, kind: Hashable, seconds: float, now: float) -> bool:
-        """Add a response that took `seconds` to the current window. Return True if the window is long enough.
+        """Add a response to the current window (a short period of time). Return True if the window can end.
 
-        Long enough means `window_seconds`. During a pause (see `pause_until`), the response is not added, and
-        the result is False. `kind` is the group of responses to compare it with (see `LatencyBaseline`).
+        A window can end when it is at least `window_seconds` old. During a pause (see `pause_until`), the
+        response is not added, and the result is False.
+
+        Args:
+            kind: group of requests whose response times are compared, such as one model and response length.
+            seconds: how long the response took.
+            now: the current time.
         """
         window = self.window
         if now < self._paused_until:
@@ -194,10 +208,10 @@ class ResponseMeter:
     def count_first_round_end(
         self, in_flight: int, sent_at: float, now: float, *, has_response: bool
     ) -> None:
-        """Count a request that has ended if it belongs to the first round, for `is_first_round_over`.
+        """Count the end of a request, if it was in flight when the backend's first response arrived.
 
-        The first round is the requests that were in flight when the backend's first response arrived.
-        Call this at the end of each request until `noise` is known.
+        These requests are the first round, see `is_first_round_over`. Call this at the end of each request
+        until `noise` is known.
 
         Args:
             in_flight: number of requests in flight, including this request.
@@ -211,10 +225,10 @@ class ResponseMeter:
             self._first_round.unfinished -= 1
 
     def is_first_round_over(self, now: float) -> bool:
-        """Return True if most requests of the first round have ended; False before the first response.
+        """Return True if 97 % of the first round have ended; False before the backend's first response.
 
-        The first round is the requests that were in flight when the first response arrived. They also count
-        as ended if they take much longer than the usual response time.
+        The first round is the requests that were in flight when the first response arrived. All of them count
+        as ended when ten times the usual response time has passed since then.
         """
         first = self._first_round
         if first is None:
@@ -223,27 +237,31 @@ class ResponseMeter:
 
     @property
     def window_seconds(self) -> float:
-        """Minimum duration of a window, in seconds."""
+        """Minimum duration of a measurement window: one usual response time, but 0.25 to 2 seconds."""
         return min(max(self.response_seconds, _MIN_WINDOW_SECONDS), _MAX_WINDOW_SECONDS)
 
     @property
     def settle_seconds(self) -> float:
-        """Seconds to wait after a change of the limit, until the responses show its effect."""
+        """Seconds to wait after the limit of requests in flight has changed, until responses show it."""
         return (_SETTLE_FACTOR + 2 * math.sqrt(self.noise or 0.0)) * self.response_seconds
 
     @property
     def error(self) -> float:
-        """The statistical standard error of the current window's mean latency level."""
+        """The statistical standard error of the mean latency level in the current measurement window.
+
+        The latency level of a response is the logarithm of its seconds, corrected for the kind of request.
+        """
         return math.sqrt((self.noise or 0.0) / self.window.responses)
 
     def responses_to_compare_with_baseline(self, difference: float, limit: float) -> float:
-        """Return how many responses a window needs before its latency level is compared with the baseline.
+        """Return how many responses a measurement window needs before it is compared with the usual latency.
 
-        With fewer responses, a difference between the two could be chance. The latency level is the logarithm
-        of a response's seconds, corrected for the kind of request. The baseline is the usual level.
+        The mean latency level of the window is compared with the baseline, the usual level. With fewer
+        responses, a difference between the two could be chance. The latency level of a response is the
+        logarithm of its seconds, corrected for the kind of request.
 
         Args:
-            difference: the smallest difference between the two that must be noticed.
+            difference: the smallest difference between the two levels that must be noticed.
             limit: maximum number of requests in flight. With a low limit, a window has few responses, so
                 fewer responses are required.
         """
@@ -262,22 +280,25 @@ class ResponseMeter:
         return max(_TRIAL_RESPONSES, 2 * (self.noise or 0.0) * (_CERTAINTY / effect) ** 2)
 
     def proves_slowness(self, effect: float) -> bool:
-        """Return True if the current window, which was slow, proves that the backend is slow.
+        """Return True if the slow responses of the current window prove that the backend is slow.
 
-        The window is a proof in two cases:
+        A window is a short period of time.
 
-        - It has at least as many responses as `responses_to_compare_windows(effect)` returns.
-        - Its latency level is so far above the usual level that the difference cannot be chance.
+        They are a proof in two cases:
+
+        - There are at least as many responses as `responses_to_compare_windows(effect)` returns.
+        - Their mean latency level is so far above the usual level that the difference cannot be chance.
 
         Args:
-            effect: the smallest difference between two latency levels that must be noticed.
+            effect: the smallest difference between two latency levels (logarithms of seconds) that must be
+                noticed.
         """
         excess = self.window.level - (self.baseline.baseline or 0.0)
         enough = self.responses_to_compare_windows(effect)
         return excess > _BEYOND_CHANCE * self.error or self.window.responses >= enough
 
     def update_noise(self) -> float | None:
-        """Measure from the current window how much response times differ, and update `noise`.
+        """Measure in the current window (period of time) how much response times differ, and update `noise`.
 
         Return the previous value of `noise`, which is None at first.
         """
@@ -289,19 +310,19 @@ class ResponseMeter:
         return before
 
     def add_to_history(self) -> None:
-        """Add the responses of the current window to the history of the present limit.
+        """Add the responses of the current window (period of time) to the history of the present limit.
 
-        When another limit is tried, its responses are compared with this history.
+        When another limit of requests in flight is tried, its responses are compared with this history.
         """
         self.history.responses = self.history.responses * _HISTORY_DECAY + self.window.responses
         self.history.levels = self.history.levels * _HISTORY_DECAY + self.window.levels
 
     def start_windows(self, now: float) -> None:
-        """Forget all responses so far: start an empty window at `now`, and clear the history."""
+        """Discard all responses in the current window and in the history. Start an empty window at `now`."""
         self.window, self.history = MeasurementWindow(now), MeasurementWindow(now)
 
     def pause_until(self, at: float) -> None:
-        """Forget all responses so far (window and history), and measure no response before the time `at`."""
+        """Discard all responses in the current window and in the history. Measure no response before `at`."""
         self._paused_until = at
         self.baseline.discard_window()
         self.start_windows(at)
