@@ -1,6 +1,7 @@
-"""Make and check ids, and make names that are safe in keys and queue names.
+"""Make and check ids, and make names of models that are safe in object keys and queue names.
 
-New ids sort by time. Derived ids are the same at each attempt. The database makes the ids of the audit log.
+New ids sort by time. Ids that are computed from other ids are the same each time. The database makes the ids
+of the audit log.
 """
 
 import re
@@ -28,7 +29,7 @@ def new_batch_id() -> str:
 
 
 def made_at(batch_id: str) -> float | None:
-    """Return when `new_batch_id` made this id, in Unix seconds.
+    """Return when the id of a batch was made, in Unix seconds, if `new_batch_id` made it.
 
     Return None for ids that were made in another way, such as those of `batch_id_of_run`.
     """
@@ -38,9 +39,9 @@ def made_at(batch_id: str) -> float | None:
 
 
 def batch_id_of_run(run_id: str) -> str:
-    """Return the id of the batch that one run of a schedule creates.
+    """Return the id of the batch that one run of a batch schedule creates.
 
-    `run_id` is the id of Temporal's workflow run.
+    `run_id` is the id of Temporal's workflow run. The same run always gets the same batch id.
     """
     return "batch_" + _digest(run_id, 16)
 
@@ -69,10 +70,11 @@ def new_part_id() -> str:
 
 
 def derived_file_id(batch_id: str, kind: str) -> str:
-    """Return the id of a file that Batchwright writes for a batch. Every attempt gets the same id.
+    """Return the id of a file that Batchwright writes for a batch.
 
-    `kind` is `output`, `error` or `input`. Batchwright writes the input of two kinds of batches: rolling
-    batches, which collect single calls, and batches that a schedule creates from an object in a bucket.
+    Each attempt to write the file gets the same id. `kind` is `output`, `error` or `input`. Batchwright
+    writes the input of two kinds of batches: rolling batches, which collect single calls, and batches that a
+    schedule creates from an object in a bucket.
     """
     return "file-" + _digest(f"{batch_id}/{kind}", 16)
 
@@ -97,7 +99,7 @@ def new_delivery_id() -> str:
 def new_call_id(prefix: str) -> str:
     """Return the id of a new call, a single request that the client sends without a file.
 
-    `prefix` is `resp_`, `chatcmpl-` or `job_`, depending on the call's route.
+    `prefix` is `resp_`, `chatcmpl-` or `job_`, depending on the endpoint to which the call was sent.
     """
     return prefix + uuid_utils.uuid7().hex
 
@@ -113,7 +115,7 @@ def call_group(*parts: str) -> str:
     A call is a single request that a client sends without a file.
 
     Args:
-        parts: the properties that all calls of the group have in common.
+        parts: the properties that all calls of the group have in common, such as endpoint and model.
     """
     return _digest("\0".join(parts), 16)
 
@@ -123,7 +125,7 @@ def new_event_id() -> str:
 
 
 def request_id(batch_id: str, offset: int) -> str:
-    """Return the `batch_req_...` id of a line. Every attempt gets the same id.
+    """Return the `batch_req_...` id of a line. The same line always gets the same id.
 
     `offset` is the position of the line in the input, in bytes.
     """
@@ -148,7 +150,7 @@ def tenant_hash(tenant: str) -> str:
 
 
 def safe_name(model: str) -> str:
-    """Return a unique name for a model that is safe in queue names, object keys and workflow ids.
+    """Return a name for a model that is unique, and safe in queue names, object keys and workflow ids.
 
     `org/model-A:1` becomes `org_model_A_1-` and 16 hex digits of a hash. A short name of letters, digits and
     underscores stays unchanged.
@@ -190,12 +192,15 @@ def is_audit_entry_id(text: str) -> bool:
 
 
 def audit_entry_position(entry_id: str) -> int:
-    """Return the position of an entry in the audit log, read from the entry's id. The first position is 1."""
+    """Return the position of an entry in the audit log, which is part of the entry's id. The first is 1."""
     return int(entry_id[4:20], 16)
 
 
 def audit_entry_prefix(position: int) -> str:
-    """Return the beginning of an audit log entry's id, which contains the entry's position in the log."""
+    """Return the beginning of the id of the audit log entry at `position`. The first position is 1.
+
+    All other characters of the id are not known from the position.
+    """
     return f"act_{position:016x}"
 
 

@@ -1,4 +1,7 @@
-"""Make the keys of stored objects, and parse the URL of the storage. Keys never contain user input."""
+"""Make the keys (names) of stored objects, and parse the URL of the storage.
+
+Keys never contain user input.
+"""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ DATABASE_MARK = "database-mark"
 
 
 def tenant_root(tenant: str) -> str:
-    """Return the key prefix of all objects of a tenant."""
+    """Return the beginning that the keys of all stored objects of a tenant have in common."""
     return f"{tenant_hash(tenant)}/"
 
 
@@ -21,7 +24,10 @@ def upload_key(tenant: str, file_id: str, nonce: str) -> str:
 
 
 def parts_root(tenant: str, upload_id: str) -> str:
-    """Return the key prefix of all parts of an upload."""
+    """Return the beginning that the object keys of all parts of an upload have in common.
+
+    A client sends a large file as an upload of several parts.
+    """
     return f"{tenant_hash(tenant)}/uploads/{upload_id}/"
 
 
@@ -30,7 +36,7 @@ def part_key(tenant: str, upload_id: str, part_id: str) -> str:
 
 
 def batch_root(tenant: str, batch_id: str) -> str:
-    """Return the key prefix of all objects of a batch, except output and error files."""
+    """Return the beginning of the keys of all stored objects of a batch, except output and error files."""
     return f"{tenant_hash(tenant)}/batches/{batch_id}"
 
 
@@ -43,15 +49,16 @@ def model_map(prefix: str) -> str:
 
 
 def plan(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's plan: a list of the model's lines in dispatch order, 16 bytes per line.
+    """Return the object key of a model's plan: a list of the model's lines in the order of sending.
 
-    `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
+    The list has 16 bytes per line. `prefix` is the result of `ingest_prefix`, and `safe_model` the result of
+    `safe_name`.
     """
     return f"{prefix}/plans/{safe_model}.plan"
 
 
 def slice_table(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's slice table, which has one record per slice (part of the model's lines).
+    """Return the object key of a model's slice table, which has one record per slice (part of its lines).
 
     `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
@@ -59,16 +66,16 @@ def slice_table(prefix: str, safe_model: str) -> str:
 
 
 def shard(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's shard.
+    """Return the object key of a model's shard.
 
-    A shard is the object with the model's lines in dispatch order, each with a newline. `prefix` is the
+    A shard is the object with the model's lines in the order of sending, each with a newline. `prefix` is the
     result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
     return f"{prefix}/shards/{safe_model}.jsonl"
 
 
 def duplicates(prefix: str, safe_model: str) -> str:
-    """Return the key of a model's list of duplicates: lines with the same request as an earlier line.
+    """Return the object key of a model's list of duplicates: lines with the same request as an earlier line.
 
     `prefix` is the result of `ingest_prefix`, and `safe_model` the result of `safe_name`.
     """
@@ -76,7 +83,7 @@ def duplicates(prefix: str, safe_model: str) -> str:
 
 
 def unserved_root(prefix: str) -> str:
-    """Return the key prefix of the results of lines that failed before they could be sent.
+    """Return the beginning of the keys of all segments with results of lines that were never sent.
 
     These lines failed during ingestion, the validation of the input. `prefix` is the result of
     `ingest_prefix`.
@@ -89,8 +96,9 @@ def unserved_segment(prefix: str, number: int) -> str:
 
 
 def resumed_root(prefix: str) -> str:
-    """Return the key prefix of the results that a resumed batch has copied from its source batch.
+    """Return the beginning of the keys of all segments that a resumed batch has copied.
 
+    A resumed batch continues another batch: it copies the results of that batch and sends the other lines.
     `prefix` is the result of `ingest_prefix`.
     """
     return f"{prefix}/resumed/"
@@ -105,9 +113,9 @@ def resumed_segment(prefix: str, number: int) -> str:
 
 
 def ingest_root(tenant: str, batch_id: str) -> str:
-    """Return the key prefix of all objects that ingestion (the validation of the input) writes for a batch.
+    """Return the beginning of the keys of all stored objects that ingestion writes for a batch.
 
-    Each attempt of ingestion has its own, longer prefix.
+    Ingestion is the validation of the input. Each attempt of ingestion has its own, longer beginning.
     """
     return f"{batch_root(tenant, batch_id)}/ingest/"
 
@@ -121,20 +129,20 @@ def slice_results(tenant: str, batch_id: str, safe_model: str, number: int) -> s
 
 
 def number_of_slice(key: str) -> int:
-    """Return the number of a slice (part of a model's lines), read from the key of one of its segments.
+    """Return the number of a slice (part of a model's lines), read from the object key of a segment.
 
-    The key begins with the prefix of the slice, from `slice_results`.
+    The key begins with the result of `slice_results` for this slice.
     """
     return int(key.split("/")[-2])
 
 
 def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: int) -> str:
-    """Return a unique key for a segment: an object with many results of a slice (part of a model's lines).
+    """Return a unique object key for a segment, which has many results of a slice (part of a model's lines).
 
     The keys of the segments of a slice sort by generation, then attempt, then sequence.
 
     Args:
-        folder: prefix of the slice, from `slice_results`.
+        folder: beginning of the key, from `slice_results`.
         generation: increases by one when Temporal starts to count the slice's attempts from 1 again.
         attempt: number of the slice's attempt.
         nonce: random text of the attempt.
@@ -144,7 +152,7 @@ def segment(folder: str, generation: int, attempt: int, nonce: str, sequence: in
 
 
 def output_key(tenant: str, file_id: str, nonce: str) -> str:
-    """Return the key of an output or error file. `nonce` differs for each attempt to write the file."""
+    """Return the object key of an output or error file. `nonce` differs at each attempt to write the file."""
     return upload_key(tenant, file_id, nonce)
 
 
@@ -161,7 +169,7 @@ class LocalDirectory:
 
 @dataclass(frozen=True)
 class Bucket:
-    """The location of an object storage: an S3 bucket, and a prefix of the keys in it."""
+    """The location of an object storage: an S3 bucket, and the beginning of all object keys in it."""
 
     name: str
     prefix: str  # prepended to every key; empty or ends with a slash

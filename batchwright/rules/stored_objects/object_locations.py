@@ -1,6 +1,7 @@
 """Parse URLs of objects (`s3://bucket/key`) and of prefixes, and check if a location is within a prefix.
 
-Clients name objects by their URL. The operator's settings allow certain prefixes.
+Clients name objects by their URL. A prefix is the beginning of the keys of several objects. The operator's
+settings allow certain prefixes.
 """
 
 import re
@@ -27,7 +28,7 @@ class ObjectLocation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Last part of the key, as a file name."""
+        """Last part of the object key, after the last slash, as a file name."""
         return self.key.rpartition("/")[2]
 
 
@@ -53,6 +54,8 @@ def parse_object(url: str) -> ObjectLocation:
 def parse_prefix(url: str) -> ObjectLocation:
     """Parse the URL of a prefix: `s3://bucket` or `s3://bucket/prefix`, with or without a slash at the end.
 
+    A prefix is the beginning of the keys of several objects.
+
     Raises:
         ValueError: the URL has another form.
     """
@@ -66,7 +69,9 @@ def parse_prefix(url: str) -> ObjectLocation:
 
 
 def parse_output_location(url: str) -> ObjectLocation:
-    """Parse the URL of the prefix under which a batch's files are written: `s3://bucket/prefix`.
+    """Parse the URL of the place for a batch's output files: `s3://bucket/prefix`.
+
+    The keys of the files will begin with this prefix.
 
     Raises:
         ValueError: the URL has another form, or is so long that no file name can be appended.

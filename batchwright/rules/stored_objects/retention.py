@@ -1,4 +1,4 @@
-"""Decide which database rows and stored objects may be deleted, and from which age."""
+"""Decide which database rows and stored objects may be deleted, and how old they must be."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -19,9 +19,10 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """The cutoff times of one run that deletes old data. There is one cutoff for each kind of data.
+    """The times before which old data may be deleted: one time for each kind of data.
 
-    Data that is older than its cutoff may be deleted.
+    The comment at each attribute says which time of the data is compared, such as its end or its creation.
+    The times hold for one run of the activity that deletes old data.
     """
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file
@@ -52,7 +53,7 @@ def retention_cutoffs(
 
 
 class TenantFolder(StrEnum):
-    """Top-level folders in the storage of one tenant."""
+    """Top-level folders of one tenant in the object storage."""
 
     FILES = "files"
     UPLOADS = "uploads"
@@ -63,7 +64,7 @@ class ObjectOwner(NamedTuple):
     """The file, upload or batch to which a stored object belongs. The owner is read from the object's key.
 
     Attributes:
-        area: kind of the owner, which is a folder in the key.
+        area: kind of the owner: files, uploads or batches. It is a folder in the key.
         id: id of the owner.
     """
 
@@ -106,6 +107,11 @@ def orphaned_keys(objects: Iterable[WrittenObject], known: KnownObjects, before:
 
     Objects of three kinds are not returned: objects that have changed since `before`, objects that a live
     batch may still be writing, and objects whose key has an unknown form.
+
+    Args:
+        objects: stored objects of one tenant.
+        known: what the database has of this tenant.
+        before: only objects that were last changed before this time are returned.
     """
     spared = {derived_file_id(batch, kind) for batch in known.live_batches for kind in OUTPUT_KINDS}
     return [
