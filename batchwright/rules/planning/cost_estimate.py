@@ -22,8 +22,11 @@ _WITHOUT_OUTPUT = frozenset({Endpoint.EMBEDDINGS, Endpoint.MODERATIONS, Endpoint
 class ModelLoad(Struct):
     """The number of lines of one model in an input, and the sums of their tokens.
 
-    `unlimited` is the number of lines that set no limit of output tokens. `limited_output` is the sum of the
-    limits of all other lines.
+    Attributes:
+        lines: number of lines.
+        input_tokens: estimated tokens of all prompts.
+        limited_output: sum of the output tokens that the lines allow, without the lines in `unlimited`.
+        unlimited: number of lines that set no limit of output tokens.
     """
 
     lines: int = 0
@@ -50,6 +53,7 @@ class InputEstimator:
     It is not thread-safe.
 
     Args:
+        endpoint: endpoint of the batch.
         validator: validates the input. It has not read anything yet.
         canonical: returns the name of the registered model for the name in a line, which may be an alias. The
             argument is None if the line names no model.
@@ -119,7 +123,7 @@ def estimate_object(
 
     Args:
         read: the estimator, after it has read the whole input.
-        prices: prices by model.
+        prices: prices by model. A model without a price gets no estimate of its cost.
         history: earlier requests by model, for the expected number of output tokens.
         refused: error codes by model, for models whose lines would fail without being sent.
     """
@@ -163,7 +167,8 @@ def _expected_output(load: ModelLoad, known: OutputHistory | None) -> int | None
     """Return how many output tokens the lines of a model probably need.
 
     The estimate is the mean of the model's earlier requests, times the number of lines. It is at most the sum
-    of the lines' limits. If there are no earlier requests, return this sum, or None if a line has no limit.
+    of the lines' limits of output tokens. If there are no earlier requests, return this sum, or None if a
+    line has no limit.
     """
     most = load.most_output
     if known is None or not known.requests:
@@ -187,6 +192,6 @@ def _cost(expected: int | None, most: int | None, currency: str) -> EstimatedCos
 
 
 def _sum(parts: Sequence[int | None]) -> int | None:
-    """Return the sum of the numbers `parts`; None if one of them is None."""
+    """Return the sum of `parts`; None if one of them is None."""
     known = [part for part in parts if part is not None]
     return sum(known) if len(known) == len(parts) else None

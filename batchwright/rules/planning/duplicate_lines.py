@@ -1,8 +1,8 @@
 """Find duplicates: lines whose request equals the request of an earlier line.
 
 A duplicate is not sent. It gets a copy of the earlier line's result. Requests are equal if they have the same
-model and bodies with the same meaning. Key order and white space do not matter. Numbers must be written in
-the same way.
+model and bodies with the same meaning. The order of the fields and white space do not matter. Numbers must be
+written in the same way.
 """
 
 import json
@@ -21,7 +21,9 @@ _CUSTOM_ID = b',"custom_id":"'
 
 
 class Duplicate(NamedTuple):
-    """A line that is not sent, because it has the same request as an earlier line and gets its result.
+    """A line that is not sent, because it has the same request as an earlier line.
+
+    It gets the result of the earlier line.
 
     Attributes:
         offset: position of this line in the input, in bytes.
@@ -78,10 +80,10 @@ def _encode_duplicate(one: Duplicate) -> bytes:
 
 
 def decode_duplicates(lines: Iterable[bytes]) -> Iterator[Duplicate]:
-    """Decode a stored list of duplicates.
+    """Decode a stored list of duplicates, lines that are not sent.
 
     Raises:
-        DuplicatesDamaged: a line is not a duplicate.
+        DuplicatesDamaged: a line of the list is not the record of a duplicate.
     """
     for line in lines:
         try:

@@ -17,12 +17,13 @@ SLICE_BYTES = _SLICE.size  # 32
 class PlanDamaged(ValueError):
     """Raised if stored bytes are not a valid plan or slice table. A retry does not help.
 
-    A plan lists a model's lines in dispatch order. A slice table lists the slices (ranges) of a plan.
+    A plan lists a model's lines in dispatch order (the order of sending). A slice table lists the slices
+    (ranges) of a plan.
     """
 
 
 class PlanEntry(NamedTuple):
-    """One line in a plan, which lists a model's lines in dispatch order.
+    """One line in a plan, which lists a model's lines in dispatch order (the order of sending).
 
     Attributes:
         offset: position of the line in the input in bytes, which identifies the line.
@@ -38,7 +39,8 @@ class PlanEntry(NamedTuple):
 class SliceRecord(NamedTuple):
     """A slice (part of a model's lines): which lines of the plan, and which bytes of the shard it has.
 
-    The plan lists the model's lines in dispatch order. The shard is the object that contains these lines.
+    The plan lists the model's lines in the order of sending. The shard is the stored object that contains
+    these lines.
 
     Attributes:
         number: number of the slice within its model, from 0.
@@ -58,19 +60,21 @@ class SliceRecord(NamedTuple):
 
 
 def pack_entry(entry: tuple[int, int, int]) -> bytes:
-    """Return the 16 bytes for one line in a plan.
+    """Return the 16 bytes for one line in a plan (the list of a model's lines).
 
     Args:
-        entry: offset and length of the line in the input, and the hash of its system prompt.
+        entry: offset and length of the line in the input in bytes, and the hash of its system prompt.
     """
     return _ENTRY.pack(*entry)
 
 
 def walk_entries(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield each line in a plan as (offset, length, hash of the system prompt).
+    """Yield each line in a plan as (offset in the input, length, hash of the system prompt).
+
+    Offset and length are in bytes.
 
     Raises:
-        PlanDamaged: `data` does not consist of whole entries of 16 bytes.
+        PlanDamaged: `data` does not consist of whole records of 16 bytes.
     """
     if len(data) % ENTRY_BYTES:
         raise PlanDamaged(f"a plan of {len(data)} bytes is not a multiple of {ENTRY_BYTES}")
@@ -82,10 +86,11 @@ def pack_slice(record: SliceRecord) -> bytes:
 
 
 def unpack_slice(data: bytes, number: int) -> SliceRecord:
-    """Return the record of slice `number`, decoded from its bytes in the slice table.
+    """Return the record of the slice with this number, decoded from its bytes in the slice table.
 
     Args:
         data: the SLICE_BYTES bytes at `number * SLICE_BYTES` in the table.
+        number: number of the slice within its model, from 0.
 
     Raises:
         PlanDamaged: `data` has another length, or is the record of another slice.

@@ -1,10 +1,12 @@
-"""Dispatch order: sort a model's lines so that lines with the same prompt prefix are neighbours.
+"""Dispatch order: sort a model's lines so that lines with the same prompt prefix are sent after each other.
 
-If lines with the same prefix have nothing else in common, the lines with the highest estimated cost go first.
-So a batch does not end with a few long responses. Lines of equal cost keep the order of the input.
+The prefix of a prompt is its system messages and tools. Among lines that have the same prefix and nothing
+else in common, the lines with the highest estimated cost come first. So a batch does not end with a few long
+responses. Lines of equal cost keep the order of the input.
 
-Until the plan is written, each line takes 54 bytes, which are on disk if the input is large. The text of a
-line is read again only if its sort key (`prompt_sort_keys.py`) is equal to the key of another line.
+Until the plan (the list of the lines in dispatch order) is written, each line takes 54 bytes, which are on
+disk if the input is large. The text of a line is read again only if its sort key (`prompt_sort_keys.py`) is
+equal to the key of another line.
 """
 
 import struct
@@ -56,8 +58,11 @@ _SHARED_BYTES = 128
 class PlanLine(Struct, frozen=True, gc=False):
     """One line in dispatch order, the order in which a model's lines are sent.
 
-    It has the line's position in the input, its length with the newline, and the estimated cost of its
-    request. `prefix_hash` is the hash of the line's system prompt.
+    Attributes:
+        offset: position of the line in the input, in bytes.
+        length: length of the line in bytes, with the newline.
+        prefix_hash: hash of the line's system prompt; 0 if it has none.
+        work_units: estimated cost of the line's request.
     """
 
     offset: int
@@ -71,7 +76,7 @@ class PlanLine(Struct, frozen=True, gc=False):
 
 
 class PromptPrefixes:
-    """The distinct prompt prefixes of a batch, numbered from 0 in the order of their first occurrence.
+    """The distinct prefixes of a batch's prompts, numbered from 0 in the order of their first occurrence.
 
     A prefix is the system messages and tools of a prompt. The text of a prefix is not stored, only the
     position of the first line with this prefix.
@@ -89,8 +94,11 @@ class PromptPrefixes:
     def intern(self, prompt: Prompt, offset: int, length: int) -> tuple[int, int]:
         """Return the number of the prompt's prefix, and the FNV-32a hash of its system prompt.
 
+        A prefix is the system messages and tools. A new prefix gets the next number.
+
         Args:
-            offset: position of the prompt's line in the input. If the prefix is new, its text will be read
+            prompt: the prompt of a line.
+            offset: position of the line in the input, in bytes. If the prefix is new, its text will be read
                 from this line.
             length: length of the line, in bytes.
         """
@@ -113,12 +121,13 @@ class PromptPrefixes:
         return number, self._hashes[number]
 
     def ranks(self, read_line: ReadLine) -> "array[int]":
-        """Sort all prefixes by their text. Return the place of each prefix in this order, from 0.
+        """Sort all prefixes by their text. Return the rank of each prefix in this order, from 0.
 
-        The index in the result is the number that `intern` has given to the prefix.
+        A prefix is the system messages and tools of a prompt. The index in the result is the number that
+        `intern` has given to the prefix.
 
         Args:
-            read_line: returns a line, given its offset and length.
+            read_line: returns the bytes of a line, given its offset and length in the input.
         """
 
         def read(number: int, start: int, width: int) -> bytes:
@@ -132,7 +141,7 @@ class PromptPrefixes:
 
 
 class ModelLines:
-    """The lines of one model. They are added in the order of the file, and returned in dispatch order."""
+    """The lines of one model, added in the order of the input and returned in the order of sending."""
 
     def __init__(self, order: PlanOrder, new_bytes: NewBytes = GrowingBytes) -> None:
         self._order: PlanOrder = order
@@ -153,7 +162,7 @@ class ModelLines:
                 `PromptPrefixes.intern`.
             prefix_hash: hash of only the system prompt in this prefix, the second result of
                 `PromptPrefixes.intern`.
-            sort_key: key of the line among lines with the same prefix, from `PromptPrefixes.sort_key`.
+            sort_key: bytes from `PromptPrefixes.sort_key` by which lines with the same prefix are sorted.
             units: estimated cost of the line's request (`request_work.work_units`).
         """
         rank = prefix
@@ -162,17 +171,18 @@ class ModelLines:
         self._rows.append(_pack_row(rank, sort_key, offset, length, prefix_hash, units))
 
     def entries(self) -> Iterator[PlanEntry]:
-        """Yield position, length and prefix hash of each line, in no particular order."""
+        """Yield offset, length and hash of the system prompt of each line, in no particular order."""
         return (_plan_line(row).entry for row in rows_of(self._rows, _ROW.size))
 
     def in_order(self, ranks: "array[int]", read_line: ReadLine) -> Iterator[PlanLine]:
-        """Return an iterator of the lines in dispatch order. Call this only once.
+        """Return an iterator of the lines in dispatch order (the order of sending). Call this only once.
 
         The call sorts all lines first. For millions of lines, this takes seconds and uses the disk.
 
         Args:
-            ranks: result of `PromptPrefixes.ranks`.
-            read_line: returns a line, given its offset and length.
+            ranks: rank of each prefix (system messages and tools) in the order of texts, from
+                `PromptPrefixes.ranks`.
+            read_line: returns the bytes of a line, given its offset and length in the input.
         """
         rows = _in_text_order(
             sorted_rows(self._rows, _ROW.size, lambda run: self._sorted(run, ranks)), read_line
@@ -198,9 +208,10 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
     """Sort packed lines (records of a fixed size) by the text of their prompts, and yield them.
 
     Args:
-        rows: packed lines, already sorted by their prefix and then by sort key. Only lines with the same
-            prefix and the same sort key still have to be sorted, by the rest of their prompts.
-        read_line: returns a line, given its offset and length.
+        rows: packed lines, already sorted by their prefix (system messages and tools) and then by sort key
+            (bytes that sort like the rest of the prompt, but do not cover all of it). Only lines with the
+            same prefix and the same sort key still have to be sorted.
+        read_line: returns the bytes of a line, given its offset and length in the input.
     """
     key, first, equal = b"", b"", bytearray()
     for row in rows:
@@ -218,10 +229,14 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 
 
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Sort packed lines by the rest of their prompts, and yield them. All have the same sort key.
+    """Sort packed lines with the same sort key by the part of their prompts that the key does not cover.
 
-    `rows` contains the lines as records of a fixed size. The rest is the part of a prompt that the key does
-    not cover. If the key ends in a zero byte, there is no rest, and the lines keep their order.
+    A sort key is 32 bytes that sort like the beginning of the prompt. If it ends in a zero byte, it covers
+    the whole prompt, and the lines keep their order.
+
+    Args:
+        rows: the lines as records of a fixed size.
+        read_line: returns the bytes of a line, given its offset and length in the input.
     """
     if rows[:_KEY].endswith(b"\x00"):
         yield from _rows_of(rows)
@@ -245,13 +260,15 @@ def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | by
 def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Iterator[bytes | bytearray]:
     """Yield packed lines in a new order: among lines with the same prefix, expensive groups go first.
 
-    The order of the prefixes does not change. Lines whose prompts begin alike stay together as a group,
-    because backends can cache more than the prefix for them. The most expensive line of a group decides the
-    place of the group, and the lines in a group keep their order. Groups of equal cost are in the order of
-    their first line in the input. Neighbouring lines are in the same group in two cases:
+    A prefix is the system messages and tools of a prompt. The order of the prefixes does not change. A group
+    is neighbouring lines whose prompts begin alike. They stay together, because backends can cache more than
+    the prefix for them. Two neighbouring lines are in the same group in two cases:
 
-    - Their sort keys are equal.
-    - They have many leading bytes in common: at least 128 more than all lines with this prefix have.
+    - Their sort keys (bytes that sort like the prompts) are equal.
+    - Their prompts have many leading bytes in common: at least 128 more than all lines with this prefix have.
+
+    A group counts as expensive as its most expensive line. Groups of equal cost are in the order of their
+    first line in the input. The order within a group does not change.
 
     Args:
         rows: packed lines (records of a fixed size), sorted by the rank of their prefix and then by text.
@@ -281,7 +298,7 @@ def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Ite
 
 
 def _first_offset(group: Sequence[bytes | bytearray]) -> bytes | bytearray:
-    """Return the lowest input position of a group's lines, encoded as bytes that sort like the number."""
+    """Return the lowest position in the input of a group's lines, as bytes that sort like the number."""
     return group[0][_OFFSET] if len(group) == 1 else min(line[_OFFSET] for line in group)
 
 

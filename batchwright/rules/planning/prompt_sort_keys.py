@@ -22,21 +22,22 @@ NEEDED_TEXT_BYTES = _COMPARED + _FOLLOWING  # number of leading bytes of a text 
 
 
 class PromptSortKeys:
-    """The short keys by which prompts with the same prefix are sorted.
+    """A maker of sort keys: short bytes by which prompts with the same prefix are sorted.
 
-    Keys can be compared only if their prompts have the same prefix. A key may be shorter than SORT_KEY_BYTES.
-    The caller must then append zero bytes up to this length.
+    The prefix of a prompt is its system messages and tools. Keys can be compared only if their prompts have
+    the same prefix. A key may be shorter than SORT_KEY_BYTES. The caller must then append zero bytes up to
+    this length.
     """
 
     def __init__(self) -> None:
         self._firsts: list[bytes] = []
 
     def key(self, prefix: int, text: bytes) -> bytes:
-        """Return the sort key of a prompt, at most SORT_KEY_BYTES long.
+        """Return the sort key of a prompt: at most SORT_KEY_BYTES bytes that sort like the prompt's text.
 
         Args:
-            prefix: number of the prompt's prefix: 0 for the first prefix that occurs, 1 for the next new
-                prefix, and so on.
+            prefix: number of the prompt's prefix (system messages and tools): 0 for the first prefix that
+                occurs, 1 for the next new prefix, and so on.
             text: the part of the prompt after its prefix. It must not contain zero bytes.
         """
         firsts = self._firsts
@@ -98,17 +99,23 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
-    """Return two sort keys, the lowest and the highest of texts that can have a similar text.
+    """Return two sort keys, outside of which no text has a similar text.
 
-    Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal.
-    A text whose key is below the first or above the second of the returned keys has no similar text. Most
-    texts have such a key. To compare it with these two keys is faster than to call `common_bytes`.
+    Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal. A
+    text whose key is below the first or above the second of the returned keys has no similar text. This is
+    the case for most texts. To compare their keys with the two is faster than to call `common_bytes`.
     """
     code = max(count - _FOLLOWING, 0)
     return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING
 
 
 def _common_length(one: bytes | bytearray, other: bytes | bytearray, width: int) -> int:
-    """Return how many leading bytes two different texts of at most `width` bytes have in common."""
+    """Return how many leading bytes two different texts have in common.
+
+    Args:
+        one: the first text.
+        other: the second text.
+        width: both texts have at most this many bytes.
+    """
     differing = int.from_bytes(one.ljust(width, b"\0")) ^ int.from_bytes(other.ljust(width, b"\0"))
     return width - (differing.bit_length() + 7) // 8

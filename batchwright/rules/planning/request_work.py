@@ -1,4 +1,4 @@
-"""Estimate how much work a request is from the size of its prompt and its limit of output tokens."""
+"""Estimate how much work a request is for a backend, from its prompt and its limit of output tokens."""
 
 from msgspec import UNSET
 
@@ -54,6 +54,7 @@ def work_units(body: RequestBody | FastBody, prompt_size: int) -> int:
     output tokens are assumed.
 
     Args:
+        body: body of the request.
         prompt_size: result of `prompt_bytes`.
     """
     tokens = output_limit(body) or _UNIT_TOKENS
@@ -75,8 +76,8 @@ def output_limit(body: RequestBody | FastBody) -> int | None:
 def answers(body: RequestBody | FastBody) -> int | None:
     """Return the greatest number of answers that the backend can generate for the request; None if unknown.
 
-    The backend generates `n` or `best_of` answers for each prompt. Only a completion can have several
-    prompts: a list of strings, or a list of token lists.
+    The backend generates `n` or `best_of` answers for each prompt. Only a request to `/v1/completions` can
+    have several prompts: a list of strings, or a list of token lists.
     """
     counts = [_answer_count(body.n), _answer_count(body.best_of)]
     known = [count for count in counts if count is not None]

@@ -1,7 +1,8 @@
 """Divide the prompt of a request into the prefix that similar requests share, and the rest.
 
-Backends cache the prefix, so lines with the same prefix are sent one after the other. Texts are compared as
-the JSON bytes of the line. The comparison affects only the order of lines, never a result.
+The prefix is the system messages and tools. Backends cache it, so lines with the same prefix are sent one
+after the other. Texts are compared as the JSON bytes of the line. The comparison affects only the order of
+lines, never a result.
 """
 
 import sys
@@ -60,6 +61,7 @@ def prompt_of(body: PromptFields, max_bytes: int = sys.maxsize) -> Prompt:
     If a part of the prompt has an unknown form, it becomes part of `rest`.
 
     Args:
+        body: body of the request.
         max_bytes: number of bytes of `rest` that the caller needs. If `rest` is longer, it may be cut after
             this number of bytes.
     """
@@ -130,15 +132,16 @@ def _plain(content: bytes) -> bytes:
 def lexicographic_order(
     members: Sequence[int], read: Callable[[int, int, int], bytes], start: int = 0
 ) -> Iterator[int]:
-    """Yield `members`, sorted by their texts from byte `start` on. Equal texts are sorted by number.
+    """Yield `members`, sorted by their texts from byte `start` on. Equal texts are sorted by their number.
 
     Texts are read in parts, so that memory is limited. Texts that are equal up to byte COMPARED_BYTES count
     as equal.
 
     Args:
         members: numbers of the texts to sort.
-        read: called with a member, a start position and a number of bytes. It returns this part of the
-            member's text.
+        read: called with the number of a text, a start position in bytes, and a number of bytes. It returns
+            this part of the text.
+        start: bytes before this position are not compared.
     """
     waiting = [(members, start)]
     while waiting:

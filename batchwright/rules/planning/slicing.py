@@ -1,4 +1,4 @@
-"""Cut a plan (one model's lines in dispatch order) into slices, which workers send.
+"""Cut a plan (one model's lines in the order of sending) into slices, which workers send.
 
 A slice ends at the first of three limits: lines, bytes and work units (the estimated cost of its requests).
 """
@@ -54,7 +54,7 @@ def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> in
         left: number of lines of the plan that are in no slice yet.
         max_lines: maximum number of lines of a slice. A plan is large if equal slices would have more lines
             than this.
-        min_lines: minimum number of lines of an equal slice. The last slices of a small plan may be smaller.
+        min_lines: minimum number of lines of an equal slice. The last slices of a small plan may have fewer.
     """
     equal = math.ceil(plan / max(1, min(_EQUAL_SLICES, plan // min_lines)))
     if equal <= max_lines:
@@ -83,9 +83,9 @@ class Slicer:
         """Set the limits of a slice, which is a part of a plan (the lines of one model).
 
         Args:
-            max_lines: maximum number of lines.
-            max_bytes: maximum size of the lines, in bytes.
-            max_units: maximum number of work units, the estimated cost of the requests.
+            max_lines: maximum number of lines of a slice.
+            max_bytes: maximum size of a slice's lines, in bytes.
+            max_units: maximum number of work units (the estimated cost of the requests) of a slice.
             plan_lines: number of lines of the whole plan. `next_slice_lines` computes from it the maximum
                 number of lines of each slice. If it is None, each slice may have `max_lines`.
             fewest: minimum number of lines of a slice if the plan is cut into equal slices.
@@ -102,9 +102,9 @@ class Slicer:
         self._max_lines = self._lines()
 
     def add(self, length: int, units: int) -> SliceRecord | None:
-        """Add the model's next line. If it does not fit into the current slice, return this slice.
+        """Add the model's next line. Return the current slice if it is complete without this line; else None.
 
-        The line then begins a new slice. The result is None if the line fits, or if it is the first line.
+        The slice is complete if the line does not fit into it. Then the line begins a new slice.
 
         Args:
             length: length of the line in bytes, with the newline.
