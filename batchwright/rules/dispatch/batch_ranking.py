@@ -31,14 +31,14 @@ def priority_weight(priority: int) -> float:
 def fairness_key_of(key: str, priority: int, group: str = "") -> str:
     """Return the fairness key of a batch's tasks, by which Temporal divides workers between tasks.
 
-    Temporal gives each key a part of the workers, in proportion to the weights of the tenants. Tasks with the
-    same key start in the order in which they were scheduled. Each priority and each group has a key of its
-    own. So an urgent batch does not wait for the tasks of other batches.
+    A fairness key is a text. Temporal gives the tasks with the same key a part of the workers, in proportion
+    to the weights of the tenants. They start in the order in which they were scheduled. Each priority and
+    each size of batch has a key of its own. So an urgent batch does not wait for the tasks of other batches.
 
     Args:
         key: fairness key of the tenant.
         priority: priority of the batch.
-        group: letter that `size_group` returns for the batch; empty for no group.
+        group: letter for the size of the batch, from `size_group`; empty for no letter.
     """
     suffix = f"/{priority}{group}"
     full = key + suffix
@@ -57,11 +57,15 @@ def is_late(now: datetime, created_at: datetime, deadline: datetime) -> bool:
 
 
 def size_group(lines: int, *, is_late: bool) -> str:
-    """Return the letter of a batch's group in Temporal's queue.
+    """Return a letter for the size of a batch, which becomes part of the fairness key of its tasks.
 
-    The groups share the workers, so that small batches do not wait for large ones. The letter is `u` if the
-    batch is late. Otherwise it is the batch's size class by number of lines, from small to very large: `s`,
-    `m`, `l` or `x`.
+    Temporal divides the workers between the fairness keys, so small batches do not wait for large ones. The
+    letter is `u` if the batch is late. Otherwise it depends on the number of lines, from small to very large:
+    `s` (at most 100), `m` (at most 1,000), `l` (at most 10,000) or `x`.
+
+    Args:
+        lines: number of lines of the batch.
+        is_late: result of the function `is_late` for the batch.
     """
     return "u" if is_late else "smlx"[sum(lines > size for size in _SIZES)]
 
@@ -79,12 +83,12 @@ class WaitingBatch(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """The position of a batch among the batches of its tenant, model and priority.
+    """The position of a batch among the batches of the same tenant, model and priority.
 
-    The batch with the lowest rank is sent first.
+    The batch with the lowest rank sends first.
 
     Attributes:
-        is_safe: False if the batch is at risk of missing its deadline. Such batches are sent first.
+        is_safe: False if the batch is at risk of missing its deadline. Such batches send first.
         value: number of lines left if the batch is safe; seconds that it has to spare if it is at risk.
     """
 
@@ -96,14 +100,14 @@ _NEW = Rank(is_safe=True, value=0.0)
 
 
 class BatchRanks(dict[str, Rank]):
-    """Ranks of the batches of one model, by batch id. The batch with the lowest rank is sent first.
+    """Ranks of the batches of one model, by batch id. The batch with the lowest rank sends first.
 
     A new batch has no rank until the next update. Until then, it comes after the batches at risk of missing
     their deadline, and before all others.
 
     Attributes:
-        first: the batch that is sent first, for each tenant and priority, as a pair (tenant, batch id). A
-            tenant with only one batch of the model is left out, because there is nothing to order.
+        first: for each tenant and priority, the pair (tenant, id of the batch that sends first). A tenant
+            with only one batch of the model is left out, because its batch competes with no other.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """
@@ -122,17 +126,18 @@ class BatchSchedule:
 
     The order is:
 
-    1. Batches at risk of missing their deadline. The batch with the least time to spare goes first.
-    2. All other batches. The batch with the fewest lines left goes first, so that small batches do not wait
-       for large ones.
+    1. Batches at risk of missing their deadline. The batch with the least time to spare sends first.
+    2. All other batches. The batch with the fewest lines left sends first, so that small batches do not wait
+    for large ones.
 
     The earliest possible end of a batch decides whether it is at risk. For this estimate, the batch alone
     sends as many lines per second as all batches of its tenant, model and priority now send together. There
     are three cases:
 
-    - The earliest end is before the last quarter of the batch's completion window: the batch is not at risk.
+    - The earliest end is before the last quarter of the batch's completion window (the time that it may
+      take): the batch is not at risk.
     - It is in the last quarter: the batch is at risk.
-    - It is after the window: the batch does not count as at risk, because going first would not help it.
+    - It is after the window: the batch does not count as at risk, because to send first would not help it.
     """
 
     def __init__(self) -> None:
@@ -182,12 +187,17 @@ class BatchSchedule:
     def _measure(self, batches: Collection[WaitingBatch], now: float, paused: Collection[str]) -> None:
         """Measure how many lines of each model, tenant and priority got a result since the last update.
 
-        `_rate` computes lines per second from these numbers. If a known batch is missing in `batches`, there
-        are two cases:
+        `_rate` computes lines per second from these numbers. If a batch was in the last update, but is
+        missing in `batches`, there are two cases:
 
         - It is paused, or its deadline has passed: none of its lines count.
         - Otherwise it has probably ended. All its remaining lines count, up to a maximum, because it may have
           been cancelled.
+
+        Args:
+            batches: the batches that have lines left and may send them now.
+            now: Unix time in seconds.
+            paused: ids of the paused batches.
         """
         seconds = max(0.0, now - self._updated_at)
         listed = {(batch.model, batch.batch_id): batch for batch in batches}
@@ -222,9 +232,10 @@ class BatchSchedule:
 
 
 def _rank(batch: WaitingBatch, rate: float, now: float) -> Rank:
-    """Compute the rank of a batch. The batch with the lowest rank is sent first.
+    """Compute the rank of a batch. The batch with the lowest rank sends first.
 
     Args:
+        batch: the batch, with the number of its lines that have no result yet.
         rate: lines per second that all batches of the same model, tenant and priority send together; 0 if it
             is not known.
         now: Unix time in seconds.

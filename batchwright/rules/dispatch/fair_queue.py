@@ -1,7 +1,7 @@
 """Select the waiting request that gets the next permit (the right to have one request in flight) of a model.
 
-`FairShare` selects the tenant whose turn it is, by weight. For this tenant, `FairQueue` selects the priority,
-the batch and the slice (part of the batch).
+`FairShare` selects the tenant, in proportion to the weights of the tenants. For this tenant, `FairQueue`
+selects the priority, the batch and the slice (part of the batch).
 """
 
 import hashlib
@@ -24,15 +24,16 @@ _TENANT_BYTES, _DIGITS = 48, 12  # lengths of a fairness key's parts; Temporal a
 
 @dataclass(slots=True, eq=False)
 class _TimeInFlight:
-    """Requests that one tenant has in flight to a model, and the time that its requests have taken so far.
+    """The requests that one tenant has in flight to a model, and the time that its requests have taken.
 
     Attributes:
-        clock: value of the tenant's clock at the time `since`, in seconds. Each request advances the clock by
-            its duration, divided by the tenant's weight. Example: two requests that both take 3 s advance it
-            by 6 s if the weight is 1, and by 3 s if it is 2. `FairShare` says when else the clock is changed.
+        clock: weighted time of the tenant's requests in seconds, at the time `since`. Each request adds its
+            duration, divided by the tenant's weight. Example: two requests of 3 s each add 6 s if the weight
+            is 1, and 3 s if it is 2. `FairShare` says when else the clock is changed.
         since: when `clock` was last updated.
         default_weight: the tenant's weight as long as no other weight is set for it.
         share: 1 divided by the tenant's present weight.
+        in_flight: number of requests in flight.
     """
 
     clock: float
@@ -49,10 +50,10 @@ class _TimeInFlight:
         self.since = now
 
     def reweigh(self, share: float, present: float) -> None:
-        """Set `share` after the tenant's weight has changed.
+        """Set `share` after the tenant's weight has changed, and adapt `clock`.
 
-        The tenant must have no advantage or disadvantage from the change. Therefore `clock` is adapted, too:
-        the tenant's lead (see `FairShare`) still counts as the same number of requests in flight.
+        Without the second step, the change would be an advantage or disadvantage for the tenant. With it, the
+        tenant's lead (its clock minus `present`) counts as the same number of requests in flight as before.
 
         Args:
             share: 1 divided by the new weight.
@@ -64,18 +65,18 @@ class _TimeInFlight:
 
 
 class FairShare:
-    """The rule for the next permit (the right to have one request in flight): which tenant gets it.
+    """The rule that decides which tenant gets the next permit (the right to have one request in flight).
 
-    The next permit goes to the waiting tenant with the fewest requests in flight in proportion to its weight.
+    The permit goes to the waiting tenant with the fewest requests in flight in proportion to its weight.
     Example: of two tenants that always wait, the one with twice the weight has twice as many requests in
     flight. The durations of the requests do not matter.
 
     This rule alone is not enough: whole numbers of requests rarely match the weights exactly, and there may
-    be more tenants than permits. Therefore each tenant also has a clock. For each request in flight, the
-    clock advances by 1 / weight seconds per second. A tenant's lead is its clock minus the clock of the
-    tenant that got the last permit. A lead counts as additional requests in flight: with the weight 1, a lead
-    of 5 s counts as one request. A longer lead counts as more, but always as less than two requests. A
-    negative lead counts as fewer requests.
+    be more tenants than permits. Therefore each tenant also has a clock, which shows how much it has used so
+    far. For each request in flight, the clock advances by 1 / weight seconds per second. A tenant's lead is
+    its clock minus the clock of the tenant that got the last permit. A lead counts as additional requests in
+    flight: with the weight 1, a lead of 5 s counts as one request. A longer lead counts as more, but always
+    as less than two requests. A negative lead counts as fewer requests.
 
     A tenant that begins to wait must not profit from the time when it sent little. So a low clock is raised
     to the lowest clock of the waiting tenants and of the tenant that got the last permit. After a pause of
@@ -88,9 +89,10 @@ class FairShare:
         self._last = _TimeInFlight(0.0, 0.0, 1.0, 1.0)  # usage of the tenant that got the last permit
 
     def start_waiting(self, tenant: str, default_weight: float, waiting: Collection[str], now: float) -> None:
-        """Record that a tenant begins to wait for a permit, and set its clock (see `FairShare`).
+        """Record that a tenant begins to wait for a permit, and set its clock as described in `FairShare`.
 
         Args:
+            tenant: name of the tenant.
             default_weight: the tenant's weight until `grant` or `refresh` sets another weight.
             waiting: the tenants that wait. `tenant` may be one of them.
             now: the current time in seconds.
@@ -112,7 +114,8 @@ class FairShare:
     def next_tenant(self, waiting: Collection[str], now: float) -> str:
         """Return the waiting tenant that may send the next request.
 
-        If two tenants have an equal claim, the one that comes first in `waiting` is returned.
+        If the rule in `FairShare` gives the same result for several tenants, the first of them in `waiting`
+        is returned.
 
         Args:
             waiting: the tenants that wait, at least one. `start_waiting` must have been called for each of
@@ -151,9 +154,11 @@ class FairShare:
         """Record that a request of the tenant is no longer in flight.
 
         Args:
+            tenant: name of the tenant.
+            now: the current time in seconds.
             is_contended: True if a tenant waits for the permit that becomes free. If it is False, the request
-                has taken nothing from other tenants. A lead above 0 (see `FairShare`) of its tenant is then
-                set to 0: from now on, all leads are measured from this tenant's clock.
+                has taken nothing from other tenants. So the tenant's lead (see `FairShare`) is set to 0 if it
+                is above 0.
         """
         usage = self._usages[tenant]
         usage.advance(now)
@@ -162,11 +167,11 @@ class FairShare:
             self._last = usage
 
     def refresh(self, weights: Mapping[str, float], waiting: Collection[str], now: float) -> None:
-        """Set the present weights, and forget the tenants that have sent nothing for some seconds.
+        """Set the present weights. Delete what is known of tenants that have sent nothing for some seconds.
 
         Args:
             weights: the present weights of tenants. A missing tenant has its default weight.
-            waiting: the tenants that wait to send a request. They are not forgotten.
+            waiting: the tenants that wait to send a request. They are not deleted.
             now: the current time in seconds.
         """
         present = self._last.clock_at(now)
@@ -192,9 +197,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: function that returns the cost of the slice's next line: how much a backend must compute because
-            its prefix cache does not have the line's system prompt. The slice with the lowest cost goes
-            first. If `cost` is None, the cost is always 0.
+        cost: returns how much work the slice's next line is for a backend whose cache does not have the
+            line's system prompt yet. The slice with the lowest cost goes first. If `cost` is None, the cost
+            is 0.
     """
 
     batch_id: str
@@ -230,9 +235,10 @@ class _Priority(Generic[Request]):
         """Return the id of the batch that may send the next line; None if no batch may.
 
         Args:
-            is_capped: returns True if an API key already has as many requests in flight as it may have. The
-                batches of this key are then skipped. Pass None if no key has such a cap.
-            ranks: the rank of each batch. The batch with the lowest rank is sent first.
+            is_capped: called with the id of an API key. It returns True if the key already has as many
+                requests in flight as it may have. The batches of this key are then skipped. Pass None if no
+                key has such a cap.
+            ranks: the rank of each batch. The batch with the lowest rank sends first.
         """
         batches = self.batches
         takes_turns = len(batches) == 1 or not ranks or self.permits % _TURN_EVERY == _TURN_EVERY - 1
@@ -276,15 +282,15 @@ class FairQueue(Generic[Request]):
 
     1. Priority: by weight and requests in flight, as `FairShare` chooses a tenant.
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
-       has waited longest, so that no batch waits forever.
+    has waited longest, so that no batch waits forever.
     3. Slice: the one with the lowest `cost`. If several have this cost, the slice with the lowest number goes
-       first. So the slices end at different times, and while one stores its results, another one sends.
+    first. So the slices end at different times, and while one stores its results, another one sends.
 
     Attributes:
         waiting: number of requests in the queue.
         shares: divides the permits between priorities; None as long as all requests had the same priority. If
-            it is set when `pop` returns a request, call its `release` with `str(request.priority)` after the
-            permit of this request is given back.
+            it is set when `pop` returns a request, call `shares.release` with `str(request.priority)` after
+            the permit of this request is given back.
     """
 
     def __init__(self) -> None:
@@ -320,12 +326,13 @@ class FairQueue(Generic[Request]):
             del batches[request.batch_id]
 
     def pop(self, is_capped: IsCapped, ranks: Mapping[str, Rank], now: float) -> Request | None:
-        """Remove and return the next request; None if no request may be sent.
+        """Remove the next request from the queue, and return it; None if no request may be sent.
 
         Args:
-            is_capped: returns True if an API key already has as many requests in flight as it may have. The
-                batches of this key are then skipped. Pass None if no key has such a cap.
-            ranks: the rank of each batch. The batch with the lowest rank is sent first.
+            is_capped: called with the id of an API key. It returns True if the key already has as many
+                requests in flight as it may have. The batches of this key are then skipped. Pass None if no
+                key has such a cap.
+            ranks: the rank of each batch. The batch with the lowest rank sends first.
             now: the current time in seconds.
         """
         found: dict[str, str] = {}
@@ -343,18 +350,16 @@ class FairQueue(Generic[Request]):
         return self._priorities[int(name)].pop(found[name])
 
     def lowest_cost(self) -> float:
-        """Return the lowest `cost` of the requests in the queue; 0 if it is empty."""
+        """Return the lowest `cost` (see `QueuedRequest`) of the requests in the queue; 0 if it is empty."""
         batches = (each for priority in self._priorities.values() for each in priority.batches.values())
         return min((_cost(request) for slices in batches for request in slices), default=0)
 
     def next_weight(self, is_capped: IsCapped) -> float | None:
-        """Return the tenant's weight, read from a waiting request; None if no waiting request may be sent.
-
-        All requests in the queue are from one tenant. The first request that may be sent is read.
+        """Return the weight of the tenant whose requests are in this queue; None if no request may be sent.
 
         Args:
-            is_capped: returns True if an API key already has as many requests in flight as it may have. None
-                if no key has such a cap.
+            is_capped: called with the id of an API key. It returns True if the key already has as many
+                requests in flight as it may have. None if no key has such a cap.
         """
         for priority in self._priorities.values():
             for slices in priority.batches.values():
@@ -374,8 +379,9 @@ class FairQueue(Generic[Request]):
 def fresh_fairness_key(tenant: str, stopped: str) -> str:
     """Return a new fairness key for a tenant's tasks in Temporal, after the batch `stopped` has ended early.
 
-    Temporal counts the cancelled tasks of this batch as if they had run. If the tenant kept its old key, its
-    next batches would have to wait as long as if these tasks had run.
+    Temporal divides the workers between fairness keys. It counts the cancelled tasks of this batch as if they
+    had run. If the tenant kept its old key, its next batches would have to wait as long as if these tasks had
+    run.
     """
     name = tenant.encode()[:_TENANT_BYTES].decode(errors="ignore")
     return f"{name}~{hashlib.sha256(f'{tenant}/{stopped}'.encode()).hexdigest()[:_DIGITS]}"

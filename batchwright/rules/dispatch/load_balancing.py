@@ -1,7 +1,7 @@
 """Choose a backend for a request.
 
 There are two ways: draw two backends at random and take the less busy one, or take the backend that has
-cached the prefix of the prompt.
+cached the beginning (prefix) of the prompt.
 """
 
 import math
@@ -43,6 +43,7 @@ def least_outstanding(
     equally busy, the backend that was drawn first is returned.
 
     Args:
+        backends: the backends to choose from, at least one.
         draw: returns a random number from 0 to 1.
     """
     first = _pick(backends, draw())
@@ -56,12 +57,14 @@ def least_outstanding(
 def prefix_affine(
     backends: Sequence[_Candidate], prefix_hash: int, draw: Callable[[], float] = random.random
 ) -> _Candidate:
-    """Choose the backend for a prompt prefix. Each prefix has a fixed order of backends.
+    """Choose the backend that has probably cached the prefix (system prompt) of a request.
 
-    Return the first backend in this order that is not far busier than the least busy backend. If a backend is
-    added or removed, most prefixes keep their first backend.
+    Each prefix has a fixed sequence of backends. Return the first backend in this sequence that is not far
+    busier than the least busy backend. If a backend is added or removed, most prefixes keep their first
+    backend.
 
     Args:
+        backends: the backends to choose from, at least one.
         prefix_hash: hash of the prefix. 0 means that there is no prefix. Then two backends are drawn at
             random, and the less busy one is returned.
         draw: returns a random number from 0 to 1.
@@ -89,7 +92,7 @@ def _load(backend: BalancedBackend) -> float:
 
 
 def _score(backend: BalancedBackend, prefix_hash: int) -> float:
-    """Return how well a backend suits a prompt prefix.
+    """Return how well a backend suits a prompt prefix (system prompt).
 
     Lines with this prefix go to the backend with the best score. This is rendezvous hashing: over many
     prefixes, each backend gets a part in proportion to its weight.

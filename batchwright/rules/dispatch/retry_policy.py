@@ -1,4 +1,4 @@
-"""Retry policy: classify the outcome of a request, and compute the wait before the next attempt."""
+"""Retry policy: decide what the outcome of a request means for its line, and how long a retry waits."""
 
 import json
 import math
@@ -16,7 +16,10 @@ from batchwright.rules.json_text import replace_lone_surrogates
 
 
 class Budget(StrEnum):
-    """The effect of a request's outcome on its line: the line ends, uses up an attempt, or only waits."""
+    """The effect of a request's outcome on its line: the line ends, uses up an attempt, or only waits.
+
+    A line fails when it has used up `max_attempts` attempts.
+    """
 
     SETTLED = "settled"  # the line ends: a success, or an error that a retry would not change
     ATTEMPT = "attempt"  # costs one of the line's `max_attempts`, because the request may be at fault
@@ -25,7 +28,10 @@ class Budget(StrEnum):
 
 
 class Category(StrEnum):
-    """The kind of failure, for metrics and error lines. If a request succeeded, its category is `none`."""
+    """The kind of failure of a request, for metrics and error files.
+
+    If the request succeeded, its category is `none`.
+    """
 
     NONE = "none"
     AUTHENTICATION = "authentication"
@@ -55,7 +61,12 @@ class Classification(NamedTuple):
 class RetryPolicy(NamedTuple):
     """The retry settings of one model. Times are in seconds.
 
-    `give_up_after` limits how long a line is retried; 0 means until the batch's deadline.
+    Attributes:
+        max_attempts: a line fails after so many failed attempts that may be its own fault.
+        initial_backoff: maximum wait after the first failure.
+        max_backoff: maximum wait after any failure.
+        give_up_after: a line also fails if it has waited for so long, because of failures that are the
+            backend's fault. 0 means that it waits until the batch's deadline.
     """
 
     max_attempts: int = 5
@@ -254,7 +265,9 @@ def backoff(
     each further failure, and is at most `longest`.
 
     Args:
-        failures: number of failures in a row.
+        failures: number of failures in a row, without a success between them.
+        initial: limit after the first failure, in seconds.
+        longest: maximum of the limit, in seconds.
         draw: returns a random number from 0 to 1.
     """
     return min(initial * 2.0 ** min(max(failures - 1, 0), 30), longest) * draw()
@@ -263,14 +276,17 @@ def backoff(
 def within_deadline(wait: float, remaining: float) -> float:
     """Shorten a wait to at most half of the time until the deadline. Return the shortened wait.
 
-    The other half is left for the request itself, so that its response can still arrive in time. Both values
-    are seconds.
+    The other half is left for the request itself, so that its response can still arrive in time.
+
+    Args:
+        wait: the wait, in seconds.
+        remaining: seconds until the deadline; 0 or less after it.
     """
     return min(wait, max(remaining, 0.0) / 2)
 
 
 def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | None:
-    """Return for how many seconds a backend asks the client to wait; None if no header asks for a wait.
+    """Return for how many seconds a backend asks its client to wait; None if no header asks for a wait.
 
     The header `retry-after-ms` is used if it is a number. If it is not, `retry-after` is used. The result is
     at most MAX_RETRY_AFTER.
@@ -284,8 +300,11 @@ def retry_after_of(headers: Mapping[bytes, bytes], now: datetime) -> float | Non
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
     """Return the seconds to wait that the header Retry-After asks for; None if it is missing or invalid.
 
-    The header has a number of seconds or an HTTP date. For a date, the result is the time from `now` until
-    the date. The result is at most MAX_RETRY_AFTER.
+    The result is at most MAX_RETRY_AFTER.
+
+    Args:
+        value: value of the header: a number of seconds or an HTTP date.
+        now: the current time, from which the time until the date is computed.
     """
     if not value:
         return None
