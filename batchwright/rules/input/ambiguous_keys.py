@@ -29,7 +29,9 @@ _MAX_TEMPLATE_BYTES = 4 * 1024 * 1024  # limit for all templates together; a lar
 def ambiguous_keys(text: bytes, checked: frozenset[str]) -> Iterator[str]:
     """Yield the ambiguous top-level keys of a JSON object: keys that are repeated, or not in lower case.
 
-    A key is ignored if its lower-case form is not in `checked`.
+    Args:
+        text: the JSON object.
+        checked: keys in lower case. All other keys are ignored.
     """
     seen: set[str] = set()
     for member in object_members(text):
@@ -59,16 +61,17 @@ def is_unambiguous(line: bytes) -> bool:
 
 
 class LineTemplates:
-    """A fast check for ambiguous keys, for lines that differ only in their id and their prompt.
+    """A fast check for ambiguous keys, for lines that differ only in their `custom_id` and their prompt.
 
-    The first such line gets the full check. If it passes, two texts of it are stored as a template: the text
-    from its `"body"` to its prompt, and the text after its prompt. A later line with the same two texts needs
-    no full check. Only its text before `"body"` may differ, because this text contains the line's id. The
-    number of quotes in this text shows that it contains no unknown key.
+    A key is ambiguous if it is repeated or not in lower case. The first such line gets the full check. If it
+    passes, two texts of it are stored as a template: the text from its `"body"` to its prompt, and the text
+    after its prompt. A later line with the same two texts needs no full check. Its text before `"body"`
+    contains the `custom_id`, so this text is not compared. Its quotes are counted instead: with an unknown
+    key, there would be more of them.
     """
 
     def __init__(self, field: str) -> None:
-        """Create a check for the lines of one endpoint, without a template of an earlier line.
+        """Create a check for the lines of one endpoint, which has not seen any line yet.
 
         `field` is the field of a request's body that holds the prompt, such as `messages`.
         """
@@ -121,8 +124,9 @@ class LineTemplates:
 
 
 def _quotes_before_body(fast: FastLine) -> int:
-    """Return how many quotes a usual line has before its `"body"`. A line with an unknown key there has more.
+    """Return how many quotes a usual line has before its `"body"`.
 
-    There are four quotes for `custom_id`, and four for each of `method` and `url` that the line has.
+    A line with an unknown key there has more. There are four quotes for `custom_id`, and four for each of
+    `method` and `url` that the line has.
     """
     return 4 + 4 * (fast.method is not UNSET) + 4 * (fast.url is not UNSET)

@@ -95,7 +95,7 @@ def body_problems(endpoint: Endpoint, body: RequestBody) -> list[BodyProblem]:
 def meets_requirements_of(endpoint: Endpoint) -> Callable[[FastBody], bool]:
     """Return a fast function that checks bodies for this endpoint. It returns True only for valid bodies.
 
-    If the function returns False, the body can still be valid. Then the slower `body_problems` must decide.
+    If it returns False, the body may be valid or not. Then the slower `body_problems` must decide.
     """
     rule = _RULES[endpoint]
     needs_model, needs_output, begin = rule.model, rule.needs_output, _BEGIN[rule.kinds]
@@ -175,7 +175,8 @@ def _required(field: str) -> BodyProblem:
 def count_inputs(value: RawValue, max_count: int) -> int:
     """Return the number of texts or token arrays in the field `input` of an embeddings request.
 
-    A string or a single array of tokens counts as one. Counting stops at `max_count` + 1, to save time.
+    A string or a single array of tokens counts as one. To save time, the result is never more than
+    `max_count` + 1.
     """
     if value is UNSET or kind_of(value) != "an array":
         return 1

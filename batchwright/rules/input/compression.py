@@ -62,9 +62,9 @@ def expanded_name(name: str) -> str:
 class Expander:
     """A decompressor for one file, which it receives in pieces.
 
-    Its memory is limited to one received piece, two expanded pieces, and the window of the format (the last
-    expanded bytes, which the next data can repeat): 32 KiB for gzip, at most 8 MiB for zstd. A file may
-    consist of several gzip members or zstd frames.
+    Its memory is limited to one received piece, two expanded pieces, and the last expanded bytes to which the
+    next data can refer: 32 KiB for gzip, at most 8 MiB for zstd. A file may consist of several gzip members
+    or zstd frames.
     """
 
     def __init__(self, compression: Compression) -> None:
@@ -78,8 +78,8 @@ class Expander:
         The caller must consume the iterator before it calls another method.
 
         Raises:
-            DamagedArchive: the data is not valid, or the file consists of too many parts that are almost
-                empty.
+            DamagedArchive: the data is not valid, or the file consists of too many gzip members or zstd
+                frames that are almost empty.
         """
         self._received += len(data)
         try:
@@ -133,7 +133,7 @@ class Expander:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Join small pieces into larger pieces of at most _PIECE_BYTES."""
+    """Join small pieces of bytes into larger pieces of at most _PIECE_BYTES."""
     found, size = list[bytes](), 0
     for piece in pieces:
         if size + len(piece) > _PIECE_BYTES:

@@ -2,9 +2,10 @@
 
 With the fingerprints, the database finds the batches that have a line with a certain `custom_id`.
 
-A fingerprint has 48 bits. In each part of a batch, a search compares one fingerprint with about 256 others.
-Two different custom ids can have the same fingerprint. The probability that a search finds a wrong batch for
-this reason is below 1 in 10^11, so found batches are not verified.
+A fingerprint has 48 bits of a hash. The fingerprints of a large batch are stored in several parts. In each
+part, a search compares one fingerprint with about 256 others. Two different custom ids can have the same
+fingerprint. The probability that a search finds a wrong batch for this reason is below 1 in 10^11, so found
+batches are not verified.
 """
 
 import secrets
@@ -22,7 +23,7 @@ _PLACES = 2**16
 
 
 class CustomIdPart(NamedTuple):
-    """Fingerprints of up to 262,144 custom ids.
+    """Fingerprints of up to 262,144 custom ids, divided into buckets of about 256.
 
     The hash of a custom id is the SHA-256 of `salt` and the id in UTF-8. The first two bytes of the hash are
     the number `place`. With `n` buckets, the id belongs to the bucket with the index `place * n // 65536`.
@@ -30,6 +31,7 @@ class CustomIdPart(NamedTuple):
     function `contains_custom_id` searches in the same way.
 
     Attributes:
+        salt: random bytes that are hashed together with each custom id.
         bucket_bytes: size of a bucket, the same for all buckets. A bucket that is not full ends with zeros.
         buckets: all buckets, one after the other.
     """
@@ -46,9 +48,10 @@ class CustomIdPart(NamedTuple):
 
 
 class CustomIdIndex:
-    """A collection of the custom ids of an input. Each custom id takes 8 bytes.
+    """A collection of the custom ids of an input. It takes 8 bytes for each custom id.
 
-    The salt is new for each index. So no client can construct custom ids that all belong to the same bucket.
+    The hashes use new random bytes (a salt) for each index. So no client can construct custom ids whose
+    hashes are similar.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:
@@ -64,8 +67,8 @@ class CustomIdIndex:
     def parts(self) -> Iterator[CustomIdPart]:
         """Yield the parts of the index, one for each 262,144 custom ids.
 
-        Part N always covers the same lines of an input. So parts that different attempts of an activity have
-        written can be used together.
+        Part N always covers the same lines of an input. So the parts can be used together even if different
+        attempts of an activity have written them.
         """
         return (_part(self._salt, rows) for rows in self._rows.pieces(_PART_LINES * _ROW.size))
 

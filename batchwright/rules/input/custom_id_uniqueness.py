@@ -12,7 +12,7 @@ _HASH = struct.Struct(">qI")
 
 
 class LineIds:
-    """The `custom_id`s of an input. The class finds those that occur more than once.
+    """A check of the `custom_id`s of an input. It finds those that occur more than once.
 
     The first million ids are compared immediately, in memory. The hashes of all further ids are stored, and
     compared at the end. `new_bytes` creates the storage for these hashes. If this storage is on disk, the
@@ -24,9 +24,10 @@ class LineIds:
         self._others = new_bytes()
 
     def add(self, custom_id: bytes, line: int) -> bool:
-        """Record the `custom_id` of a line. Return False if an earlier line is known to have the same id.
+        """Record the `custom_id` of a line. Return False if it is known that an earlier line has the same id.
 
-        Otherwise return True. The id may then still be a repetition. `repeated` finds it at the end.
+        Otherwise return True. After the first million ids, the id may be a repetition all the same.
+        `repeated` finds it at the end.
         """
         if len(self._table) < _MAX_IN_TABLE:
             return self._table.add(custom_id)

@@ -30,7 +30,7 @@ class DigestSet:
     def hashes(self, data: bytes) -> tuple[int, int]:
         """Return two hashes of `data`: 64 bits and 32 bits.
 
-        Another set has another key, so its hashes of the same data are different.
+        The hashes depend on the random key of this set, so another set returns other hashes of the same data.
         """
         low = hash(self._key + data) or 1  # 0 means a free slot
         return low, hash(self._other_key + data) & _HIGH
@@ -73,7 +73,7 @@ class DigestSet:
             pass
 
     def _moves(self) -> Iterator[tuple[int, int]]:
-        """Grow the hash table, and move each hash to its new slot while the caller reads the iterator.
+        """Grow the hash table. Each step of the returned iterator moves one hash to its new slot.
 
         Yield the old and the new slot number of each hash.
         """

@@ -44,8 +44,8 @@ class InputValidator:
 
     It yields the accepted lines, and collects all errors in `errors`.
 
-    If `bodies_fail_alone` is set in the limits, it also yields lines with an invalid body, because such a
-    line fails alone and the batch continues.
+    If the setting `bodies_fail_alone` of the limits is True, it also yields lines with an invalid body. Only
+    such a line then fails, and the batch continues.
     """
 
     def __init__(
@@ -58,6 +58,9 @@ class InputValidator:
         """Create a validator for one input.
 
         Args:
+            endpoint: endpoint of the batch.
+            profile: how strictly the lines are checked.
+            limits: the operator's limits for the input.
             new_bytes: creates the storage for data of lines beyond the first million.
         """
         self.total = 0
@@ -116,6 +119,10 @@ def validate(
     Checks that need the registered backends, for example whether a model exists, are not made here.
 
     Args:
+        pieces: the bytes of the input, in pieces of any size.
+        endpoint: endpoint of the batch.
+        limits: the operator's limits for the input.
+        profile: how strictly the lines are checked.
         new_bytes: creates the storage for data of lines beyond the first million.
     """
     validation = InputValidator(endpoint, profile, limits, new_bytes)

@@ -33,7 +33,7 @@ class LineDamaged(ValueError):
 
 
 class LineFields(Struct, gc=False):
-    """The top-level fields of a line, as raw JSON. Unknown keys are ignored.
+    """The top-level fields of a line, as raw JSON (not parsed). Unknown keys are ignored.
 
     If a key is repeated, its last value is used.
     """
@@ -45,7 +45,7 @@ class LineFields(Struct, gc=False):
 
 
 class PromptFields(Struct, gc=False):
-    """The fields of a request's body that hold the prompt, for any endpoint, as raw JSON."""
+    """The fields of a request's body that hold the prompt, for any endpoint, as raw JSON (not parsed)."""
 
     messages: RawValue = UNSET
     input: RawValue = UNSET
@@ -61,7 +61,10 @@ class PromptFields(Struct, gc=False):
 
 
 class RequestBody(PromptFields, gc=False):
-    """All fields of a request's body that validation and planning read, as raw JSON."""
+    """All fields of a request's body that are read before the request is sent, as raw JSON (not parsed).
+
+    The fields are read to validate the line, and to plan the order in which lines are sent.
+    """
 
     model: RawValue = UNSET
     stream: RawValue = UNSET
@@ -82,9 +85,10 @@ class _IdAndBody(Struct, gc=False):
 
 
 class ParsedLine(NamedTuple):
-    """The fields of a line that ingestion has validated. `body` has the exact bytes of the line.
+    """The fields of a line that has passed ingestion (the validation of the input).
 
-    `url` is None if the line has no URL. The endpoint of the batch is then used.
+    `body` has the exact bytes of the line. `url` is None if the line has no URL. The endpoint of the batch is
+    then used.
     """
 
     custom_id: str
@@ -128,10 +132,11 @@ def read_fields(line: bytes) -> LineFields:
 def _as_written(fields: LineFields, line: bytes, whole: bytes) -> LineFields:
     """Give each field of `fields` the bytes that it has in `line`, and return `fields`.
 
-    This undoes the replacement of lone surrogates, which was necessary for parsing.
+    This undoes the replacement of lone surrogates (halves of a UTF-16 pair), which was necessary for parsing.
 
     Args:
         fields: fields that were decoded from `whole`.
+        line: the line as the client wrote it.
         whole: a copy of `line`, of the same length, in which U+FFFD replaces each lone surrogate.
     """
     for name in LineFields.__struct_fields__:
@@ -240,18 +245,18 @@ def has_json_syntax(line: bytes) -> bool:
 
 
 def raw_bytes(value: RawValue) -> bytes:
-    """Return the bytes of a raw value as they are in the line; empty if the value is missing."""
+    """Return the bytes of a raw JSON value as they are in the line; empty if the value is missing."""
     return b"" if value is UNSET else bytes(value)
 
 
 def read_request(line: bytes) -> tuple[str, bytes]:
-    """Return `custom_id` and body of a line that ingestion has validated and stored.
+    """Return `custom_id` and body of a stored line that has passed ingestion (the validation of the input).
 
     This is faster than `parse_line`. The body has the exact bytes of the line.
 
     Raises:
-        LineDamaged: the line is not JSON, or has no `custom_id` or no body. It then differs from the line
-            that was validated, because the stored bytes were damaged.
+        LineDamaged: the line is not JSON, or has no `custom_id` or no body. So it is not the line that was
+            validated: the stored bytes were damaged.
     """
     try:
         if not line.isascii():
@@ -276,11 +281,11 @@ def _read_request_strictly(line: bytes) -> tuple[str, bytes]:
 
 
 def parse_line(line: bytes) -> ParsedLine:
-    """Return all fields of a line that ingestion has validated and stored.
+    """Return all fields of a stored line that has passed ingestion (the validation of the input).
 
     Raises:
-        LineDamaged: the line is not JSON, or has no `custom_id` or no body. It then differs from the line
-            that was validated, because the stored bytes were damaged.
+        LineDamaged: the line is not JSON, or has no `custom_id` or no body. So it is not the line that was
+            validated: the stored bytes were damaged.
     """
     try:
         fields = read_fields(line)

@@ -87,7 +87,7 @@ def describe_body_problems(endpoint: Endpoint, body: RawValue) -> str:
 
 
 class LineValidator:
-    """A validator for the lines of an input, in the order of the file.
+    """A validator for the lines of an input, in the order of the input.
 
     Errors are recorded in `errors`, not raised.
     """
@@ -117,11 +117,12 @@ class LineValidator:
     ) -> AcceptedRequest | RejectedRequest | None:
         """Return the request in a line. If the line is not valid, record its errors and return None.
 
-        If `bodies_fail_alone` is set in the limits and only the body is invalid, no error is recorded, and
+        If only the body is invalid, and `bodies_fail_alone` is set in the limits, no error is recorded, and
         the result is a RejectedRequest.
 
         Args:
-            fast: result of `fast_parse` for the line. If it is None, the line gets the strict checks.
+            line: the line, as `LineSplitter` has found it.
+            fast: result of `fast_parse` for the line. If it is None, the line gets the slower, strict checks.
         """
         before = self.errors.count
         if fast is None or line.data is None or not self._is_valid(line.data, fast, line.number):
@@ -136,21 +137,21 @@ class LineValidator:
     def finish(self) -> None:
         """Record an error for each repeated `custom_id` that was not found before.
 
-        Call this once, after the last line. The call also forgets all ids, to free their memory.
+        Call this once, after the last line. All ids are then deleted, to free their memory.
         """
         for line in self._ids.repeated():
             self._add_duplicate(line)
         self._ids = LineIds(self._new_bytes)
 
     def _is_valid(self, data: bytes, line: FastLine, number: int) -> bool:
-        """Return True if a line that `fast_parse` has read has no error. Record its `custom_id` as used.
+        """Return True if a line that `fast_parse` has read has no error. Record its `custom_id`.
 
         If the result is False, the caller makes the strict checks to find the errors.
 
         Args:
             data: bytes of the line.
             line: result of `fast_parse` for the line.
-            number: number of the line.
+            number: number of the line in the input.
         """
         if line.url != self._endpoint and (line.url is not UNSET or self._strict):
             return False
@@ -221,7 +222,7 @@ class LineValidator:
         self.errors.add(ValidationCode.DUPLICATE_CUSTOM_ID, message, param="custom_id", line=line)
 
     def _check_keys(self, text: bytes, number: int) -> None:
-        """Record an error for each ambiguous top-level key of the line."""
+        """Record an error for each ambiguous (repeated or not lower-case) top-level key of the line."""
         for problem in _ambiguous(text, LINE_NAMES, ""):
             self.errors.add(problem.code, problem.message, param=problem.param, line=number)
 
@@ -312,7 +313,7 @@ def _ambiguous(text: bytes, checked: frozenset[str], place: str) -> Iterator[Bod
     Args:
         text: a JSON object.
         checked: the key names that Batchwright checks. Other keys are ignored.
-        place: prefix of a key's name in the error, such as `body.`.
+        place: text before the key's name in the error, such as `body.`.
     """
     for name in dict.fromkeys(islice(ambiguous_keys(text, checked), _MAX_REPORTED_KEYS)):
         meant = name.casefold()

@@ -12,7 +12,7 @@ _NEWLINE = ord("\n")
 class InputLine(Struct, frozen=True, gc=False):
     """One line of an input file, as `LineSplitter` yields it.
 
-    `length` always counts a newline, even for a last line without a newline.
+    `length` is the number of bytes. It always counts a newline, even for a last line without a newline.
     """
 
     number: int  # counted from 1, including blank lines

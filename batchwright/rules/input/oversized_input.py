@@ -1,7 +1,7 @@
-"""Divide an input that is too large for one batch into parts. The batches of all parts form a group.
+"""Divide an input that is too large for one batch into parts. Each part becomes the input of one batch.
 
-The metadata of each batch contains the group's id and the part's number. So a group needs no database row of
-its own.
+The batches of all parts form a group. The metadata of each batch contains the group's id and the part's
+number. So a group needs no database row of its own.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ class PartLimits(NamedTuple):
 
 
 class InputPart(NamedTuple):
-    """A part of a large input file: whole lines, from byte `start` to before byte `end`.
+    """A part of a large input file: whole lines, from byte `start` up to byte `end`, which is not included.
 
     It becomes the input of one batch. `lines` is the number of lines that are not blank; 0 for a compressed
     file.
@@ -89,14 +89,15 @@ def divide(file: IO[bytes], limits: PartLimits, new_bytes: NewBytes = GrowingByt
 
 
 def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
-    """Return the id of the group of batches that are created from one input file.
+    """Return the id of the group of batches that are created from one large input file.
 
-    The same file content, `creation` and `key` always give the same id. So a repeated call finds the same
-    group.
+    The same file content, `creation` and `key` always give the same id. So a repeated command finds the
+    batches that it has already created.
 
     Args:
+        file: the input file.
         creation: all values, except the file, from which the batches are created, as JSON values.
-        key: idempotency key; empty for none.
+        key: idempotency key that the user has chosen; empty for none.
     """
     file.seek(0)
     digest = hashlib.file_digest(file, "sha256")  # pyright: ignore[reportArgumentType]: only its readinto is used
@@ -105,14 +106,22 @@ def group_id(file: IO[bytes], creation: Sequence[object], key: str) -> str:
 
 
 def is_group(id: str) -> bool:
-    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch."""
+    """Return True if the id belongs to a group of batches, and False if it belongs to a single batch.
+
+    A group is the batches of one large input file, one for each part of it.
+    """
     return id.startswith(GROUP_PREFIX)
 
 
 def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, count: int) -> dict[str, str]:
-    """Return the metadata of one batch of a group: `metadata`, the group's id, and the number of the part.
+    """Return the metadata of a batch that runs one part of a large input file.
+
+    This is `metadata` with two additional values: the id of the group (the batches of all parts), and the
+    number of the part.
 
     Args:
+        metadata: the metadata that the user has chosen for all batches of the group.
+        group: id of the group.
         number: number of the part, from 1.
         count: number of parts.
     """
@@ -120,7 +129,7 @@ def part_metadata(metadata: Mapping[str, str] | None, group: str, number: int, c
 
 
 def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
-    """Return the number of a batch's part, from 1, and the number of all parts of the batch's group.
+    """Return the number of the part of a large input that a batch runs, from 1, and the number of all parts.
 
     Both are read from the metadata of the batch.
 
@@ -132,7 +141,7 @@ def part_number(metadata: Mapping[str, str] | None) -> tuple[int, int]:
 
 
 class FoundBatch(NamedTuple):
-    """A batch of a group, found by the group's id in its metadata.
+    """A batch of a group (the batches of one large input), found by the group's id in its metadata.
 
     `is_retry` is True if it retries lines of another batch of the group.
     """
@@ -145,8 +154,9 @@ class FoundBatch(NamedTuple):
 def whole_input_ids(batches: Sequence[FoundBatch]) -> list[str]:
     """Return the ids of those batches of a group that process a whole part of the input, in the given order.
 
-    A batch that retries failed lines of another batch has only these lines, so it is left out. A batch that
-    resumes such a retry has the same few lines, so it is left out, too.
+    A group is the batches of one large input. A batch that retries failed lines of another batch has only
+    these lines, so it is left out. A batch that resumes such a retry has the same few lines, so it is left
+    out, too.
 
     Args:
         batches: all batches of the group: one for each part, and all batches that resume or retry another

@@ -69,7 +69,8 @@ class ValidationErrors:
     def as_list(self) -> list[ValidationError]:
         """Return the errors to show to the client.
 
-        If there are more than MAX_LISTED errors, the last item of the list says how many errors there are.
+        If there are more than MAX_LISTED errors, the list ends with an additional error, which says how many
+        there are.
         """
         if self.count <= MAX_LISTED:
             return list(self._errors)
@@ -116,7 +117,7 @@ def price_problem(
     - The batch has a cap on its cost, and one of its models has no prices, so the cost is not known.
 
     Args:
-        order: the batch, which may have a cap on its cost.
+        order: description of the batch, which may have a cap on its cost.
         models: the models of its lines.
         prices: prices by model.
     """
@@ -137,7 +138,12 @@ def price_problem(
 
 
 def window_too_short(order: BatchOrder, forecast: StartForecast) -> ValidationError:
-    """Return the error for a batch that is refused because its completion window is too short."""
+    """Return the error for a batch that is refused because it cannot end within its completion window.
+
+    Args:
+        order: description of the batch.
+        forecast: when the batch would probably end.
+    """
     left = (order.deadline - forecast.made_at).total_seconds()
     ahead = f", with {forecast.lines_ahead:,} lines of other batches first" if forecast.lines_ahead else ""
     least, likely = duration_text(forecast.soonest_seconds), duration_text(forecast.p50_seconds)
