@@ -20,8 +20,13 @@ _WINDOW = re.compile(r"([1-9][0-9]{0,8})([smhd])", re.ASCII)
 def window_seconds(text: str | None, profile: Profile, shortest: int, longest: int) -> int:
     """Return a batch's completion window in seconds. The window is the time that the batch may take.
 
-    `24h` is always allowed, and is the default if `text` is None. The profile `relaxed` also allows windows
-    from `shortest` to `longest` seconds.
+    `24h` is always allowed, and is the default if `text` is None.
+
+    Args:
+        text: the window as the client wrote it, such as `90m`.
+        profile: how strictly requests are checked. `strict` allows only `24h`.
+        shortest: minimum of all other windows, in seconds.
+        longest: maximum of all other windows, in seconds.
 
     Raises:
         ValueError: the window is not allowed. The message is for the client.
@@ -62,15 +67,16 @@ def parse_start_time(value: int | str) -> datetime:
 def is_window(text: str) -> bool:
     """Return True if `text` has the form of a completion window, such as `90m`.
 
-    The API may still refuse the window, for example because it is too long.
+    The window is the time that a batch may take. The API may still refuse it, for example because it is too
+    long.
     """
     return _WINDOW.fullmatch(text) is not None
 
 
 def window_text(seconds: int) -> str:
-    """Return a completion window as text, in the largest whole unit, such as `2d`.
+    """Return a completion window (the time that a batch may take) as text in the largest whole unit.
 
-    One day is `24h`, as OpenAI writes it.
+    Example: `2d`. But one day is `24h`, as OpenAI writes it.
     """
     for unit in ("d", "h", "m"):
         size = _UNIT_SECONDS[unit]
@@ -80,7 +86,7 @@ def window_text(seconds: int) -> str:
 
 
 class Deadline(Struct, frozen=True):
-    """The end of a batch's completion window.
+    """The end of the time that a batch may take.
 
     Methods get the current time as an argument, because workflows have a clock of their own.
 

@@ -3,8 +3,9 @@
 JSON can contain NUL characters and lone surrogates (halves of a UTF-16 pair). PostgreSQL can store neither of
 them, and msgspec rejects lone surrogates.
 
-The regular expressions for members never backtrack: they use only possessive repetitions, such as `*+`. With
-backtracking, a match would need a hundred times the memory of the matched string.
+The regular expressions that find the members (keys and values) of an object never backtrack: they use only
+possessive repetitions, such as `*+`. With backtracking, a match would need a hundred times the memory of the
+matched string.
 """
 
 import json
@@ -50,7 +51,7 @@ def storable(text: str) -> str:
 
 
 def storable_json(text: str) -> str:
-    """Return JSON that a `jsonb` column can store. Each NUL in a string becomes U+FFFD."""
+    """Return JSON that a `jsonb` column can store: `text`, but each NUL in a string becomes U+FFFD."""
     return _NUL_ESCAPE.sub(r"\1\\ufffd", text) if r"\u0000" in text else text
 
 

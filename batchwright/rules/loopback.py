@@ -1,4 +1,4 @@
-"""Decide if a host is this machine itself. Then no network is between a client and a server."""
+"""Decide if a host is this machine itself, so that no network is between client and server."""
 
 from ipaddress import ip_address
 

@@ -15,7 +15,9 @@ class BadParameter(ValueError):
 
 
 def page_limit(text: str | None, *, default: int, maximum: int) -> int:
-    """Return the page size that the client requested as `text`; `default` if `text` is None.
+    """Return the page size (maximum number of objects in a response) that the client requested as `text`.
+
+    If `text` is None, return `default`.
 
     Raises:
         BadParameter: the text is not an integer from 1 to `maximum`.
@@ -33,7 +35,9 @@ def page_limit(text: str | None, *, default: int, maximum: int) -> int:
 
 
 def is_ascending(order: str | None) -> bool:
-    """Return True if the oldest items come first (`asc`). Return False for `desc`, or if `order` is None.
+    """Return True if a list begins with the oldest object (`asc`).
+
+    Return False if `order` is `desc` or None.
 
     Raises:
         BadParameter: `order` has another value.

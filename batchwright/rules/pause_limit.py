@@ -15,20 +15,26 @@ _CHANGES_OF_A_LIFE = 1_000  # further ones until the batch must have ended, even
 
 
 def allowed_pause_changes(order: BatchOrder, at: datetime) -> int:
-    """Return how many pauses and resumes of a batch, counted together, are allowed until the time `at`."""
+    """Return how many pauses and resumes of a batch, counted together, are allowed until the time `at`.
+
+    They are counted from the creation of the batch. `order` describes the batch.
+    """
     return FREE_CHANGES + max((at - order.created_at) // change_interval(order), 0)
 
 
 def seconds_to_next_pause_change(order: BatchOrder, at: datetime) -> int:
-    """Return the seconds, rounded up, from the time `at` until one more pause or resume is allowed."""
+    """Return the seconds, rounded up, from the time `at` until one more pause or resume is allowed.
+
+    `order` describes the batch.
+    """
     interval = change_interval(order)
     return math.ceil((interval - (at - order.created_at) % interval).total_seconds())
 
 
 def change_interval(order: BatchOrder) -> timedelta:
-    """Return the interval after which one more pause or resume of the batch is allowed.
+    """Return the time that must pass until one more pause or resume of the batch is allowed.
 
-    The longer the batch may run, the longer the interval.
+    The longer the batch may run, the longer this time. It is at least 1 second.
     """
     longest = order.deadline - order.created_at + timedelta(seconds=order.policy.finalize_patience_seconds)
     return max(longest / _CHANGES_OF_A_LIFE, timedelta(seconds=1))
@@ -37,12 +43,12 @@ def change_interval(order: BatchOrder) -> timedelta:
 def is_overtaken(change: int, last: int, since: timedelta) -> bool:
     """Return True if a pause or resume must be ignored, because a later one has already had an effect.
 
-    Each pause or resume has a number, so a lower number is usually older. But after a restore of the database
-    from a backup, new ones get lower numbers again. Therefore a lower number counts as older only if both
-    arrive within a minute.
+    Each pause or resume of a batch has a number, which is higher than the numbers before. After the database
+    was restored from a backup, the numbers may start lower again. Therefore a lower number counts as older
+    only if the two arrive within a minute.
 
     Args:
-        change: number of the pause or resume; 0 if it has no number.
+        change: number of the pause or resume; 0 if it has no number. Then the result is False.
         last: number of the last pause or resume that had an effect.
         since: time since the last pause or resume that had an effect.
     """

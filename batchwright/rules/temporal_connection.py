@@ -1,6 +1,6 @@
 """Check combinations of the settings of the Temporal connection, and parse references to encryption keys.
 
-Each check raises ValueError with the reason.
+Each function raises ValueError with the reason if it refuses the settings.
 """
 
 import re
@@ -53,7 +53,10 @@ _KEY_REFERENCE = re.compile(r"(?P<id>[A-Za-z0-9._-]{1,64})=(?P<kind>file|env):(?
 class KeyReference(NamedTuple):
     """A reference to an encryption key: where the key is stored, but not the key itself.
 
-    `place` is the path of a file if `kind` is `file`, and the name of an environment variable if it is `env`.
+    Attributes:
+        id: name of the key, which is stored with the data that it has encrypted.
+        kind: `file` or `env`.
+        place: path of the file, or name of the environment variable.
     """
 
     id: str  # stored with every payload that was encrypted with the key

@@ -29,7 +29,7 @@ def call_line(call_id: str, endpoint: Endpoint, body: bytes) -> bytes:
 
 
 def edit_body(fields: dict[str, msgspec.Raw], without: Container[str] = (), **values: str) -> bytes:
-    """Return a JSON body with some fields left out or replaced. The rest stays unchanged.
+    """Return the JSON body of a request with some fields left out or replaced. The rest stays unchanged.
 
     Args:
         fields: the fields of the body, each with its JSON text.

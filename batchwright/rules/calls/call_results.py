@@ -17,7 +17,12 @@ _JOB_STATUSES = {CallStatus.IN_PROGRESS: "processing", CallStatus.INCOMPLETE: "c
 
 
 class Response(msgspec.Struct):
-    """The response of a backend, read from a line of an output or error file. `body` is JSON."""
+    """The response of a backend, read from a line of an output or error file.
+
+    Attributes:
+        status_code: HTTP status of the response.
+        body: body of the response, as JSON.
+    """
 
     status_code: int = 0
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -114,13 +119,13 @@ def _status_of(result: CallResult) -> CallStatus:
 
 
 def success_of(call: Call) -> Response | None:
-    """Return the successful response to a call; None if there is none."""
+    """Return the successful response to a call (single request of a client); None if there is none."""
     response = None if call.answer is None else read_result(call.answer).response
     return response if response is not None and response.is_success else None
 
 
 def error_of(call: Call) -> CallError:
-    """Return the reason why a call has failed or was cancelled."""
+    """Return the reason why a call (single request of a client) has failed or was cancelled."""
     if call.answer is None:
         if call.status is CallStatus.CANCELLED:
             return CallError(0, "cancelled", "The call was cancelled.")
@@ -138,8 +143,11 @@ def error_of(call: Call) -> CallError:
 def job_body(call: Call, max_bytes: int | None = None, **more: str | None) -> bytes:
     """Return the JSON with which the API describes a call as an asynchronous job (`JobObject`).
 
+    A call is a single request that a client sends without a file.
+
     Args:
-        max_bytes: the result is left out if it is larger; None for no limit.
+        call: the call, with its answer if it has one.
+        max_bytes: the backend's response is left out if it is larger; None for no limit.
         more: further fields, which are added to the JSON.
     """
     fields: dict[str, object] = {
