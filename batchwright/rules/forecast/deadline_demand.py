@@ -1,4 +1,4 @@
-"""Compute how many lines are due within a time, and how fast lines must get results to meet all deadlines."""
+"""Compute how many lines have a deadline soon, and how fast lines must get results to meet all deadlines."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class DueCount:
 
 
 def lines_within(due: Iterable[DueCount], horizon_seconds: float) -> int:
-    """Return the number of lines whose deadline is within the next `horizon_seconds`.
+    """Return the number of lines without a result whose deadline is within the next `horizon_seconds`.
 
     Lines whose deadline has passed do not count, because they are no longer sent.
     """
@@ -28,11 +28,11 @@ def lines_within(due: Iterable[DueCount], horizon_seconds: float) -> int:
 def required_rate(due: Sequence[DueCount]) -> float:
     """Return the lowest constant rate, in lines per second, at which no line misses its deadline.
 
-    Each deadline needs a certain rate: the number of lines due by the deadline, divided by the time until the
-    deadline. The result is the highest of these rates. This rate is sufficient if lines are sent in the order
-    of their deadlines.
+    Each deadline needs a certain rate: the number of lines that must have a result by then, divided by the
+    time until the deadline. The result is the highest of these rates. This rate is sufficient if lines are
+    sent in the order of their deadlines.
 
-    A deadline within the next minute counts as a minute from now. Lines whose deadline has passed do not
+    A deadline within the next minute counts as if it were in a minute. Lines whose deadline has passed do not
     count.
     """
     rate, lines = 0.0, 0

@@ -1,8 +1,8 @@
 """Forecast when live batches will be done, from the remaining lines and the rate at which lines settle.
 
-The forecast assumes that tenants share a model by weight, and that the batches of a tenant divide the
-tenant's share. It also assumes that no backend is idle. It does not consider batches that will be created
-later.
+The forecast assumes that tenants divide the capacity of a model by weight, and that the batches of a tenant
+divide the tenant's part. It also assumes that no backend is idle. It does not consider batches that will be
+created later.
 """
 
 import math
@@ -41,8 +41,9 @@ class _Progress:
         """Start with what is known about a batch.
 
         Args:
-            settled: number of settled lines, which have a stored result.
-            lines: number of lines that settled in the last `seconds`.
+            settled: number of settled lines (lines with a stored result) so far.
+            lines: how many of them settled in the last `seconds`.
+            seconds: length of this recent period, in seconds.
         """
         self._settled = settled
         self._actual = self._expected = lines
@@ -73,8 +74,8 @@ class _Progress:
 class _ModelRate:
     """Measurements of one model: how fast its lines settle (get a result), and how long its requests take.
 
-    The speed is a rate in average lines per second: a line with twice the work of an average line counts
-    as two lines. It is measured only while lines wait to be sent.
+    The speed is counted in average lines per second: a line with twice the work of an average line counts as
+    two lines. It is measured only while lines wait to be sent.
     """
 
     def __init__(self) -> None:
@@ -106,8 +107,8 @@ class _ModelRate:
             done: work of the lines that got a result, as a number of average lines.
             started: by how much the number of requests in flight has grown in this period. These additional
                 requests are partly done, so a part of their work is added to `done`: half of it if all
-                durations are equal, less if they vary. The part is negative if they vary very much, because
-                then mostly short requests have ended.
+                requests take the same time, less if their durations differ. The part is negative if durations
+                differ very much, because then mostly short requests have ended.
             passed: length of the period, in seconds.
         """
         if passed <= 0:
@@ -141,7 +142,10 @@ class _ModelRate:
 
     @property
     def per_second(self) -> float:
-        """Rate in average lines per second; 0 if it is not known."""
+        """How many average lines settle (get a result) per second; 0 if it is not known.
+
+        A line with twice the work of an average line counts as two lines.
+        """
         if self._work > 0 and self._seconds > 0:
             return self._work / self._seconds
         return self.pending / self.durations.mean if self.durations.mean > 0 else 0.0
@@ -164,7 +168,8 @@ class Forecaster:
         """Update all forecasts from the current state. Call this at regular intervals.
 
         Args:
-            work: the lines without a result of all live batches, except paused and cancelled batches.
+            work: for each model of each live batch, the number of lines with and without a result. Paused and
+                cancelled batches are left out.
             traffic: number and duration of all workers' requests since their start, by model and backend.
             now: the current time, in seconds of any clock.
         """
@@ -249,11 +254,14 @@ class Forecaster:
 
         The work that was done since the last call of `observe` is divided in two steps:
 
-        1. Between the priorities of all tenants, by the shares of the capacity that they had at that call.
+        1. Between the priorities of all tenants, by the parts of the model's capacity that they had at that
+        call.
         2. Between the batches of a priority, in proportion to the lines that really got a result. The order
-           of the batches is not used, because it may have changed since then.
+        of the batches is not used, because it may have changed since then.
 
         Args:
+            model: measurements of the model, with its batches at the last call.
+            work: the model's batches now.
             done: work of all lines of the model that got a result since that call. A line of average work
                 counts as 1.
         """
@@ -284,6 +292,11 @@ class Forecaster:
         A batch that was not known at the last call is left out. A batch that is missing in `work` may be
         complete, paused or cancelled. Its remaining lines count as settled, but at most as many as the batch
         usually settles in `passed` seconds.
+
+        Args:
+            model: measurements of the model, with its batches at the last call.
+            work: the model's batches now.
+            passed: seconds since the last call.
         """
         present = {each.key: each for each in work}
         lines: dict[ModelOfBatch, float] = {}
@@ -308,8 +321,13 @@ class Forecaster:
 def window_fit(remaining: RemainingTime, seconds_left: float) -> WindowFit:
     """Return LATE, AT_RISK or FITS: whether a batch will be done within its completion window.
 
-    FITS means that the batch is done in time with a probability of at least 90 %. LATE means that this
-    probability is below 50 %. `seconds_left` is the rest of the completion window.
+    The completion window is the time that a batch may take. FITS means that the batch is done in time with a
+    probability of at least 90 %. LATE means that this probability is below 50 %. AT_RISK means that it is
+    between them.
+
+    Args:
+        remaining: forecast of the batch.
+        seconds_left: rest of the completion window, in seconds.
     """
     if remaining.p50 > seconds_left:
         return WindowFit.LATE
@@ -325,7 +343,7 @@ def must_report(reported: BatchForecast, forecast: BatchForecast, window: timede
     Args:
         reported: the last reported forecast.
         forecast: the new forecast.
-        window: length of the batch's completion window.
+        window: the time that the batch may take. The longer it is, the fewer reports are made per hour.
     """
     if forecast.made_at - reported.made_at < max(_SHORTEST_REPORT, window / _REPORTS):
         return False
@@ -335,9 +353,9 @@ def must_report(reported: BatchForecast, forecast: BatchForecast, window: timede
 
 
 def _slowest(models: Sequence[RemainingTime]) -> RemainingTime:
-    """Combine the forecasts of a batch's models into the forecast of the batch.
+    """Combine the forecasts for the models of one batch into the forecast of the batch.
 
-    The slowest model decides when the batch ends. The rates of all models are added up.
+    The slowest model decides when the batch ends. The lines per second of all models are added up.
     """
     slowest = max(models, key=lambda each: each.p50)
     return slowest._replace(

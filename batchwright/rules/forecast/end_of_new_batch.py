@@ -20,8 +20,8 @@ class NewBatchForecast(NamedTuple):
         p50: the batch is done within this number of seconds with a probability of 50 %.
         p90: the batch is done within this number of seconds with a probability of 90 %.
         soonest: number of seconds in the best case. It is very unlikely that the batch is done earlier. In
-            the best case, the batch goes before all others of its priority, and its lines are much less work
-            than average lines.
+            the best case, the batch sends its lines before all others of its priority, and its lines are much
+            less work than average lines.
         lines_ahead: number of lines of other batches that are sent before this batch is done.
     """
 
@@ -34,8 +34,11 @@ class NewBatchForecast(NamedTuple):
         """Return FITS, AT_RISK or CANNOT: whether the batch will be done within `seconds_left`.
 
         FITS means that the batch is done in time with a probability of 90 %. CANNOT means that it is very
-        unlikely to be done in time, even if it goes first in the queue. AT_RISK is returned in all other
-        cases. `seconds_left` is the rest of the batch's completion window.
+        unlikely to be done in time, even if its lines are sent before those of all other batches of its
+        priority. AT_RISK is returned in all other cases.
+
+        Args:
+            seconds_left: rest of the time that the batch may take, in seconds.
         """
         if self.soonest > seconds_left:
             return StartFit.CANNOT
@@ -50,8 +53,8 @@ def forecast_new_batch(
     Return None if the batch has no lines, or if the speed of one of its models is not known.
 
     Args:
-        batch: the lines of the batch, one item per model.
-        queue: the lines that other batches have left.
+        batch: how many lines the batch has, for each of its models.
+        queue: how many lines other batches have left, for each of their models.
         speeds: speeds by model.
     """
     if not batch or any(work.model not in speeds for work in batch):

@@ -1,4 +1,4 @@
-"""Forecast when the batches in the queue of one model will be done, from the model's speed."""
+"""Forecast when the batches that wait for one model will be done, from the model's speed."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ class ModelSpeed(Message):
     Attributes:
         lines_per_second: lines that settle per second, measured while lines waited to be sent. A line counts
             by its work: a line of average work counts as 1.
-        lines_measured: number of lines on which the rate is based.
+        lines_measured: number of settled lines from which `lines_per_second` was measured.
         pending: number of requests in flight.
         mean: mean duration of a request, in seconds.
         variation: variance of the durations, divided by the square of their mean.
@@ -40,7 +40,7 @@ class LineWork(NamedTuple):
 
     Attributes:
         per_line: work of one line. An average line of the model has the work 1.
-        certainty: number of lines with a result on which `per_line` is based.
+        certainty: number of lines with a result from which `per_line` was measured.
         lines_per_second: number of lines of the batch that get a result per second at present.
     """
 
@@ -50,10 +50,10 @@ class LineWork(NamedTuple):
 
 
 class RemainingTime(NamedTuple):
-    """The forecast of a batch: remaining seconds, rate, and how many lines of other batches come first.
+    """The forecast of a batch: when it will be done, and how many lines of other batches are sent before it.
 
     The batch ends within `p50` seconds with a probability of 50 %, and within `p90` seconds with a
-    probability of 90 %.
+    probability of 90 %. `lines_per_second` is how many lines of the batch get a result per second at present.
     """
 
     p50: float
@@ -63,10 +63,10 @@ class RemainingTime(NamedTuple):
 
 
 class QueueForecast:
-    """The forecast of when the batches in the queue of one model will be done.
+    """The forecast of when the batches that wait for one model will be done.
 
-    The forecast assumes that tenants share the model by weight, and that the batches of a tenant divide the
-    tenant's share. It also assumes that no backend is idle.
+    The forecast assumes that tenants divide the capacity of the model by weight, and that the batches of a
+    tenant divide the tenant's part. It also assumes that no backend is idle.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class QueueForecast:
         """Create the forecast.
 
         Args:
-            speed: speed of the model. Its rate is greater than 0.
-            queue: lines of the model without a final result, of all batches.
+            speed: speed of the model. Its `lines_per_second` is greater than 0.
+            queue: how many lines each batch has left for the model. All batches are listed.
             known: what is known about the lines of each batch. If a batch is missing here, each of its lines
                 counts as an average line.
         """
@@ -95,8 +95,7 @@ class QueueForecast:
         """Forecast when one batch in the queue will end.
 
         Args:
-            work: the batch's lines without a final result. It must be an item of the queue that the
-                constructor got.
+            work: the batch. It must be an element of the `queue` that the constructor got.
         """
         done = self._until.last_line_of(work)
         ahead, sending = done - self._queued[work.key], done / self._speed.lines_per_second
@@ -108,8 +107,8 @@ class QueueForecast:
     def soonest(self, work: UnsettledWork) -> float:
         """Return the seconds that a batch of the queue takes in the best case.
 
-        In the best case, the batch goes before all other batches of its priority. Even in this case, it takes
-        longer than the returned seconds with a probability of 90 %.
+        In the best case, its lines are sent before those of all other batches of its priority. Even in this
+        case, the batch takes longer than the returned seconds with a probability of 90 %.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -123,18 +122,22 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        The requests have ended by then with the given probability. All requests in flight of the batch's
-        priority are counted as requests of the batch: when its last line is sent, it is the first batch of
-        its priority.
+        The requests have ended by then with the given probability. When the last line of a batch is sent, it
+        is the first batch of its priority. So all requests in flight of this priority are counted as its
+        requests.
+
+        Args:
+            work: the batch.
+            probability: a number from 0 to 1.
         """
         count = min(self._in_flight_of[work.tenant, work.priority], float(work.left))
         return longest_remaining(self._speed, count, probability)
 
     def _error(self, work: UnsettledWork, ahead: float) -> float:
-        """Return the expected error of the forecast for a batch's last line: 0.2 means 20 %.
+        """Return the expected relative error of the time until a batch's last line is sent: 0.2 means 20 %.
 
         Args:
-            work: the lines of the batch.
+            work: the batch.
             ahead: work of the other batches' lines that are sent before this last line. An average line of
                 the model has the work 1.
         """

@@ -14,7 +14,10 @@ _NORMAL = NormalDist()
 
 
 class Spread(Protocol):
-    """The mean of request durations in seconds, and their variance divided by the squared mean."""
+    """An object with the mean of request durations, and with how much the durations differ.
+
+    `mean` is in seconds. `variation` is the variance of the durations, divided by the square of their mean.
+    """
 
     @property
     def mean(self) -> float: ...
@@ -26,7 +29,8 @@ class Spread(Protocol):
 class RequestDurations(Spread):
     """An estimate of the mean and the variance of one model's request durations.
 
-    `record` receives the totals that workers report.
+    `record` receives what workers report: the number of requests and their durations since the workers'
+    start.
     """
 
     def __init__(self) -> None:
@@ -39,7 +43,7 @@ class RequestDurations(Spread):
         Args:
             totals: number and total durations of the model's requests to the backend, since the workers
                 started.
-            passed: seconds since the last totals were recorded.
+            passed: seconds since the last call.
         """
         before = self._seen.get(totals.backend)
         self._seen[totals.backend] = totals
@@ -79,7 +83,7 @@ def longest_remaining(durations: Spread, count: float, probability: float) -> fl
     It is not known when each request began. Durations are assumed to have a lognormal distribution.
 
     Args:
-        durations: mean and variation of the durations of the model's requests.
+        durations: mean and variance of the durations of the model's requests.
         count: number of requests in flight.
         probability: a number from 0 to 1.
     """

@@ -1,6 +1,6 @@
-"""Measure how fast a model settles lines while nothing else, such as a tenant's rate limit, slows it down.
+"""Measure how fast lines of a model get results while nothing slows them down except the model itself.
 
-Forecasts of new batches use this rate.
+A tenant's rate limit would slow them down, for example. Forecasts of new batches use this rate.
 """
 
 import math
@@ -13,7 +13,7 @@ _BUSY_PART = 0.5
 
 
 class SteadyRate:
-    """The rate at which a model settles lines when only the model itself is the limit.
+    """The rate at which lines of a model get results when only the model itself is the limit.
 
     Forecasts of new batches use this rate. The measurement starts again after a period in which something
     else was the limit: no backend was available, most lines waited for a retry, or all waiting lines belonged
@@ -35,8 +35,8 @@ class SteadyRate:
             lines: how many lines got a result in this period.
             pending: number of requests in flight at the end of the period.
             passed: length of the period in seconds.
-            limited: True if all waiting lines belong to tenants with a rate limit or a limit of requests in
-                flight, or to API keys with such a limit of requests.
+            limited: True if something other than the model is the limit of all waiting lines: a rate limit of
+                their tenant, or a limit of requests in flight of their tenant or API key.
         """
         self._most_pending = max(float(pending), self._most_pending * math.exp(-passed / _PENDING_SECONDS))
         if lines <= 0 or limited or pending < _BUSY_PART * self._most_pending:

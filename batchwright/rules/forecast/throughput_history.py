@@ -30,7 +30,9 @@ class ThroughputHistory:
         needs two measurements.
 
         Args:
-            at: seconds of any clock.
+            batch_id: id of the batch.
+            settled: number of lines with a result so far.
+            at: the current time, in seconds of any clock.
         """
         seen = self._seen.get(batch_id)
         if seen is None:
@@ -54,8 +56,8 @@ def remaining_seconds(*, remaining: int, settled: int, elapsed: float, speed: fl
     """Return the estimated seconds until all remaining lines of a batch have a result.
 
     The estimate uses the recent speed or the average speed, whichever is higher. If no line has a result yet,
-    the batch is expected to need as long as it has already run. So it counts as late when half of its
-    completion window has passed.
+    the batch is expected to need as long as it has already run. So it counts as late when half of the time
+    that it may take has passed.
 
     Args:
         remaining: number of lines without a result.

@@ -1,7 +1,8 @@
-"""Compute how much work is done in total until one tenant, priority or batch has finished its own work.
+"""Compute how much work all together do until one tenant, priority or batch has done its own work.
 
-Tenants, priorities and batches are owners: they share a capacity by weight. Example: two owners have equal
-weights. When the first to finish has done its 10 lines, both together have done 20.
+Tenants, priorities and batches are called owners here. They divide the capacity of a model by weight.
+Example: two owners have equal weights. When the first to finish has done its 10 lines, both together have
+done 20.
 """
 
 from bisect import bisect_right
@@ -18,17 +19,20 @@ FOR_OTHERS = 0.2  # fraction of a priority's permits that does not go to its fir
 
 
 class Share(NamedTuple):
-    """The work and weight of one owner of a shared capacity. An owner is a tenant, a priority or a batch."""
+    """The work that one owner has to do, and its weight. An owner is a tenant, a priority or a batch.
+
+    Owners divide the capacity of a model in proportion to their weights.
+    """
 
     weight: float
     work: float
 
 
 class SharedCapacity:
-    """A capacity that several owners share by weight until their work is done.
+    """A capacity that several owners divide by weight until their work is done.
 
-    An owner is a tenant, a priority or a batch. When one owner has no work left, the others share its part of
-    the capacity, so no capacity is idle.
+    An owner is a tenant, a priority or a batch. When one owner has no work left, the others divide its part
+    of the capacity, so no capacity is idle.
     """
 
     def __init__(self, shares: Sequence[Share]) -> None:
@@ -40,11 +44,11 @@ class SharedCapacity:
     def work_done_when(self, work: float, weight: float) -> float:
         """Return how much work all owners together do from now until one owner has done `work`.
 
-        Example: two owners have equal weights and 10 or more lines each. While one of them does 10 lines,
-        both together do 20, so the result is 20.
+        An owner is a tenant, a priority or a batch. Example: two owners have equal weights and 10 or more
+        lines each. While one of them does 10 lines, both together do 20, so the result is 20.
 
         Args:
-            work: work of one of the owners that share the capacity.
+            work: work of one of the owners that divide the capacity.
             weight: weight of this owner.
         """
         end = work / weight
@@ -59,7 +63,7 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """The lines of one model in a live batch: how many have a result, and how many have none.
+    """How many lines of one model a live batch has: with a result, and without.
 
     Attributes:
         settled: number of lines with a result.
@@ -88,8 +92,9 @@ class UnsettledWork:
 class WorkUntil:
     """The amount of work that all batches together do before the last line of one batch is sent.
 
-    Tenants share a model by weight. The priorities of a tenant divide the tenant's part. Within a priority,
-    the batch with the fewest lines left gets most of the capacity, and all other batches share a small rest.
+    Tenants divide the capacity of a model by weight. The priorities of a tenant divide the tenant's part.
+    Within a priority, the batch with the fewest lines left gets most of the capacity, and all other batches
+    share a small rest.
     """
 
     def __init__(self, work: Sequence[UnsettledWork], queued: Mapping[ModelOfBatch, float]) -> None:
@@ -117,23 +122,24 @@ class WorkUntil:
     def last_line_of(self, work: UnsettledWork) -> float:
         """Forecast how much work all tenants together do from now until this batch's last line is sent.
 
-        The unit is one average line of the model. The result includes the work of the batch itself.
+        The result includes the work of the batch itself. It is a number of average lines of the model.
         """
         return self._in_all(work, self._in_priority[work.key])
 
     def last_line_if_first(self, work: UnsettledWork) -> float:
         """Forecast, for the best case, how much work is done from now until this batch's last line is sent.
 
-        The work of all tenants counts, and so does the work of the batch itself. In the best case, the batch
-        goes before all other batches of its tenant that have the same priority. The unit is one average line
-        of the model.
+        In the best case, the lines of the batch are sent before those of all other batches of its tenant and
+        priority. The work of all tenants counts, and so does the work of the batch itself. The result is a
+        number of average lines of the model.
         """
         return self._in_all(work, self._if_first[work.key])
 
     def _in_all(self, work: UnsettledWork, in_priority: float) -> float:
         """Return how much work all tenants do while this batch's priority does the work `in_priority`.
 
-        The result includes `in_priority`. A priority belongs to one tenant.
+        A priority here is all batches of one tenant that have the same priority. The result includes
+        `in_priority`. Both are numbers of average lines.
         """
         of_tenant = self._in_tenant[work.tenant].work_done_when(in_priority, priority_weight(work.priority))
         return self._in_model.work_done_when(of_tenant, work.weight)
@@ -161,5 +167,8 @@ def present_shares(work: Sequence[UnsettledWork]) -> dict[ModelOfBatch, float]:
 
 
 def _place(work: UnsettledWork) -> tuple[int, str]:
-    """Return the sort key of a batch within its priority. Batches are sent in the order of these keys."""
+    """Return the sort key of a batch among the batches of its tenant and priority.
+
+    They send their lines in the order of these keys.
+    """
     return work.left, work.batch_id
