@@ -1,6 +1,6 @@
 """Read stored records about the attempts of a line, and find out which of two records is newer.
 
-The place of a record in the segments does not show this, because old records are copied into new segments
+The position of a record in the segments does not show this, because old records are copied into new segments
 when segments are merged.
 """
 
@@ -16,9 +16,9 @@ class AttemptOrder(NamedTuple):
 
     Attributes:
         attempts: number of failed attempts.
-        jobs: number of jobs that ended without a result.
-        has_job: True if a job is running for the line.
-        crashes: number of the slice's attempts that crashed while this line was being sent.
+        jobs: number of asynchronous jobs in a backend that ended without a result for the line.
+        has_job: True if such a job is running for the line.
+        crashes: how often a worker crashed while it was sending this line.
     """
 
     attempts: int

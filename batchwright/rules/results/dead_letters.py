@@ -18,7 +18,9 @@ _SHOWN_BODY = 65_536
 
 
 class FinalAttempt(Message):
-    """The stored record of a line's last attempt, which has failed. The line's dead letter is made from it.
+    """The stored record of a line's last attempt, which has failed.
+
+    The line's dead letter (the description of its failure) is made from this record.
 
     Attributes:
         count: number of attempts.

@@ -42,8 +42,12 @@ _DECODER = msgspec.json.Decoder(_FailedLine)
 def line_error(line: bytes, model: str | None = None) -> ErrorCount:
     """Return the error in one line of the error file, as a count (`ErrorCount`) of one failed line.
 
-    A line that cannot be read gets the error code `other`, because a summary must not make a batch fail.
-    `model` is the model to name in the result; None to name none.
+    A line that cannot be read gets the error code `other`, because the summary of the errors must not make a
+    batch fail.
+
+    Args:
+        line: the line of the error file.
+        model: the model to name in the result; None to name none.
     """
     try:
         found = _DECODER.decode(replace_lone_surrogates(line))
@@ -90,7 +94,7 @@ class ErrorTally:
         self._examples.setdefault(key, error.example)
 
     def counts(self) -> list[ErrorCount]:
-        """Return the groups, sorted by their number of lines, the largest first."""
+        """Return the groups of failed lines with their numbers, the largest group first."""
         groups = [
             ErrorCount(code=code, model=model, count=count, example=self._examples[code, model])
             for (code, model), count in self._counts.items()

@@ -49,7 +49,7 @@ class EventStream:
         self.has_answered = self.has_failed = False
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the events that the next piece of the stream completes; empty if there are none.
+        """Return the events that are complete with the next piece of the stream; empty if there are none.
 
         An event ends with an empty line. Incomplete events are not returned. So if the stream breaks off, the
         caller can still send an error as a further event.
@@ -85,7 +85,10 @@ class EventStream:
         return b"".join(line for line in lines.splitlines(keepends=True) if self._passes(line))
 
     def _passes(self, line: bytes) -> bool:
-        """Return True if a line is passed on to the client. Record its token usage or its error."""
+        """Return True if a line of the stream is passed on to the client.
+
+        Record the token usage or the error that the line contains.
+        """
         has_usage = _USAGE in line
         if not line.startswith(_DATA) or (self.has_answered and not has_usage and _ERROR not in line):
             return True

@@ -32,8 +32,10 @@ def result_line(
 
     Args:
         request_id: `batch_req_...` id of the line.
+        custom_id: the client's id of the line.
+        status_code: HTTP status of the response.
         backend_request_id: id that the backend gave to the request.
-        body: the response. If it is not JSON, it is written as a JSON string and cut at 64 KiB.
+        body: body of the response. If it is not JSON, it is written as a JSON string and cut at 64 KiB.
         known_json: True if the caller knows that `body` is JSON, which saves the check.
     """
     if known_json and b"\n" not in body and b"\r" not in body:
@@ -65,6 +67,7 @@ def json_value(body: bytes, known_json: bool = False) -> bytes:
     If `body` is not JSON, return it as a JSON string, cut at 64 KiB.
 
     Args:
+        body: body of a response.
         known_json: True if the caller knows that `body` is JSON, which saves the check.
     """
     if known_json or is_json(body):
@@ -121,7 +124,7 @@ def line_id(line: bytes) -> str:
 
 
 def id_digest(line: bytes) -> bytes:
-    """Return the binary form (16 bytes) of the id in a line of an output or error file.
+    """Return the binary form (16 bytes) of the `batch_req_...` id in a line of an output or error file.
 
     Raises:
         ResultDamaged: the line has no valid id.
@@ -142,7 +145,7 @@ def request_digest(request_id: str) -> bytes:
 
 
 def with_id(line: bytes, request_id: str) -> bytes:
-    """Return a line of an output or error file with its id replaced by `request_id`."""
+    """Return a line of an output or error file with its `batch_req_...` id replaced by `request_id`."""
     return _LINE_START + request_id.encode() + line[_ID_END:]
 
 

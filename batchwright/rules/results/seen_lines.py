@@ -13,8 +13,8 @@ _BLOCK_ROWS = 256
 class SeenLines:
     """The set of the ids of result lines that a client has received.
 
-    Each id takes 16 bytes in the storage that `new_bytes` creates. Call `sort` before `is_seen`: only ids
-    that were added before the last call of `sort` are found.
+    Each id takes 16 bytes in the storage that `new_bytes` creates. Call `sort` after new ids were added:
+    `is_seen` finds only ids that were added before the last call of `sort`.
     """
 
     def __init__(self, new_bytes: NewBytes) -> None:
@@ -27,7 +27,7 @@ class SeenLines:
         self._rows.append(b"".join(map(_row, ids)))
 
     def sort(self) -> None:
-        """Sort the ids. If no id was added since the last call, do nothing."""
+        """Sort the ids, so that `is_seen` finds them. If no id was added since the last call, do nothing."""
         if len(self._rows) == self._sorted:
             return
         ordered, block = self._new_bytes(), list[bytes]()

@@ -43,9 +43,10 @@ class SegmentDamaged(ValueError):
 
 
 class RecordKind(IntEnum):
-    """The kind of a record in a segment: a result, an attempt, or a running job.
+    """The kind of a record in a segment: the result of a line, a failed attempt, or a running job.
 
-    The numbers are stored in segments, so they must not change.
+    A job is a request that a backend answers later. The numbers are stored in segments, so they must not
+    change.
     """
 
     SETTLED = 1  # payload: the line of the output or error file, without a newline
@@ -54,12 +55,14 @@ class RecordKind(IntEnum):
 
 
 class SegmentRecord(Struct, frozen=True, order=True):
-    """One record of a segment, about the line at byte `offset` of the input. A segment stores many results.
+    """One record of a segment (a stored object with many results). It is about one line.
 
     `RecordKind` describes the payload of each kind of record.
 
     Attributes:
+        offset: position of the line in the input, in bytes.
         success: for a result, True if it belongs in the output file, False if it belongs in the error file.
+        usage: tokens that the backend has reported for a result.
         final: True if the record is the line's dead letter, which describes the failure of its last attempt.
     """
 
@@ -72,13 +75,15 @@ class SegmentRecord(Struct, frozen=True, order=True):
 
 
 class RecordLocation(NamedTuple):
-    """The position of one record in its segment.
+    """The position of one record in its segment (a stored object with many results).
 
     Attributes:
+        success: for a result, True if it belongs in the output file.
         offset: position of the record's line in the input, in bytes.
-        position: start of the payload in the segment, in bytes.
+        position: start of the record's payload in the segment, in bytes.
         length: length of the payload, in bytes.
         tokens: number of input, cached, output and reasoning tokens.
+        final: True if the record is the line's dead letter, which describes the failure of its last attempt.
     """
 
     kind: int
@@ -91,11 +96,13 @@ class RecordLocation(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """The location of one record in a segment, as the segment's footer lists it.
+    """The location of one record in a segment, as it is listed at the end of the segment.
 
     Attributes:
+        success: for a result, True if it belongs in the output file.
         offset: position of the record's line in the input, in bytes.
-        position: start of the record's payload in the segment, in bytes.
+        length: length of the record's payload, in bytes.
+        position: start of the payload in the segment, in bytes.
     """
 
     kind: RecordKind
@@ -153,7 +160,7 @@ class SegmentWriter:
 
 
 def tail_bytes(trailer: bytes) -> int:
-    """Return how many bytes from the end of a segment `read_tail` needs.
+    """Return how many bytes at the end of a segment `read_tail` needs.
 
     Args:
         trailer: the last `TRAILER_BYTES` of the segment.
@@ -173,11 +180,11 @@ def read_tail(tail: bytes, size: int) -> list[IndexEntry]:
     The records themselves are not verified.
 
     Args:
-        tail: the end of the segment, at least its footer and trailer.
+        tail: the end of the segment. `tail_bytes` returns how many bytes are needed.
         size: size of the whole segment in bytes.
 
     Raises:
-        SegmentDamaged: the footer is invalid.
+        SegmentDamaged: the list of locations is damaged.
     """
     start, end, _ = _footer(tail, size)
     return [
@@ -208,8 +215,8 @@ def locate_records(data: bytes) -> Iterator[RecordLocation]:
     """Verify each record of a segment, and yield its location. Payloads are not copied.
 
     Raises:
-        SegmentDamaged: the footer or a record is invalid. The locations of the records before this record
-            have then been yielded.
+        SegmentDamaged: a record or the list of records at the end is damaged. The locations of the records
+            before a damaged record have then been yielded.
     """
     for kind, flags, offset, position, length, *tokens in walk_records(data):
         success, final = flags & SUCCESS_FLAG != 0, flags & FINAL_FLAG != 0
@@ -223,8 +230,8 @@ def walk_records(data: bytes) -> Iterator[RawRecord]:
     The comment at `RawRecord` lists the fields of the tuple.
 
     Raises:
-        SegmentDamaged: the footer or a record is invalid. The records before this record have then been
-            yielded.
+        SegmentDamaged: a record or the list of records at the end is damaged. The records before a damaged
+            record have then been yielded.
     """
     end, _, count = _footer(data)
     view, position = memoryview(data), 0
@@ -251,7 +258,9 @@ def tokens_before(head: bytes) -> tuple[int, ...]:
 
 
 def _footer(data: bytes, size: int | None = None) -> tuple[int, int, int]:
-    """Find the footer of a segment. Return its start and end in `data`, and the number of records.
+    """Find the list of records at the end of a segment (its footer).
+
+    Return the start and end of the list in `data`, and the number of records.
 
     Args:
         data: the end of the segment, at least its footer and trailer.

@@ -11,7 +11,7 @@ from batchwright.rules.results.segment_format import RecordKind, RecordLocation,
 
 
 class _SegmentRecord(NamedTuple):
-    """One record of a segment, such as a result: the segment's bytes, and the location of the record."""
+    """One record of a segment, such as a line's result: the segment's bytes, and the record's location."""
 
     data: bytes
     place: RecordLocation
@@ -51,7 +51,7 @@ def _dead_letter_records(
     """Yield the dead letters that the merged segment must contain.
 
     A dead letter is the record of a line's final failure. It is yielded only if the line's result in `kept`
-    is an error. If it is a success, another attempt of the line has succeeded.
+    is an error. If the result is a success, another attempt of the line has succeeded.
 
     Args:
         finals: the first dead letter of each line that has one, by the line's offset in the input.

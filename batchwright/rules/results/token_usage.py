@@ -96,8 +96,8 @@ def tokens_of(body: bytes) -> Tokens:
 def tokens_of_plain_success(body: bytes) -> Tokens | None:
     """Return the token counts of a response that is certainly a success; None for any other response.
 
-    This is a fast single pass. The result is None if the response mentions an error or is not a JSON object.
-    Such a response may still be a success, so check it with `response_checks.py`.
+    The check is fast. The result is None if the response mentions an error or is not a JSON object. Such a
+    response may still be a success, so check it with `response_checks.py`.
     """
     if b'"error"' in body:
         return None
@@ -127,7 +127,10 @@ def _tokens(found: _Usage | None) -> Tokens:
 
 
 def total_usage(usages: Iterable[TokenUsage]) -> Usage:
-    """Return the sum of the token counts in `usages`. This is fast, even for thousands of responses."""
+    """Return the sum of the token counts in `usages`, by kind of token.
+
+    This is fast, even for thousands of responses.
+    """
     inputs = cached = outputs = reasoning = 0
     for usage in usages:
         inputs += usage.input_tokens
