@@ -1,7 +1,8 @@
 """Create, parse and check API keys: their format, and the hash that is stored.
 
-A key is `bw_<prefix>_<secret>`. The prefix is not secret and identifies the database row of the key. The
-secret is stored only as a salted hash. A fast hash is enough, because 40 random characters cannot be guessed.
+An API key is `bw_<prefix>_<secret>`. The prefix is not secret and identifies the database row of the API key.
+The secret is stored only as a salted hash. A fast hash is enough, because 40 random characters cannot be
+guessed.
 """
 
 import hmac
@@ -78,9 +79,10 @@ def hash_secret(key: ApiKey) -> SecretHash:
 
 
 def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
-    """Return True if the key's secret has the hash `stored_hash`.
+    """Return True if the secret of an API key has the hash `stored_hash`.
 
     Args:
+        key: the API key as the client has sent it.
         stored_hash: hash in the database; None if no such key exists. The check then takes equally long and
             returns False. So the response time does not reveal which keys exist.
     """
@@ -89,7 +91,7 @@ def secret_matches(key: ApiKey, stored_hash: SecretHash | None) -> bool:
 
 
 def parse_lifetime(text: str) -> timedelta:
-    """Parse a duration such as `12h` or `90d`.
+    """Parse a duration such as `12h` or `90d`, for which an API key is valid.
 
     Raises:
         ValueError: the text does not have this form.
@@ -106,6 +108,7 @@ def is_usable(
     """Return True if an API key is valid at the time `at`.
 
     Args:
+        at: the time for which this is checked.
         expires_at: None if the key never expires.
         revoked_at: None if the key was not revoked.
         disabled_at: when the key's tenant was disabled; None if it was not disabled.

@@ -47,7 +47,7 @@ class AttemptLimiter:
         """Count an attempt of a client. This method never rejects an attempt.
 
         First check with `wait_seconds` that the client may try now. Then call this method, and make the
-        attempt after that. So concurrent attempts all count. If only failed attempts shall count, call
+        attempt after that. So attempts at the same time all count. If only failed attempts shall count, call
         `release` after each success.
         """
         self._change(client, 1)
@@ -66,9 +66,10 @@ class AttemptLimiter:
             self._levels.popitem(last=False)
 
     def _attempts(self, bucket: str) -> float:
-        """Return the number of a client's recent attempts. The number decreases at a constant rate.
+        """Return how many attempts of a client still count. The number decreases at a constant rate.
 
-        `bucket` is the result of `_network` for the client.
+        `bucket` is the result of `_network` for the client: its IPv4 address, its IPv6 network, or another
+        name.
         """
         level = self._levels.get(bucket)
         if level is None:

@@ -1,4 +1,4 @@
-"""Define the quotas of a tenant and the groups with shared budgets, and check if work may be enqueued."""
+"""Define the quotas of a tenant and the groups with shared budgets, and check if a batch fits into them."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -24,7 +24,10 @@ class DailyAmounts(NamedTuple):
     cost: int = 0
 
     def of(self, quota: Quota) -> int:
-        """Return the amount that `quota` limits: cost or tokens. `quota` must be one of `BUDGETS`."""
+        """Return the cost if `quota` is the daily quota of cost, and the tokens if it is that of tokens.
+
+        Other quotas are not allowed (see `BUDGETS`).
+        """
         return self.cost if quota is Quota.COST_PER_DAY else self.tokens
 
     def plus(self, other: "DailyAmounts") -> "DailyAmounts":
@@ -63,19 +66,25 @@ class QuotaLimits(NamedTuple):
 
 
 class EnqueuedWork(NamedTuple):
-    """The amount of waiting work: the lines without a result, and the estimated tokens of their prompts."""
+    """A number of lines that have no result yet, and the estimated tokens of their prompts.
+
+    A tenant has a quota for each of the two.
+    """
 
     lines: int
     tokens: int
 
 
 class QuotaExcess(NamedTuple):
-    """The reason why a batch cannot be enqueued now: the quota that it would exceed, or for which it waits.
+    """The reason why a batch's lines may not be enqueued now: the quota that the batch would exceed.
+
+    Or the quota is not exceeded, but earlier batches of the tenant wait for it.
 
     Attributes:
-        used: work of the tenant that is already enqueued.
-        requested: work of the batch. `used` plus `requested` may not be more than `limit`.
-        before: number of earlier batches that wait for the quota. The batch must wait until they are
+        limit: the quota in lines or tokens.
+        used: how much of it the tenant's other batches use.
+        requested: how much the batch needs. `used` plus `requested` may not be more than `limit`.
+        before: number of earlier batches that wait for the quota. The batch must wait until these are
             enqueued, even if it would not exceed the quota itself.
     """
 
@@ -105,16 +114,16 @@ class QuotaExcess(NamedTuple):
 
 
 def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork) -> QuotaExcess | None:
-    """Return the quota that the `requested` work would exceed; None if this work may be enqueued.
+    """Return the quota that a batch would exceed; None if its lines may be enqueued.
 
     There is a quota of lines and a quota of tokens. If both would be exceeded, the quota of lines is usually
-    returned. The quota of tokens is returned if `requested` alone exceeds only this quota, because then
-    waiting cannot help.
+    returned. The quota of tokens is returned if the batch alone exceeds only this quota, because then waiting
+    cannot help.
 
     Args:
         limits: limits of the tenant.
-        used: work of the tenant that is already enqueued.
-        requested: work of the batch.
+        used: lines and tokens of the tenant that are already enqueued.
+        requested: lines and tokens of the batch.
     """
     wanted = (
         QuotaExcess(Quota.ENQUEUED_LINES, limits.enqueued_lines, used.lines, requested.lines),
@@ -133,16 +142,20 @@ def find_excess(limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork
 def queue_behind(
     limits: QuotaLimits, used: EnqueuedWork, requested: EnqueuedWork, before: int
 ) -> QuotaExcess | None:
-    """Return the quota that makes a batch wait; None if the batch may be enqueued now.
+    """Return the quota that makes a batch wait; None if its lines may be enqueued now.
 
-    If the batch would exceed a quota, the result is the same as from `find_excess`. If earlier batches of the
-    tenant wait, the batch waits, too, even if it would exceed no quota. In this case, the quota of lines is
-    returned, or the quota of tokens if lines are unlimited. If both are unlimited, the batch does not wait.
+    There are three cases:
+
+    - The batch would exceed a quota: the result is the same as from `find_excess`.
+    - The batch would exceed no quota, but earlier batches of the tenant wait, and lines or tokens have a
+      quota. The batch waits, too. The result is the quota of lines, or the quota of tokens if lines are
+      unlimited.
+    - In all other cases, the batch does not wait.
 
     Args:
         limits: limits of the tenant.
-        used: work of the tenant that is already enqueued.
-        requested: work of the batch.
+        used: lines and tokens of the tenant that are already enqueued.
+        requested: lines and tokens of the batch.
         before: number of the tenant's earlier batches that wait for a quota.
     """
     found = find_excess(limits, used, requested)

@@ -1,4 +1,4 @@
-"""Scopes: what the key or token of a caller allows, and the scope that each route needs."""
+"""Scopes: what an API key or token allows its caller, and which scope each request needs."""
 
 from collections.abc import Collection
 from enum import StrEnum
