@@ -45,7 +45,7 @@ def cancel_takes_precedence(end: BatchStatus, cancel_requested_at: datetime | No
     restored from a backup.
 
     Args:
-        end: status with which the batch would end. The result is False if it is not `completed`.
+        end: status with which the batch would end. The result is False if this status is not `completed`.
         cancel_requested_at: time of the cancel request; None if there was none.
         at: the current time.
     """

@@ -1,7 +1,7 @@
 """Compute the cost of requests: their tokens times the prices of their model. All amounts are exact integers.
 
-Amounts are counted in 10^-12 of the currency's unit. A price per million tokens has at most six decimal
-places, so the price of one token is a whole number in this unit.
+Amounts are counted in 10^-12 of the currency's unit (such as 10^-12 dollars). A price per million tokens has
+at most six decimal places. So the price of one token is a whole number of these small units.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ def amount_text(amount: int) -> str:
 def model_cost(usage: ModelUsage, prices: Mapping[str, PriceConfig]) -> int | None:
     """Return the cost of all requests of one model, in 10^-12 of the currency's unit.
 
-    Return None if the model has no price.
+    Return None if `prices` does not have the model.
     """
     own = prices.get(usage.model)
     return None if own is None else UnitPrices.of(own).cost(usage, usage.requests)
@@ -89,9 +89,9 @@ def batch_cost(
     """Return the cost of a batch as clients see it; None if none of its models has prices.
 
     Args:
-        usages: requests and tokens by model.
+        usages: number of requests and tokens of each model.
         prices: prices by model.
-        final: False if the usage may still rise.
+        final: False if requests or tokens may still be added.
     """
     if not prices:
         return None
