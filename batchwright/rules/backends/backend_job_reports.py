@@ -25,7 +25,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class JobState(Enum):
-    """The state of an asynchronous job, derived from the status that the backend reports."""
+    """The state of an asynchronous job in a backend, derived from the status that the backend reports."""
 
     RUNNING = auto()
     DONE = auto()
@@ -33,9 +33,10 @@ class JobState(Enum):
 
 
 class JobReport(NamedTuple):
-    """A backend's report on an asynchronous job.
+    """A backend's report on an asynchronous job, a request that the backend answers later.
 
     Attributes:
+        state: what the status means: running, done or failed.
         status: the status as the backend wrote it; empty if it is missing.
         job_id: id of the job; empty if it is missing.
         result: the response for the line, unchanged; empty if the job is not done.
@@ -59,9 +60,13 @@ class InvalidJobReport(ValueError):
 
 
 def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
-    """Parse a backend's report on a job. `body` is the body of a response or of a callback.
+    """Parse a backend's report on an asynchronous job.
 
     A job with an unknown or missing status counts as still running.
+
+    Args:
+        body: body of a response, or of a callback (a request that the backend sends to report the end).
+        config: which fields of the report have the status, the id and the result.
 
     Raises:
         InvalidJobReport: the body is not a JSON object, or the job is done but `job_result` finds no result.
@@ -86,11 +91,11 @@ def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
 def job_result(body: bytes, config: JobConfig) -> bytes:
     """Return the line's response, taken from the report on its finished job.
 
-    The response is the value at the configured `result_field`. If this setting is empty, the response is the
-    field `result`, or the whole body if this field is missing or null.
+    The setting `result_field` of `config` says in which field the response is. If this setting is empty, the
+    response is the field `result`, or the whole body if this field is missing or null.
 
     Raises:
-        InvalidJobReport: the report has no value at the configured `result_field`.
+        InvalidJobReport: the report does not have the field that `result_field` names.
     """
     fields = _fields_of(body) or {}
     if not config.result_field:
@@ -103,14 +108,14 @@ def job_result(body: bytes, config: JobConfig) -> bytes:
 
 
 def job_path(template: str, job_id: str) -> str:
-    """Return the path `template`, in which the percent-encoded job id replaces `{id}`."""
+    """Return the URL path `template`, in which the percent-encoded job id replaces `{id}`."""
     return template.replace("{id}", quote(job_id, safe=""))
 
 
 def _id_of(fields: _Fields, config: JobConfig) -> str:
     """Return the job's id from a report.
 
-    Return an empty string if the id is missing or unsafe in a path.
+    Return an empty string if the id is missing, or if it must not be put into a URL path.
     """
     names = [config.id_field] if config.id_field else ["job_id", "id"]
     for name in names:
@@ -131,7 +136,7 @@ def _error_of(fields: _Fields) -> str:
 
 
 def _value_at(fields: _Fields, path: str) -> msgspec.Raw | None:
-    """Return the value at the dotted path `path`; None if it is missing.
+    """Return the value at `path`, names of fields joined by dots; None if it is missing.
 
     Example: the path `a.b` leads to the field `b` of the object `a`.
     """

@@ -49,8 +49,8 @@ def with_priority(body: bytes, priority: int) -> bytes:
 def with_string(body: bytes, name: str, value: str) -> bytes:
     """Return the JSON body with the field `name` set to the string `value`.
 
-    The field is always added at the end. If the body already has the field, its earlier values that are
-    strings or null are replaced, too. A body that is not an object is returned unchanged.
+    The field is always added at the end. If the body already has fields with this name, their values are
+    replaced, too, if they are strings or null. A body that is not an object is returned unchanged.
     """
     text, key = json.dumps(value).encode(), json.dumps(name).encode()
     spans = _value_spans(body, key)
@@ -72,9 +72,9 @@ def _replace_spans(body: bytes, spans: list[tuple[int, int]], value: bytes) -> b
 
 
 def _value_spans(body: bytes, key: bytes, *, of_any_type: bool = False) -> list[tuple[int, int]] | None:
-    """Return the position (start, end) of each value of a key in a JSON object.
+    """Return the position (start, end) of each value that a key has in a JSON object.
 
-    Return None if the body is not an object.
+    A key may occur several times. Return None if the body is not an object.
 
     Args:
         body: the JSON text.

@@ -1,8 +1,8 @@
 """Make and verify the signed tokens in the URLs that backends call at the end of an asynchronous job.
 
-A token is REQUEST.ORDINAL.EXPIRES.SIGNATURE. REQUEST is the line's request id as 32 digits. ORDINAL is the
-number of earlier jobs of the line. EXPIRES is in Unix seconds. SIGNATURE is the HMAC-SHA256 of the other
-three parts, in base64.
+A token has the form REQUEST.ORDINAL.EXPIRES.SIGNATURE. REQUEST is the line's request id as 32 hex digits.
+ORDINAL is the number of earlier jobs of the line. EXPIRES is in Unix seconds. SIGNATURE is the HMAC-SHA256 of
+the text before it, in base64.
 """
 
 import base64
@@ -60,7 +60,7 @@ def verify_token(token: str, secret: str) -> CallbackToken | None:
 
 
 def may_contain_token(path: str) -> bool:
-    """Return True if a path may contain a callback token, which must not appear in logs.
+    """Return True if a URL path may contain a callback token, which must not appear in logs.
 
     Percent-encoding is removed up to `_MAX_DECODINGS` times. If the path is still encoded after that, a token
     could be hidden in it, so the result is True.

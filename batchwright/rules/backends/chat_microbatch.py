@@ -56,7 +56,9 @@ class ChatExecutor(Protocol):
     def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
         """Return the results of the chats in a response, in the order of the `conversations` in `join`.
 
-        `count` is the number of chats. The returned list must have one item for each chat.
+        Args:
+            response: body of the response to the joined request.
+            count: number of chats. The returned list must have one result for each chat.
         """
         ...
 
@@ -95,7 +97,10 @@ class ChatAdapter:
 
 @contextmanager
 def _isolated() -> Generator[None]:
-    """Context manager for calls of the operator's code. Turns the code's exceptions into MicrobatchFailed."""
+    """Return a context manager for calls of the operator's code.
+
+    It turns all exceptions of this code into MicrobatchFailed.
+    """
     try:
         yield
     except BaseException as error:
@@ -117,10 +122,13 @@ def _check_types(result: ChatResult) -> ChatResult:
 
 
 def _is_plain(fields: JsonFields) -> bool:
-    """Return True if a chat requests one plain text message. Only such chats may share a request.
+    """Return True if the chat is expected to have one plain text message as its answer.
 
-    A chat with tools, with several choices or with a streamed response is not plain. `fields` are the fields
-    of its body.
+    Only such chats may share a request. A chat with tools, with several choices or with a streamed response
+    is not plain.
+
+    Args:
+        fields: the fields of the chat's request body.
     """
     shown = {name: bytes(value).strip() for name, value in fields.items()}
     return (

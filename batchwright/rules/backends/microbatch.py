@@ -20,12 +20,13 @@ _integer = msgspec.json.Decoder(int)
 
 
 class MicrobatchPart(NamedTuple):
-    """One line's part of a shared request, which contains the requests of several lines.
+    """What one line contributes to a shared request, which contains the requests of several lines.
 
     Attributes:
         shared: the properties of the line's request that must be equal for all lines of a shared request, as
             bytes. Example: the model.
         own: the JSON that this line adds to the body of the shared request.
+        tokens: estimated number of input tokens of the line.
     """
 
     shared: bytes
@@ -58,22 +59,32 @@ class MicrobatchAdapter(Protocol):
     """
 
     def part(self, body: bytes) -> MicrobatchPart | None:
-        """Return the part that a line adds to a shared request; None if the line must be sent alone."""
+        """Return what a line adds to a shared request; None if the line must be sent alone.
+
+        `body` is the body of the line's request.
+        """
         ...
 
     def join(self, parts: Sequence[MicrobatchPart]) -> bytes:
-        """Return the body of one request for several parts. Their `shared` bytes must be equal.
+        """Return the body of one shared request for several lines.
+
+        Args:
+            parts: for each line, the result of `part`. Their `shared` bytes must be equal.
 
         Raises:
-            MicrobatchFailed: the parts cannot be joined.
+            MicrobatchFailed: the lines cannot be joined.
         """
         ...
 
     def split(self, response: bytes, parts: Sequence[MicrobatchPart]) -> list[MicrobatchResult]:
-        """Return the result of each part, in the order of `parts`, from the response to a shared request.
+        """Return the result of each line, in the order of `parts`, from the response to a shared request.
+
+        Args:
+            response: body of the response.
+            parts: for each line of the shared request, the result of `part`.
 
         Raises:
-            MicrobatchFailed: the response does not have one result for each part.
+            MicrobatchFailed: the response does not have one result for each line.
         """
         ...
 
@@ -139,6 +150,10 @@ def _divide_usage(usage: msgspec.Raw | None, weights: Sequence[int]) -> list[Cou
     """Divide the token counts of a shared response between its lines, by weight. Return one value per line.
 
     If the response has no usage, every value is None.
+
+    Args:
+        usage: the field `usage` of the shared response.
+        weights: estimated number of input tokens of each line.
     """
     counts = None if usage is None else msgspec.json.decode(usage, type=Counts | None)
     if counts is None:
@@ -176,9 +191,9 @@ def divide(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class MicrobatchSize:
-    """The maximum number of lines in a shared request.
+    """The maximum number of lines in a shared request, which adapts to failures.
 
-    Repeated failures halve this maximum, and successes raise it again.
+    Repeated failures halve this maximum, and successes raise it again. `current` is the maximum at present.
     """
 
     _FAILURES = 2
@@ -191,7 +206,10 @@ class MicrobatchSize:
         self._failures = self._successes = 0
 
     def record_failure(self) -> None:
-        """Count a failed shared request. After two failures in a row, halve the maximum number of lines."""
+        """Count a failed shared request. After two failures in a row, halve the maximum number of lines.
+
+        The maximum does not fall below one line.
+        """
         self._failures, self._successes = self._failures + 1, 0
         if self._failures >= self._FAILURES:
             self.current, self._failures = max(1, self.current // 2), 0

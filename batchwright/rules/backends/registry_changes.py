@@ -1,7 +1,7 @@
 """The model registry in effect: the models in the registry file, plus changes made at run time.
 
-A change is either the whole configuration of a model, or a patch with only some settings. A patch is merged
-key by key:
+An operator's change is either the whole configuration of a model, or a patch with only some settings. A patch
+is merged setting by setting:
 
 - A null removes a setting that an earlier change has set.
 - A list replaces the whole earlier list.
@@ -26,7 +26,10 @@ def effective_models(
 ) -> dict[str, ModelConfig]:
     """Return all models in effect, by name: those in the registry file, with the changes made at run time.
 
-    A change replaces the model of the same name in the file. If the change is None, the model is removed.
+    Args:
+        configured: the models in the registry file, by name.
+        changes: the models that an operator has set at run time, by name. Such a model replaces the model of
+            the same name in the file. None removes the model.
     """
     merged = {**configured, **changes}
     return {name: model for name, model in sorted(merged.items()) if model is not None}
@@ -37,12 +40,14 @@ def registry_fingerprint(
     gateways: Sequence[BackendConfig],
     changes: Sequence[ModelChange],
 ) -> str:
-    """Return a short hash of the registry in effect. Processes with the same registry get the same hash.
+    """Return a short hash of the model registry in effect.
+
+    Processes with the same registry get the same hash.
 
     Args:
         configured: the models in the registry file.
         gateways: the backends that serve all models.
-        changes: the changes of models at run time.
+        changes: the changes of models that operators have made at run time.
     """
     patches = {row.model: row.patch for row in changes if row.patch is not None}
     models = effective_models(configured, {row.model: row.config for row in changes if row.patch is None})
@@ -63,7 +68,7 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 class _Gateways(RegistryEntry):
     """A validator for the settings of one gateway, a backend that serves all models in its own model list.
 
-    `backends` has one entry: the gateway. The key of this entry is the gateway's index in the model's list of
+    `backends` has one value: the gateway. Its key is the index of the gateway in the model's list of
     backends, because error messages show the key.
     """
 
@@ -76,7 +81,7 @@ def merge_settings(before: Mapping[str, JsonValue], patch: Mapping[str, JsonValu
     Each value in `patch` has one of these effects:
 
     - Null removes the value in `before`.
-    - An object is merged with the object in `before` key by key, by the same rules.
+    - An object is merged with the object in `before` field by field, by the same rules.
     - The list `backends` names all backends of the result. If a backend was in the earlier list, its settings
       there are kept, except for those that the patch changes.
     - Any other value, such as another list, replaces the value in `before`.

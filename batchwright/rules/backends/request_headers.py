@@ -1,7 +1,7 @@
 """Rules for the headers of requests to backends.
 
 Some of these headers are configured in the model registry. Others were sent by the client that created the
-batch, and are passed on to backends. A header in the registry must not occur twice, and must not replace a
+batch, and are forwarded to backends. A header in the registry must not occur twice, and must not replace a
 header that Batchwright itself sends.
 """
 
@@ -26,6 +26,8 @@ class HeaderConflict(NamedTuple):
 
     Attributes:
         field: name of the setting with the header, such as `headers`.
+        header: name of the header.
+        message: describes the conflict and the remedy.
         backend: index of the header's backend in the model; None for the model's `jobs.callback_header`.
     """
 
@@ -36,12 +38,14 @@ class HeaderConflict(NamedTuple):
 
 
 def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> HeaderConflict | None:
-    """Return the first header conflict of a model; None if there is none.
+    """Return the first header that the model cannot use; None if there is none.
 
-    The conflict's message names the header and the remedy.
+    A header cannot be used if it occurs twice, or if Batchwright sends it itself. The message in the result
+    names the header and the remedy.
 
     Args:
         model: name of the model, for the message.
+        config: configuration of the model.
         dispatch_header: name of the header that Batchwright sends to each backend whose
             `send_dispatch_header` is on.
     """
@@ -97,12 +101,13 @@ def resolve_conflicts(model: str, config: ModelConfig, dispatch_header: str) -> 
 
 
 def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str) -> str:
-    """Return a message about the first conflict in the backend's headers; empty if there is none.
+    """Return a message about the first header that the backend cannot use; empty if there is none.
 
-    There is a conflict if `headers` or `batch_headers` contains the same name twice, ignoring case, or if a
-    header would replace one that Batchwright itself sends.
+    A header cannot be used in two cases: `headers` or `batch_headers` contains the same name twice, ignoring
+    case, or the header would replace one that Batchwright itself sends.
 
     Args:
+        backend: configuration of the backend.
         subject: words that name the backend in the message, such as "of the gateway".
         dispatch_header: name of the header that Batchwright sends to each backend whose
             `send_dispatch_header` is on.
@@ -114,13 +119,17 @@ def conflict_message(backend: BackendConfig, subject: str, dispatch_header: str)
 def _first_conflict(
     backend: BackendConfig, subject: str, dispatch_header: str, callback_header: str
 ) -> HeaderConflict | None:
-    """Return the first conflict in a backend's headers, without the backend's index; None if there is none.
+    """Return the first header that the backend cannot use; None if there is none.
+
+    The index of the backend is missing in the result.
 
     Args:
-        subject: names the backend in the message.
+        backend: configuration of the backend.
+        subject: words that name the backend in the message.
         dispatch_header: name of the header that Batchwright sends to each backend whose
             `send_dispatch_header` is on.
-        callback_header: header with the URL that backends call; empty if the model uses no callbacks.
+        callback_header: name of the header with the URL that backends call; empty if the model uses no
+            callbacks.
     """
     dispatch_mark = _dispatch_mark_of([backend], dispatch_header)
     for field in HEADER_SETTINGS:
@@ -195,7 +204,9 @@ _OWN_REQUEST_HEADERS = frozenset(
 
 
 def parse_passed_names(text: str) -> tuple[str, ...]:
-    """Return the header names in a comma-separated list, in lower case and without repetitions.
+    """Return the names of headers in a comma-separated list, in lower case and without repetitions.
+
+    The values of these headers are forwarded from the client to backends.
 
     Raises:
         ValueError: there are too many names, or a header must not be forwarded, for example because it
@@ -225,7 +236,7 @@ def check_passed_value(value: str) -> None:
 def currently_passed(headers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
     """Return those of a batch's stored headers that may still be forwarded to backends.
 
-    The headers were stored when the batch was created. The settings may have changed since then.
+    The client sent the headers when it created the batch. The settings may have changed since then.
 
     Args:
         headers: the stored headers, by name in lower case.

@@ -1,4 +1,4 @@
-"""Check if the body of a 2xx response contains a result. The content type is ignored."""
+"""Check if the body of a response with status 2xx contains a result. The content type is ignored."""
 
 import re
 from typing import NamedTuple
@@ -46,7 +46,11 @@ _DETAIL_CHARACTERS = 200
 def find_problem(status: int, body: bytes) -> ResponseProblem | None:
     """Return the problem with the body of a 2xx response; None if the body is a result.
 
-    A result is a JSON object that is not an error. `status` is the status of the response.
+    A result is a JSON object that is not an error.
+
+    Args:
+        status: HTTP status of the response.
+        body: body of the response.
     """
     if not is_json(body):
         return ResponseProblem(
@@ -58,10 +62,14 @@ def find_problem(status: int, body: bytes) -> ResponseProblem | None:
 
 
 def find_embeddings_problem(request: bytes, response: bytes) -> str:
-    """Check the embeddings in a response. `request` and `response` are the bodies.
+    """Check the embeddings in the response to an embeddings request.
 
     Return the problem as a sentence; empty if all embeddings are correct. There must be one embedding for
     each input, in any order.
+
+    Args:
+        request: body of the request.
+        response: body of the response.
     """
     expected = _count_inputs(request)
     try:

@@ -1,4 +1,4 @@
-"""Check which stored keys and certificates a model may use after a change at run time.
+"""Check which stored keys and certificates a model may use after an operator has changed it at run time.
 
 Only the registry file decides which host receives a stored key or client certificate. A change at run time
 may change where requests go, but it must never send a key to another host.
@@ -19,11 +19,12 @@ _SHOWN_CHARACTERS = 80  # maximum characters of a value in a message
 
 
 class CredentialMisuse(NamedTuple):
-    """A setting of a backend that names a key or certificate that is forbidden for this backend.
+    """A setting of a backend that names an API key or certificate which this backend must not use.
 
     Attributes:
         backend: index of the backend in its model.
         field: name of the setting that must be changed.
+        message: describes the problem and the remedy.
     """
 
     backend: int
@@ -32,9 +33,10 @@ class CredentialMisuse(NamedTuple):
 
 
 def find_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> CredentialMisuse | None:
-    """Return the first credential that the model must not use; None if there is none.
+    """Return the first API key or certificate that the model must not use; None if there is none.
 
     Args:
+        config: configuration of the model.
         trusted: the backends in the registry file and in the settings.
     """
     for number, backend in enumerate(config.backends):
@@ -48,10 +50,11 @@ def without_misuse(config: ModelConfig, trusted: Sequence[BackendConfig]) -> tup
 
     If a backend uses a forbidden credential, all its settings of keys and TLS are removed.
 
-    Call this for models that were registered at run time, after the registry file has changed. The new file
-    can forbid a credential that such a model already uses.
+    Call this for models that an operator has registered at run time, after the registry file has changed. The
+    new file can forbid a credential that such a model already uses.
 
     Args:
+        config: configuration of the model.
         trusted: the backends in the registry file and in the settings.
     """
     problems: list[str] = []
@@ -80,14 +83,19 @@ def _find_in_backend(backend: BackendConfig, trusted: Sequence[BackendConfig]) -
 
 
 def _find_not_in_file(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> tuple[str, str] | None:
-    """Return (field, message) of the first credential that a backend configured at run time must not use.
+    """Return the first credential that a backend configured at run time must not use.
 
-    Return None if all credentials of the backend are allowed:
+    The result has the name of the setting and a message. It is None if all credentials of the backend are
+    allowed:
 
     - The backend may use a stored API key (`api_key_name`) or a certificate file only if the registry file
       uses the same key or file.
     - The backend may never use a key file or an environment variable with a key. Only the registry file may
       name these.
+
+    Args:
+        backend: configuration of the backend.
+        trusted: the backends in the registry file and in the settings.
     """
     for name in _ONLY_IN_THE_FILE:
         if getattr(backend, name):
@@ -127,6 +135,7 @@ def _has_secret(backend: BackendConfig, trusted: Sequence[BackendConfig]) -> boo
       The value may be a credential.
 
     Args:
+        backend: configuration of the backend.
         trusted: the backends in the registry file and in the settings.
     """
     headers = _headers_of(backend)
