@@ -42,7 +42,7 @@ class BatchFilters(NamedTuple):
 
     @property
     def tags(self) -> list[bytes]:
-        """Tags that a batch must have to match these filters. The database finds batches by their tags.
+        """Tags (hashes) by which the database finds the batches that match these filters.
 
         Tags of metadata come first, because fewer batches have them.
         """
@@ -56,17 +56,20 @@ NO_FILTERS = BatchFilters()
 
 
 def metadata_tags(pairs: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Return the tags that the database stores for a batch with these metadata pairs, one tag per pair."""
+    """Return the tags (hashes) that the database stores for a batch with these metadata pairs.
+
+    There is one tag for each pair of key and value.
+    """
     return [_tag(b"metadata", f"{key}\0{value}") for key, value in dict.fromkeys(pairs)]
 
 
 def model_tags(models: Iterable[str]) -> list[bytes]:
-    """Return the tags that the database stores for a batch with these models, one tag per model."""
+    """Return the tags (hashes) that the database stores for a batch with these models, one for each model."""
     return [_tag(b"model", model) for model in dict.fromkeys(models)]
 
 
 def endpoint_tag(endpoint: Endpoint) -> bytes:
-    """Return the tag that the database stores for a batch with this endpoint."""
+    """Return the tag (hash) that the database stores for a batch with this endpoint."""
     return _tag(b"endpoint", endpoint)
 
 

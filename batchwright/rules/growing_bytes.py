@@ -1,7 +1,8 @@
-"""Keep rows of a fixed size in a growing sequence of bytes, and sort them.
+"""Store rows (records of a fixed size) one after the other in memory, and sort them.
 
-For a large input, the rows are kept on the local disk instead (`batchwright/storage/spill/spilled_bytes.py`).
-So the memory of a worker does not grow with the number of lines.
+For a large input, the rows are stored on the local disk instead
+(`batchwright/storage/spill/spilled_bytes.py`). So the memory of a worker does not grow with the number of
+lines.
 """
 
 import heapq
@@ -28,11 +29,11 @@ class GrowingBytes:
         self._memory += data
 
     def read(self, start: int, end: int) -> bytes:
-        """Return the bytes from `start` to `end`, or to the end of the sequence if it is shorter."""
+        """Return the bytes from position `start` up to `end`, or up to the last byte if there are fewer."""
         return bytes(memoryview(self._memory)[start:end])
 
     def replace(self, start: int, data: bytes) -> None:
-        """Replace the bytes at `start` by `data`. The length of the sequence stays the same."""
+        """Replace the bytes from position `start` on by `data`. The length of the sequence stays the same."""
         self._memory[start : start + len(data)] = data
 
     def clear(self) -> None:
@@ -52,7 +53,7 @@ def rows_of(stored: GrowingBytes, row_bytes: int) -> Iterator[bytes]:
 
 
 def unpacked_rows(stored: GrowingBytes, row: struct.Struct) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of each row in `stored`. `row` is the format of a row."""
+    """Yield the fields of each row (record of a fixed size) in `stored`. `row` is the format of a row."""
     step = _UNPACKED_ROWS * row.size
     for at in range(0, len(stored), step):
         yield from row.iter_unpack(stored.read(at, at + step))
@@ -61,14 +62,16 @@ def unpacked_rows(stored: GrowingBytes, row: struct.Struct) -> Iterator[tuple[An
 def sorted_rows(
     stored: GrowingBytes, row_bytes: int, prepared: Callable[[bytes], list[bytes]] | None = None
 ) -> Iterable[bytes]:
-    """Return all rows in ascending order. Add no rows before you have read the whole result.
+    """Return all rows (records of a fixed size) in ascending order.
+
+    Add no rows before you have read the whole result.
 
     The rows are sorted in groups of 65,536 rows (runs). If there are several runs, each is stored again in
     sorted order, and the runs are merged while you read the result.
 
     Args:
         stored: the rows, one after the other.
-        row_bytes: size of a row.
+        row_bytes: size of a row, in bytes.
         prepared: called with the bytes of a run; returns its rows in ascending order. It may replace the
             content of the rows, but not change their size. If it is None, the content stays the same, so
             `stored` can be sorted again later.

@@ -1,4 +1,4 @@
-"""Makes text safe to show in a terminal and in a log.
+"""Make text safe to show in a terminal and in a log.
 
 Names, metadata and error messages come from clients and backends. In a terminal, control characters in them
 could move the cursor, hide lines or change the title of the window.

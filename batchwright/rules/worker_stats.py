@@ -1,7 +1,7 @@
-"""Make and read the statistics in worker heartbeats: polled queues, running slices and sent requests.
+"""Make and read the statistics that workers send as heartbeats: polled queues, running slices, sent requests.
 
-The statistics are numbers with names. A polled queue has the name `polls QUEUE`. A running slice, which is a
-part of a batch, has the name `runs BATCH_ID MODEL`.
+The statistics are numbers with names. A polled task queue has the name `polls QUEUE`. A running slice, which
+is a part of a batch, has the name `runs BATCH_ID MODEL`.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ _UNPOLLED = "no worker polls its queue"
 
 
 def polled_queue_stats(queues: Iterable[str]) -> dict[str, float]:
-    """Return the heartbeat statistics of a worker about the queues that the worker polls."""
+    """Return the heartbeat statistics of a worker about the task queues of Temporal that it polls."""
     return {f"{_POLLS}{queue}": 1.0 for queue in queues}
 
 
@@ -39,18 +39,18 @@ def running_slice_stats(slices: Mapping[tuple[str, str], int]) -> dict[str, floa
 
 
 def is_worker_number(name: str) -> bool:
-    """Return True if a heartbeat statistic is about the whole worker, not about a queue or a batch.
+    """Return True if a heartbeat statistic is about the whole worker.
 
-    `name` is the name of the statistic.
+    Return False if it is about one task queue or one batch. `name` is the name of the statistic.
     """
     return not name.startswith((_POLLS, _RUNS))
 
 
 def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
-    """Return the queues that at least one worker polls, from the statistics of all workers.
+    """Return the task queues of Temporal that at least one worker polls.
 
     Args:
-        reports: the statistics of each worker.
+        reports: the heartbeat statistics of each worker.
     """
     return frozenset(
         name.removeprefix(_POLLS) for stats in reports for name in stats if name.startswith(_POLLS)
@@ -58,11 +58,12 @@ def polled_queues(reports: Iterable[Mapping[str, float]]) -> frozenset[str]:
 
 
 def is_polled(queue: str, served: Collection[str]) -> bool:
-    """Return True if a worker polls the queue, or would poll it as soon as a batch needs it.
+    """Return True if a worker polls the task queue, or would poll it as soon as a batch needs it.
 
     Args:
-        served: queues that workers report. If ANY_MODEL_QUEUE is one of them, workers poll the queue of any
-            model that a batch needs.
+        queue: name of a task queue of Temporal.
+        served: task queues that workers report. If ANY_MODEL_QUEUE is one of them, workers poll the queue of
+            any model that a batch needs.
     """
     return queue in served or (
         ANY_MODEL_QUEUE in served and queue.startswith(ANY_MODEL_QUEUE.removesuffix("*"))
@@ -73,7 +74,7 @@ def running_models(reports: Iterable[Mapping[str, float]]) -> frozenset[tuple[st
     """Return the pairs (batch id, model) for which at least one worker runs a slice (part of a batch).
 
     Args:
-        reports: the statistics of each worker.
+        reports: the heartbeat statistics of each worker.
     """
     return frozenset(key for stats in reports for key in running_slices(stats))
 
@@ -89,7 +90,7 @@ def running_slices(stats: Mapping[str, float]) -> dict[tuple[str, str], int]:
 
 
 def unpolled_reason(queue: str) -> str:
-    """Return the text that says why work in `queue` waits: no worker polls this queue."""
+    """Return the text that says why work in a task queue waits: no worker polls this queue."""
     return f"{_UNPOLLED} {queue}: start `batchwright worker`"
 
 
@@ -99,18 +100,19 @@ def is_unpolled_reason(reason: str) -> bool:
 
 
 class UpstreamTraffic(Message):
-    """Totals of one worker's requests for one model to one backend, since the worker started.
+    """The totals of one worker's requests for one model to one backend, since the worker started.
 
     Attributes:
-        requests: number of requests that have ended. A request that several lines share counts once
-            for each of these lines.
+        requests: number of requests that have ended. A request that several lines share counts once for each
+            of these lines.
         errors: number of requests that failed.
-        seconds: sum of the durations of the ended requests.
+        seconds: sum of the durations of the ended requests, in seconds.
         squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
         tokens_per_second: average rate of tokens in requests and responses, over about the last minute.
-        open_circuits: 1 if the circuit breaker of the model at this backend is open. In a sum over workers,
-            it is the number of workers whose circuit breaker is open.
+        open_circuits: 1 if the circuit breaker of the model at this backend is open (no requests are sent
+            after many failures). In a sum over workers, it is the number of workers whose circuit breaker is
+            open.
     """
 
     model: str
@@ -127,7 +129,12 @@ class UpstreamTraffic(Message):
 class TrafficShare(NamedTuple):
     """The number of ended requests and their average duration, for one backend or one model.
 
-    `name` is the name of the backend or model. `pending` is the number of requests in flight.
+    Attributes:
+        name: name of the backend or model.
+        requests: number of requests that have ended.
+        average_ms: average duration of these requests, in milliseconds.
+        pending: number of requests in flight.
+        tokens_per_second: tokens in requests and responses per second, over about the last minute.
     """
 
     name: str
@@ -138,7 +145,7 @@ class TrafficShare(NamedTuple):
 
 
 class OpenCircuit(NamedTuple):
-    """An open circuit breaker of a model at a backend.
+    """An open circuit breaker: no requests for a model are sent to a backend, because many have failed.
 
     `workers` is the number of workers in which it is open.
     """

@@ -15,7 +15,7 @@ _MAX_DOUBLINGS = 20  # far beyond the longest pause
 
 
 def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> bool:
-    """Return True if no further attempt follows this one, because the retry period is over.
+    """Return True if this attempt to deliver a webhook is the last one, because the retry period is over.
 
     The attempt is the last one if it began at least `period` after the first attempt.
 
@@ -27,7 +27,7 @@ def is_last_attempt(elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> boo
 
 
 def pause_after(attempt: int, elapsed: timedelta, period: timedelta = RETRY_PERIOD) -> timedelta:
-    """Return the pause before the next attempt: 5 s, 10 s, 20 s and so on, up to 8 h.
+    """Return the pause before the next attempt to deliver a webhook: 5 s, 10 s, 20 s and so on, up to 8 h.
 
     If necessary, the pause is shorter, so that the last attempt begins exactly `period` after the first one.
 
