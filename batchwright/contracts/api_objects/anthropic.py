@@ -27,7 +27,10 @@ ErrorType = Literal[
 
 
 class MessageCounts(ApiObject):
-    """Numbers of requests of a message batch, by state. The sum is always the number of its requests."""
+    """The numbers of requests of a message batch, by their state.
+
+    They add up to the number of all its requests.
+    """
 
     processing: int
     succeeded: int
@@ -55,9 +58,10 @@ class MessageBatchObject(ApiObject):
 
 
 class RelaxedMessageBatchObject(MessageBatchObject):
-    """A message batch in the profile `relaxed`.
+    """A message batch, as the API returns it in the profile `relaxed`.
 
-    `x_batchwright` contains the same batch in the form of OpenAI's API.
+    This profile adds fields to those of Anthropic's API: `x_batchwright` contains the same batch in the form
+    of OpenAI's API.
     """
 
     x_batchwright: BatchObject
@@ -88,7 +92,7 @@ class MessageErrorDetails(ApiObject):
 
 
 class MessageErrorObject(ApiObject):
-    """Body of every error response, and the error of a failed request in the results."""
+    """The body of every error response, and the error of a failed request in a message batch's results."""
 
     type: Literal["error"] = "error"
     error: MessageErrorDetails

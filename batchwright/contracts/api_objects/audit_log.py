@@ -96,7 +96,7 @@ class AuditTargetObject(BaseModel):
 
 
 class AuditEntryObject(BaseModel):
-    """One action in the audit log.
+    """One action that the audit log has recorded.
 
     `before` is the changed object before the action, and `after` is the same object after the action.
     """

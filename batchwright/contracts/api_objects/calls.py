@@ -1,4 +1,4 @@
-"""Objects that the routes of single calls return.
+"""Objects that the API returns for single calls (requests that a client sends without a file).
 
 Besides the declared fields, a `ResponseObject` has fields of its request and of the backend's answer.
 """
@@ -16,11 +16,11 @@ class ResponseError(BaseModel):
 
 
 class JobObject(BaseModel):
-    """A request that was submitted to the queue.
+    """A single request that a client has submitted as an asynchronous job, to get its result later.
 
-    This object is the body of responses, and of the callback when the job ends. `result` is the body of the
-    backend's response. If the result is too large for a callback, the callback has `result` null and
-    `result_omitted` true. Times are in Unix seconds.
+    This object is the body of responses. When the job ends, it is also the body of the callback, the request
+    to the URL that the client has named. `result` is the body of the backend's response. If the result is too
+    large for a callback, the callback has `result` null and `result_omitted` true. Times are in Unix seconds.
     """
 
     job_id: str
@@ -34,9 +34,10 @@ class JobObject(BaseModel):
 
 
 class NewJobObject(JobObject):
-    """A job that was just submitted to the queue.
+    """An asynchronous job that a client has just submitted.
 
-    `callback_secret` is the key that signs the callback of the job; null if the job has no callback.
+    `callback_secret` is the key that signs the callback, the request that reports the end of the job. It is
+    null if the job has no callback.
     """
 
     callback_secret: str | None = None

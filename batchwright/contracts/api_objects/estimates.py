@@ -34,10 +34,11 @@ class ModelEstimateObject(ApiObject):
 
 
 class EstimatedTime(ApiObject):
-    """Estimate of how long a batch would take if it began now, with probabilities of 50 % and 90 %.
+    """An estimate of how long a batch would take if it began now.
 
-    `lines_ahead` is the number of lines of other batches that would be sent before the last line of this
-    batch.
+    It would be done within `seconds_p50` seconds with a probability of 50 %, and within `seconds_p90` seconds
+    with a probability of 90 %. `lines_ahead` is the number of lines of other batches that would be sent
+    before the last line of this batch.
     """
 
     seconds_p50: int

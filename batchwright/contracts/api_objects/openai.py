@@ -1,4 +1,4 @@
-"""Objects of OpenAI's API as Batchwright returns them. Every key is always present.
+"""Objects of OpenAI's API as Batchwright returns them. Every field is always present.
 
 Times are Unix seconds.
 """
@@ -20,7 +20,7 @@ from batchwright.contracts.terms import BatchStatus, UploadStatus, Usage
 
 
 class ApiObject(BaseModel):
-    """Base class of response objects. Their JSON schema requires every key and allows no other keys."""
+    """The base class of response objects. Their JSON schema requires all fields and allows no others."""
 
     model_config = ConfigDict(extra="forbid", json_schema_serialization_defaults_required=True)
 
@@ -183,8 +183,8 @@ class BatchCost(ApiObject):
 class BatchWebhook(ApiObject):
     """The webhook endpoint that was created together with a batch.
 
-    `secret` is null if the operator has removed the key with which it was encrypted. Rotate the secret to get
-    a new one.
+    `secret` is null if the operator has removed the encryption key of the secret. Rotate the secret to get a
+    new one.
     """
 
     id: str
@@ -195,7 +195,7 @@ class BatchWebhook(ApiObject):
 
 
 class OutputLocation(ApiObject):
-    """Location to which the files of a batch are copied when it ends.
+    """The location in a bucket to which the files of a batch are copied when the batch ends.
 
     `state` is `pending`, `written` or `failed`. While it is `pending`, the copy is tried again. `error` says
     why the last attempt failed; null if no attempt has failed.
@@ -210,7 +210,7 @@ class BatchExtension(ApiObject):
     """Fields that Batchwright adds to OpenAI's batch object.
 
     - `paused` and `waiting` are null after the batch has ended.
-    - `forecast` is null if the batch is not in progress, or if its rate is not known.
+    - `forecast` is null if the batch is not in progress, or if the speed of its lines is not known.
     - `start_forecast` is made once, after validation. It is null before that, or if the speed of a model was
       not known then.
     - `origin` is the ended batch that this batch retries or resumes.
@@ -225,8 +225,8 @@ class BatchExtension(ApiObject):
     - `start_at` is the time at which the batch starts. It is null if the batch started when it was created.
     - `input_location` is the object from which the input file was copied. It is null if the file was
       uploaded.
-    - `output_location` is the place to which the output and error files are copied, with the state of these
-      copies. It is null if there is no such place.
+    - `output_location` is the location in a bucket to which the output and error files are copied, with the
+      state of these copies. It is null if the batch has no such location.
     - `webhook` is null except in the response that creates the batch.
     """
 
@@ -293,17 +293,18 @@ class BatchObject(ApiObject):
 
 
 class ThroughputSample(ApiObject):
-    """Number of lines that had a final result at the time `at`, in Unix seconds."""
+    """The number of lines of a batch that had a final result at the time `at`, in Unix seconds."""
 
     at: int
     lines: int
 
 
 class ThroughputObject(ApiObject):
-    """Progress of a batch over time, oldest sample first.
+    """The progress of a batch over time, as samples: how many lines had a result at a certain time.
 
-    The first sample is from the time when the first lines could be sent. The last sample is from the time
-    when the writing of the files began. Between them, there is a sample every ten seconds or less often.
+    The oldest sample comes first. It is from the time when the first lines could be sent. The last sample is
+    from the time when the writing of the files began. Between them, there is a sample every ten seconds or
+    less often.
     """
 
     object: Literal["batch.throughput"] = "batch.throughput"

@@ -16,7 +16,7 @@ from batchwright.contracts.terms import (
 
 
 class HoldObject(BaseModel):
-    """Hold: an operator has stopped the sending of all lines of a tenant or of a model.
+    """A hold: an operator has stopped the sending of all lines of a tenant or of a model.
 
     Exactly one of `tenant` and `model` is set; the other one is null.
     """
@@ -45,7 +45,7 @@ class OperatorBatchPage(ListPage[OperatorBatch]):
 class PendingObject(BaseModel):
     """An activity of a batch's workflow that is running or waiting.
 
-    It is either a step of the batch or the sending of some of its lines.
+    It either prepares or ends the batch (a step of the batch), or it sends some of its lines.
     """
 
     state: ActivityState
@@ -141,10 +141,10 @@ class DeletedDeadLetter(BaseModel):
 
 
 class DeadLetterRetryObject(BaseModel):
-    """Result of retrying the dead letters (lines that failed after their last attempt) of the batch `origin`.
+    """The result of retrying the dead letters of the batch `origin`.
 
-    `batch_id` is the new batch that retries them. If no batch was created, it is null, and `refused` has the
-    reason.
+    Dead letters are lines that failed after their last attempt. `batch_id` is the new batch that retries
+    them. If no batch was created, it is null, and `refused` has the reason.
     """
 
     tenant: str
@@ -166,7 +166,7 @@ class DeadLetterRetryPage(BaseModel):
 
 
 class RequestStats(BaseModel):
-    """Numbers of completed requests to backends. Retries count as requests.
+    """The numbers of requests to backends that have ended. Retries count as requests.
 
     A request that several lines share counts once for each line.
     """
@@ -195,7 +195,10 @@ class ModelStats(BaseModel):
 
 
 class OpenCircuitObject(BaseModel):
-    """A circuit breaker that is open: for this model, workers send only test requests to this backend."""
+    """An open circuit breaker: many requests for this model have failed at this backend.
+
+    Workers now send only single test requests for the model to the backend.
+    """
 
     model: str
     backend: str = Field(description="URL of the backend")
@@ -203,7 +206,7 @@ class OpenCircuitObject(BaseModel):
 
 
 class StatsObject(BaseModel):
-    """Totals of all live workers. Each worker counts from its start."""
+    """The totals of the requests of all live workers. Each worker counts from its start."""
 
     object: Literal["stats"] = "stats"
     uptime_seconds: int = Field(description="uptime of the API process that responds")
@@ -226,7 +229,10 @@ class BackendObject(BaseModel):
 
 
 class ModelSettingsObject(BaseModel):
-    """A model with the settings that apply to it, and where each setting comes from."""
+    """A model with the settings that apply to it, and where each setting comes from.
+
+    For example, a setting comes from the registry file, or from a change that an operator made at run time.
+    """
 
     model: str
     source: Literal["file", "change", "listing"]
@@ -250,10 +256,10 @@ class RegisteredBackend(BaseModel):
 
 
 class RegisteredModel(BaseModel):
-    """A model in the registry.
+    """A model in the model registry.
 
-    `source` says how the model was registered: in the registry file, by a change at run time, or because a
-    backend lists it.
+    `source` says how the model was registered: in the registry file, by an operator's change at run time, or
+    because a backend lists it.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Pages of lists. All endpoints of OpenAI's API and of Batchwright that list objects return such pages."""
+"""Pages of long lists. All endpoints of the API that list objects return such pages."""
 
 from collections.abc import Sequence
 from typing import Generic, Literal, Protocol, TypeVar
@@ -26,10 +26,11 @@ _Object = TypeVar("_Object", bound=_Identified)
 def page_of(
     kind: "type[ListPage[_Object]]", data: Sequence[_Object], *, more: bool, last_id: str | None = None
 ) -> "ListPage[_Object]":
-    """Return one page of a list.
+    """Return one page of a list of objects.
 
     Args:
         kind: class of the page, such as `FilePage`.
+        data: the objects on this page.
         more: True if another page follows.
         last_id: id after which the next page begins. None stands for the id of the last object in `data`. A
             search with a time limit passes the last object that it has examined, which may not be in `data`.

@@ -15,7 +15,10 @@ from batchwright.contracts.terms import (
 
 
 class LimitObject(BaseModel):
-    """A limit, and how much of it is used. Amounts of `cost_per_day` are decimal strings."""
+    """A limit of a tenant, an API key or a budget group, and how much of it is used.
+
+    The amounts of the quota `cost_per_day` are decimal strings.
+    """
 
     quota: Quota
     limit: int | str | None = Field(description="null if there is no limit")

@@ -1,4 +1,4 @@
-"""Objects of `/v1/x/schedules`: schedules that create batches, and their runs."""
+"""Objects of `/v1/x/schedules`: schedules that create batches, and the times at which they were due."""
 
 from typing import Literal
 
@@ -55,8 +55,8 @@ class ScheduleObject(ApiObject):
     - `next_times` are the next times at which the schedule is due. The list is empty while the schedule is
       paused.
     - `runs` are the latest times at which the schedule was due, newest first.
-    - `skipped` counts the due times at which no batch was created. The reason is `overlap`, or that Temporal
-      was unavailable for over an hour.
+    - `skipped` counts the due times at which no batch was created. The reason is the rule in `overlap`, or
+      that Temporal was unavailable for over an hour.
     """
 
     id: str

@@ -54,7 +54,7 @@ TEST_BATCH = "batch_" + 32 * "0"  # the batch of test events, which does not exi
 
 
 class EventDetails(Message):
-    """State of a batch when the delivery of the event was first attempted.
+    """The state of a batch when Batchwright first tried to deliver the event.
 
     A test event of an endpoint has no batch. Its details have only the field `test`, which is True.
     """
@@ -74,9 +74,9 @@ class EventDetails(Message):
 
 
 class EventData(Message):
-    """Content of an event: the id of the batch or single call, and optionally the state of the batch.
+    """The content of an event: the id of the batch or single call, and optionally the state of the batch.
 
-    `x_batchwright` is the state of the batch. It is None if the endpoint's setting `details` is off.
+    `x_batchwright` is the state of the batch. It is None if the webhook endpoint's setting `details` is off.
     """
 
     id: str
@@ -95,7 +95,7 @@ class BatchEvent(Message):
     def body(self) -> bytes:
         """Return the event as JSON, for the body of the webhook request.
 
-        If the event has no details, the body has only the fields that OpenAI sends.
+        If the event does not contain the state of the batch, the body has only the fields that OpenAI sends.
         """
         thin = {"data": {"x_batchwright"}} if self.data.x_batchwright is None else None
         return self.model_dump_json(exclude=thin).encode()

@@ -48,10 +48,10 @@ class DeletedWebhook(ApiObject):
 
 
 class AttemptObject(ApiObject):
-    """One attempt to send an event to an endpoint.
+    """One attempt to send an event to a webhook endpoint.
 
-    `status` is the status of the HTTP response; null if there was no response.
-    `reason` says why the attempt failed; null if the attempt succeeded.
+    `status` is the status of the HTTP response; null if there was no response. `reason` says why the attempt
+    failed; null if the attempt succeeded.
     """
 
     number: int
@@ -62,11 +62,11 @@ class AttemptObject(ApiObject):
 
 
 class DeliveryObject(ApiObject):
-    """An event and its delivery to one endpoint. `id` is the `webhook-id` of every attempt.
+    """An event and its delivery to one webhook endpoint.
 
-    `reason` says why the delivery ended without further attempts, for example because the endpoint was
-    disabled. `attempts` has the latest attempts, oldest first. `next_attempt_at` is null before the first
-    attempt, after the last one, and after a replay.
+    `id` is the header `webhook-id` of every attempt. `reason` says why the delivery ended without further
+    attempts, for example because the endpoint was disabled. `attempts` has the latest attempts, oldest first.
+    `next_attempt_at` is null before the first attempt, after the last one, and after a replay.
     """
 
     id: str
