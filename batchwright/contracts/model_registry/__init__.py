@@ -1,1 +1,1 @@
-"""Schema of the registry, which names models, their backends, limits and prices."""
+"""Schema of the model registry, which names models, their backends, limits and prices."""

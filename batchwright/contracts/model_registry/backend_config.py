@@ -38,9 +38,9 @@ HEADER_SETTINGS = ("headers", "batch_headers")
 
 
 class BackendConfig(RegistryEntry):
-    """Configuration of one backend of a model: its URL, and how requests are sent to it.
+    """The configuration of one backend of a model: its URL, and how requests are sent to it.
 
-    A timeout that is not set has the value of the corresponding setting.
+    A timeout that is not set here has the value of the setting for all backends.
     """
 
     url: str = Field(max_length=2048, description="URL of the backend, with or without `/v1`")

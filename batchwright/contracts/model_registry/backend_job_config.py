@@ -13,7 +13,7 @@ _FIELD = r"^([^.\s]+(\.[^.\s]+)*)?$"
 
 
 class JobConfig(RegistryEntry):
-    """Settings of a model whose backend works with jobs: it accepts a request at once, and answers it later.
+    """Settings of a model whose backend works with jobs: it accepts a request, and answers it later.
 
     A field name with dots, such as `data.id`, is the path to a field in nested objects. `{id}` in a URL path
     stands for the id of the job.

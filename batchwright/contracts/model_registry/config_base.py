@@ -11,7 +11,10 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 
 
 def _parse_duration(value: object) -> object:
-    """Return a duration such as `5m` in seconds, here 300.0. A value that is not text is returned unchanged.
+    """Return a duration in seconds.
+
+    - A text such as `5m` is converted (to 300.0).
+    - A number is returned unchanged. So is a value of any other type except a boolean.
 
     Raises ValueError if the text is not a duration, or if the value is a boolean.
     """
@@ -32,6 +35,6 @@ PositiveDuration = Annotated[Duration, Field(gt=0)]
 
 
 class RegistryEntry(BaseModel):
-    """Base class of all objects in the model registry. Unknown keys are rejected."""
+    """The base class of all objects in the model registry. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -14,7 +14,7 @@ _MAX_TEXT = 40
 
 
 def parse_decimal(value: object) -> str:
-    """Return the number `value` as canonical decimal text, such as `0.5`. No digit is rounded.
+    """Return the number `value` as decimal text in its shortest form, such as `0.5`. No digit is rounded.
 
     Raises:
         ValueError: `value` is not a number from 0 to 1,000,000,000 with at most 6 decimal places.
@@ -34,7 +34,7 @@ def parse_decimal(value: object) -> str:
 
 
 def parse_max_cost(value: object) -> str:
-    """Return the maximum cost `value` of a batch as canonical decimal text, such as `0.5`.
+    """Return the maximum cost `value` of a batch as decimal text in its shortest form, such as `0.5`.
 
     Raises:
         ValueError: `value` is not a number above 0 and up to 1,000,000,000 with at most 6 decimal places.

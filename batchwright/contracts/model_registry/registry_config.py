@@ -1,6 +1,7 @@
-"""Schema of the registry: models, their backends, retries and limits.
+"""Schema of the model registry: models, their backends, retries and limits.
 
-The registry file and changes at run time have the same schema. No model inherits settings from another model.
+The registry file and operators' changes at run time have the same schema. No model inherits settings from
+another model.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,7 +24,10 @@ ModelSource = Literal["file", "change", "listing"]
 
 
 class RetryConfig(RegistryEntry):
-    """Retries of a model's lines. A field that is not set has the value of the corresponding setting."""
+    """The retry settings of a model's lines.
+
+    A field that is not set has the value of the setting for all models.
+    """
 
     max_attempts: int | None = Field(
         default=None,
@@ -123,7 +127,10 @@ class ModelConfig(RegistryEntry):
 
 
 class GatewayConfig(BackendConfig):
-    """A gateway: one backend to which the lines of all models are sent, each with its model name."""
+    """A gateway: one backend to which the lines of all models are sent.
+
+    Each request names its model.
+    """
 
     any_model: bool = Field(
         default=True,
@@ -178,7 +185,8 @@ def describe_duplicate_backend(backends: Sequence[BackendConfig], model: str = "
     Backends are the same if their URL, model name and credentials are equal.
 
     Args:
-        model: model name of the backends that do not set one; "" if it is not known.
+        backends: the backends of one model.
+        model: name of the model, used for backends that set no model name; "" if it is not known.
     """
     found = _first_duplicate(
         (
@@ -204,7 +212,7 @@ def _first_duplicate(items: Iterable[_Item]) -> _Item | None:
 
 
 class ModelNameConflict(ValueError):
-    """Error for a name, an alias or a fallback of a model that conflicts with another model.
+    """Raised if a name, an alias or a fallback of a model conflicts with another model.
 
     The message names the conflict and says how to resolve it.
     """

@@ -17,10 +17,10 @@ class ServedModel(Message):
 
 
 class ModelChange(Message):
-    """Change of a model's registry entry at run time: the model was added, changed or removed.
+    """A change that an operator has made at run time: a model was added, changed or removed.
 
-    `config` is a complete registry entry. `patch` has only the changed settings. If both are None, the model
-    was removed. `version` increases with each change, and is 0 before the first change.
+    `config` is the complete configuration of the model. `patch` has only the changed settings. If both are
+    None, the model was removed. `version` increases with each change, and is 0 before the first change.
     """
 
     model: str
@@ -35,7 +35,7 @@ class ModelChange(Message):
 
 
 class RateChange(Message):
-    """A rate limit of one model, set at run time, in requests per second. `0` means no limit.
+    """A rate limit of one model, set by an operator at run time, in requests per second. `0` means no limit.
 
     If `model` is empty, the limit applies to all models together.
     """
