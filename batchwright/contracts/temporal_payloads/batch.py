@@ -79,10 +79,11 @@ class SourceBatch(Message):
 
 
 class BatchOrder(Message):
-    """Start argument of a batch's workflow. It describes the whole batch.
+    """The start argument of a batch's workflow. It describes the whole batch.
 
     Times are in UTC, in whole seconds. The batch starts at `start_at`. If `start_at` is None, the batch
-    starts when it is created. `deadline` is the time of the start plus the completion window.
+    starts when it is created. `deadline` is the start plus the completion window (the time that the batch may
+    take).
     """
 
     batch_id: str
@@ -107,13 +108,14 @@ class BatchOrder(Message):
 
     @property
     def starts_at(self) -> datetime:
-        """Time from which the completion window counts."""
+        """Time at which the completion window (the time that the batch may take) begins."""
         return self.start_at or self.created_at
 
     def started_later(self, at: datetime) -> Self:
-        """Return a copy of the order with a later start and a later deadline. The window keeps its length.
+        """Return a copy of this description with a later start and a later deadline.
 
-        The completion window begins at the time `at`, or at `start_at` if this is later.
+        The completion window (the time that the batch may take) begins at the time `at`, or at `start_at` if
+        this is later. Its length does not change.
         """
         starts_at = max(self.start_at, at) if self.start_at else None
         deadline = (starts_at or at) + (self.deadline - self.starts_at)
@@ -136,12 +138,12 @@ class BatchOrder(Message):
 
     @property
     def fairness_weight(self) -> float:
-        """Weight of the tenant in Temporal. A greater weight gets a greater share of the workers."""
+        """Weight of the tenant in Temporal. With a greater weight, it gets a greater part of the workers."""
         return self.policy.weight_or(self.weight)
 
 
 class BatchResult(Message):
-    """Result of a batch's workflow: final status, line counts and token usage, as in the batch's row."""
+    """The result of a batch's workflow: final status, line counts and token usage, as in the database."""
 
     status: BatchStatus
     total: int = 0
@@ -178,7 +180,7 @@ class ErrorExample(Message):
 
 
 class ErrorCount(Message):
-    """Number of failed lines of a batch with the same error code, and one of these lines as an example.
+    """The number of failed lines of a batch with the same error code, and one of these lines as an example.
 
     `code` is the `error.code` of these lines in the error file. For lines with an HTTP response, `code` is
     `http_` and the status, for example `http_400`. `model` is null if the lines of all models are counted
@@ -196,8 +198,9 @@ class WaitingReason(Message):
 
     An empty `reason` means that the lines no longer wait. An empty `model` means all models of the batch.
 
-    The workflow deletes the reason when all slices (parts of the model's lines) have ended. If `fleet_wide`
-    is False, the workflow deletes the reason as soon as any slice of the model has ended.
+    The workflow deletes the report when all slices (parts of the model's lines) have ended. If the reason
+    concerns only one slice (`fleet_wide` is False), the workflow deletes the report as soon as any slice of
+    the model has ended.
     """
 
     model: str
@@ -207,7 +210,10 @@ class WaitingReason(Message):
 
 
 class WindowFit(StrEnum):
-    """Forecast for a running batch: it probably ends in its window, may miss it, or is probably late."""
+    """The forecast for a running batch: it probably ends in time, may be late, or is probably late.
+
+    In time means within its completion window.
+    """
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"  # in time with a probability of 50 % to 90 %
@@ -238,7 +244,10 @@ class BatchForecast(Message):
 
 
 class StartFit(StrEnum):
-    """Forecast before a batch begins: it probably ends in its window, may miss it, or cannot meet it."""
+    """The forecast before a batch begins: it probably ends in time, may be late, or cannot end in time.
+
+    In time means within its completion window.
+    """
 
     FITS = "fits"  # in time with a probability of at least 90 %
     AT_RISK = "at_risk"
@@ -246,11 +255,11 @@ class StartFit(StrEnum):
 
 
 class StartForecast(Message):
-    """Forecast of a batch, made once, after its input was validated and before its first line is sent.
+    """The forecast of a batch, made once, after its input was validated and before its first line is sent.
 
     With a probability of 50 %, the batch ends within `p50_seconds` after `made_at`; with 90 %, within
     `p90_seconds`. In the best case it takes `soonest_seconds`. `refused` is True if the batch was refused,
-    because its completion window is shorter than even the best case.
+    because even in the best case it would take longer than its completion window allows.
     """
 
     made_at: datetime
@@ -263,11 +272,15 @@ class StartForecast(Message):
 
 
 class ModelProgress(Message):
-    """Progress of one model of a batch: how many of the model's slices (parts of its lines) are done.
+    """The progress of one model of a batch: how many of the model's slices (parts of its lines) are done.
 
-    The object is a part of the result of the query `state`. It is also a signal of a model run, the workflow
-    that sends the lines of the model. In a signal, `run` is the number of the model run, and `slices_done`
-    counts only the slices of this model run. `lines` and `slices` always count all of the model.
+    The object is used twice:
+
+    - In the result of the query `state` of the batch's workflow.
+    - As a signal to this workflow. A model run (workflow that sends the lines of the model) sends it. Then
+      `run` is the number of the model run, and `slices_done` counts only the slices of this model run.
+
+    `lines` and `slices` always count all of the model.
     """
 
     model: str
@@ -278,7 +291,7 @@ class ModelProgress(Message):
 
 
 class BatchState(Message):
-    """Result of the query `state`, which a batch's workflow answers, for operators and tests."""
+    """The result of the query `state`, which a batch's workflow answers for operators and tests."""
 
     status: BatchStatus
     paused: bool = False

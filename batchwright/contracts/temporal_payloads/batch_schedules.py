@@ -1,4 +1,4 @@
-"""Schedules that create batches: what a batch is created from, and the activities of a run."""
+"""Schedules that create batches: what a batch is created from, and the activities that create it."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -80,9 +80,9 @@ class ScheduledRun(Message):
 
 
 class ScheduledBatch(Message):
-    """Start argument of the batch that is due, or the reason why no batch is created.
+    """The start argument of the batch that is due, or the reason why no batch is created.
 
-    The reason has a stable code, and a message for the tenant.
+    The reason has a `code` that never changes, and a message for the tenant (`refusal`).
     """
 
     order: BatchOrder | None = None
@@ -91,7 +91,7 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """Outcome of one time at which a schedule was due. It is added to the schedule's list of runs."""
+    """What happened at a time when a schedule was due. It is added to the list that clients see."""
 
     run: ScheduledRun
     batch: ScheduledBatch
@@ -122,7 +122,10 @@ class ScheduleActivities:
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Insert the database row of the batch that was started, and add `record` to its schedule's runs."""
+        """Insert the database row of the batch that was started, if there is one.
+
+        Add `record` to the list of times at which the schedule was due.
+        """
         raise NotImplementedError
 
     @activity.defn

@@ -1,4 +1,7 @@
-"""Messages and activity of the scheduled consistency check, which compares rows, workflow runs and files."""
+"""Messages and activity of the scheduled consistency check.
+
+The check compares database rows, workflow runs and stored files.
+"""
 
 from temporalio import activity
 
@@ -15,14 +18,17 @@ class ConsistencyCheckOrder(Message):
 
 
 class DifferenceCount(Message):
-    """Number of differences of one kind: `found` by a consistency check, and `left` without a repair."""
+    """The number of differences of one kind that a consistency check has `found`, and has `left`.
+
+    A difference is left if it was not repaired.
+    """
 
     found: int = 0
     left: int = 0
 
 
 class ConsistencyCheckResult(Message):
-    """Result of a consistency check: how much it compared, and which differences it found."""
+    """The result of a consistency check: how much was compared, and how many differences were found."""
 
     rows: int  # live batches that were compared
     runs: int

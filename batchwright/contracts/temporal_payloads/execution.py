@@ -27,11 +27,11 @@ RELEASED = "released"
 
 
 class ModelRun(Message):
-    """Start argument of a model run: the workflow that sends a batch's lines for one model.
+    """The start argument of a model run: the workflow that sends a batch's lines for one model.
 
     Each activity of the workflow sends one slice, which is a part of the lines. If the history of a model run
     is long, another model run continues with the slices that are left. The fields from `number` on are the
-    state with which the new model run begins.
+    state in which the new model run begins.
     """
 
     batch_id: str
@@ -79,8 +79,10 @@ class ModelRun(Message):
         Args:
             order: start argument of the batch's workflow.
             share: the model, and the number of its lines and slices (parts of its lines).
-            ingest_prefix: key prefix in storage of the objects that ingestion wrote for the batch.
-            progress_reports: approximate number of reports of progress to the batch's workflow.
+            ingest_prefix: beginning of the keys of the stored objects that ingestion (the validation of the
+                input) wrote for the batch.
+            progress_reports: how often the workflow reports its progress to the batch's workflow,
+                approximately.
         """
         return cls(
             batch_id=order.batch_id,
@@ -157,12 +159,11 @@ class SliceRequest(Message):
 
 
 class SliceResult(Message):
-    """Result and heartbeat of the activity `run_slice`, which sends a slice: a part of a model's lines.
+    """The result and the heartbeat of the activity `run_slice`, which sends a part of a model's lines.
 
     Attributes:
         finished: True if all lines of the slice have a final result.
-        over_cap: True if the remaining lines were not sent, because the batch has reached the cap on its
-            cost.
+        over_cap: True if the remaining lines were not sent, because the batch has reached its maximum cost.
         completed: number of lines that succeeded.
         failed: number of lines that failed.
     """
@@ -188,14 +189,15 @@ class SliceResult(Message):
 
 
 class ModelRunResult(Message):
-    """Result of the workflow for one model of a batch: how many lines completed and how many failed.
+    """The result of the workflow for one model of a batch: how many lines completed and how many failed.
 
     The counts of lines are preliminary, because only finished slices (parts of the lines) count. The lines
     are counted again when the output files are written.
 
     Attributes:
-        finished: True if all slices are finished, except those that another model run continues with.
-        over_cap: True if the workflow ended because the batch has reached the cap on its cost.
+        finished: True if all slices are finished, except those that another model run (workflow for the same
+            model) continues with.
+        over_cap: True if the workflow ended because the batch has reached its maximum cost.
         slices_done: number of finished slices.
     """
 

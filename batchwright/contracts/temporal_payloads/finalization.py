@@ -25,9 +25,10 @@ class FinalizeRequest(Message):
 
 
 class FinalizeResult(Message):
-    """Final status and counts of the batch, as they are in its database row.
+    """The final status and the counts of a batch, as they are in its database row.
 
-    If an earlier attempt has already ended the batch, the status can differ from the status in the request.
+    If an earlier attempt of the activity has already ended the batch, the status can differ from the status
+    in the request.
     """
 
     status: BatchStatus
@@ -49,7 +50,7 @@ class FinalizationActivities:
 
 
 class EndRequest(Message):
-    """Request to end the batch with `status` and the counts known so far, without writing its files now.
+    """A request to end the batch with `status` and its present line counts, without writing its files now.
 
     Attributes:
         keep_results: True to keep the results in storage until retention deletes them, so that the batch can

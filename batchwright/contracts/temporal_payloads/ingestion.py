@@ -26,11 +26,11 @@ class ModelShare(Message):
 
 
 class IngestResult(Message):
-    """Result of ingestion, which reads and checks the input of a batch.
+    """The result of ingestion, which reads and checks the input of a batch.
 
-    Each attempt writes its objects under a key prefix of its own. Only the objects under `ingest_prefix` are
-    used. `failed` is True if the input is invalid. The batch's row then already has the status `failed`, and
-    `ingest_prefix` is empty.
+    The stored objects of each attempt have keys with a beginning of their own. Only the objects of one
+    attempt are used: `ingest_prefix` is the beginning of their keys. `failed` is True if the input is
+    invalid. The batch then already has the status `failed` in the database, and `ingest_prefix` is empty.
     """
 
     failed: bool = False

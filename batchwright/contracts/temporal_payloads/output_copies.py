@@ -1,4 +1,7 @@
-"""Copies of output and error files to the location that a batch names: their state, and their activities."""
+"""Copies of output and error files to the location in a bucket that a batch names.
+
+The module has the state of the copies, and the activities that make them.
+"""
 
 from enum import StrEnum
 

@@ -1,7 +1,7 @@
 """Messages and activity of retention, which deletes expired data.
 
-A retention run deletes each kind of data in one sweep. A sweep has one or more turns. Each turn is one
-activity.
+A retention run deletes each kind of data in one sweep. A sweep consists of one or more activities, one after
+the other.
 """
 
 from datetime import datetime
@@ -44,9 +44,9 @@ LITTER_KINDS = [RetentionKind.UNFINISHED, RetentionKind.ORPHANS, RetentionKind.L
 
 
 class SweepPosition(Message):
-    """Position at which the next activity of a sweep continues. The default is the start of the sweep.
+    """The position from which the next activity of a sweep continues. The default is the start of the sweep.
 
-    A sweep is the deletion of old data of one kind.
+    A sweep is the deletion of all old data of one kind.
     """
 
     at: datetime | None = None
@@ -58,9 +58,9 @@ SWEEP_START = SweepPosition()
 
 
 class DeletionCount(Message):
-    """Number of items of one kind that were deleted, or that a dry run would have deleted.
+    """The number of objects or rows of one kind that were deleted, or that a dry run would have deleted.
 
-    `bytes` is the size of their objects in storage.
+    `bytes` is the size of the stored objects among them.
     """
 
     kind: RetentionKind
@@ -70,10 +70,10 @@ class DeletionCount(Message):
 
 
 class SweepRequest(Message):
-    """Request to delete old data of one kind, starting at `position`, until the activity's time is over.
+    """A request to delete old data of one kind, starting at `position`, until the activity's time is over.
 
-    `so_far` has the counts of the earlier activities of this sweep. If `dry_run` is True, nothing is deleted,
-    and the data is only counted.
+    `so_far` says how much the earlier activities of the same sweep have deleted. If `dry_run` is True,
+    nothing is deleted, and the data is only counted.
     """
 
     kind: RetentionKind
@@ -84,7 +84,7 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """Counts of a sweep (a deletion of old data) so far, and where the next activity continues.
+    """How much a sweep (the deletion of old data of one kind) has deleted so far, and where it continues.
 
     `position` is None if the sweep is complete.
     """
@@ -110,7 +110,10 @@ class RetentionOrder(Message):
 
 
 class RetentionResult(Message):
-    """Result of a retention run: counts for each kind of data, and one sentence for each kind that failed."""
+    """The result of a retention run: how much of each kind was deleted, and which kinds failed.
+
+    `errors` has one sentence for each kind of data that failed.
+    """
 
     deleted: list[DeletionCount]
     errors: list[str] = []

@@ -8,14 +8,15 @@ WORKFLOW = "WebhookDeliveryWorkflow"
 
 
 class DeliveryOrder(Message):
-    """Argument of the workflow that delivers one event to one endpoint.
+    """The argument of the workflow that delivers one event to one webhook endpoint.
 
     The URL and the secret are not included: the activity reads them from the database.
 
     Attributes:
         is_test: True for a test event, which is retried for minutes only.
-        fairness_key: Temporal shares the workers equally between fairness keys, so that a key with many
-            deliveries does not delay the others. If it is empty, the endpoint's id is the key.
+        fairness_key: name of a group of deliveries. Temporal divides the workers equally between these
+            groups, so that a group with many deliveries does not delay the others. If it is empty, the
+            endpoint's id is used.
     """
 
     tenant: str
@@ -26,7 +27,7 @@ class DeliveryOrder(Message):
 
 
 class AttemptRequest(Message):
-    """Request for one attempt of a delivery.
+    """A request for one attempt to deliver an event to its webhook endpoint.
 
     If `is_last` is True and the attempt fails, the whole delivery has failed.
     """
@@ -36,7 +37,7 @@ class AttemptRequest(Message):
 
 
 class AttemptResult(Message):
-    """Result of one attempt of a delivery.
+    """The result of one attempt to deliver an event to its webhook endpoint.
 
     `is_final` is True if no other attempt follows. `outcome` is a sentence for people about what happened.
     """
