@@ -12,7 +12,7 @@ ANSWER_LIFETIME = timedelta(days=1)  # how long the answer of a call can be fetc
 
 
 class CallStatus(StrEnum):
-    """Status of a call, in the terms of OpenAI's Responses API."""
+    """The status of a call (single request of a client), in the terms of OpenAI's Responses API."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"  # never stored; shown once the call's batch runs
@@ -32,7 +32,7 @@ class NewCall(Message):
     Attributes:
         group: name of the call's group. Only calls of the same group can be lines of the same batch.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: fields of the request that responses show until the call has an answer, as a JSON object;
+        echoed: fields of the request that responses repeat until the call has an answer, as a JSON object;
             empty if there are none.
     """
 
@@ -50,12 +50,13 @@ class Call(Message):
     """A stored call: a single request of a client, which is processed as a line of a batch.
 
     Attributes:
+        batch_id: id of this batch.
         request: body for the backend, as JSON; empty after the call has ended.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: fields of the request that responses show until the call has an answer, as a JSON object.
+        echoed: fields of the request that responses repeat until the call has an answer, as a JSON object.
         answer: result of the call, as a line of an output or error file. None while the call runs, and if the
             call ended without a result.
-        error: error of the batch if the call has no result because the batch failed.
+        error: why the batch failed, if the call has no result for this reason.
     """
 
     tenant: str
@@ -87,7 +88,7 @@ class CallAnswer(Message):
 class RollingBatch(Message):
     """Settings of a rolling batch: a batch that collects single requests of clients (calls) as its lines.
 
-    The batch takes calls of the group `group` until it is about `open_seconds` old.
+    The batch accepts calls of the group `group` until it is about `open_seconds` old.
     """
 
     group: str

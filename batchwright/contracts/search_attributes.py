@@ -1,4 +1,4 @@
-"""Search attributes by which operators find batches in Temporal. They contain no personal data.
+"""Search attributes of Temporal, by which operators find batches there. They contain no personal data.
 
 `batchwright dev` and `batchwright setup temporal` create them in Temporal.
 """

@@ -9,7 +9,7 @@ DISPATCH_QUEUE = "dispatch"  # slices of the models that share one rate limit
 
 
 def inference_queue(safe_model: str) -> str:
-    """Return the name of the task queue for the activities that send the lines of a model.
+    """Return the name of Temporal's task queue for the activities that send the lines of a model.
 
     `safe_model` is the model's name as returned by `rules.ids.safe_name`.
     """
@@ -19,7 +19,8 @@ def inference_queue(safe_model: str) -> str:
 def model_run_id(batch_id: str, safe_model: str, number: int = 1) -> str:
     """Return the id of the workflow that sends a batch's lines for one model.
 
-    If the history of this workflow is long, another workflow continues. It has the next `number`.
+    If the history of this workflow becomes long, another workflow continues its work. It has the next
+    `number`.
     """
     return f"{batch_id}/{safe_model}" + (f"/{number}" if number > 1 else "")
 

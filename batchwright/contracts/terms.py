@@ -75,14 +75,14 @@ class OverQuota(StrEnum):
 
 
 class WindowTooShort(StrEnum):
-    """Rule for a batch that, by its forecast, cannot end within its completion window."""
+    """The rule for a batch that, by its forecast, cannot end within the time that it may take."""
 
     ACCEPT = "accept"
     REFUSE = "refuse"  # the batch fails before a line is sent
 
 
 class HoldKind(StrEnum):
-    """Kinds of holds. With a hold, an operator stops the sending of all lines of a tenant or model."""
+    """The kinds of holds. By a hold, an operator stops the sending of all lines of a tenant or model."""
 
     TENANT = "tenant"
     MODEL = "model"
@@ -133,7 +133,7 @@ class ValidationError(Message):
 
 
 class ActivityState(StrEnum):
-    """State of an activity that has not ended."""
+    """The state of an activity of Temporal that has not ended."""
 
     QUEUED = "queued"  # until a worker takes it
     RUNNING = "running"
