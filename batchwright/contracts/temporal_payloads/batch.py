@@ -64,7 +64,10 @@ class BatchPolicy(Message):
 
 
 class RerunKind(StrEnum):
-    """The ways to create a new batch from an ended batch: retry its failed lines, or resume it."""
+    """The ways to create a new batch from an ended batch: retry it, or resume it.
+
+    To retry a batch is to send its failed lines again. To resume it is to send its lines without a result.
+    """
 
     RETRY = "retry"  # its input is the failed lines of the other batch
     RESUME = "resume"  # same input; it copies the results of the other batch

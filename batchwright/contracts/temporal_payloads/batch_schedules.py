@@ -91,7 +91,10 @@ class ScheduledBatch(Message):
 
 
 class RunRecord(Message):
-    """What happened at a time when a schedule was due. It is added to the list that clients see."""
+    """A record of what happened at a time when a schedule was due.
+
+    It is added to the list of such times, which clients see.
+    """
 
     run: ScheduledRun
     batch: ScheduledBatch

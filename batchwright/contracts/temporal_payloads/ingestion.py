@@ -28,7 +28,7 @@ class ModelShare(Message):
 class IngestResult(Message):
     """The result of ingestion, which reads and checks the input of a batch.
 
-    The stored objects of each attempt have keys with a beginning of their own. Only the objects of one
+    Each attempt of the activity stores objects whose keys begin in its own way. Only the objects of one
     attempt are used: `ingest_prefix` is the beginning of their keys. `failed` is True if the input is
     invalid. The batch then already has the status `failed` in the database, and `ingest_prefix` is empty.
     """

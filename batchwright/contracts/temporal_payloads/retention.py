@@ -84,9 +84,9 @@ class SweepRequest(Message):
 
 
 class SweepResult(Message):
-    """How much a sweep (the deletion of old data of one kind) has deleted so far, and where it continues.
+    """The result of one activity of a sweep: how much was deleted so far, and where the sweep continues.
 
-    `position` is None if the sweep is complete.
+    A sweep is the deletion of all old data of one kind. `position` is None if the sweep is complete.
     """
 
     deleted: DeletionCount
