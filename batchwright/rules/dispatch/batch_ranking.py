@@ -31,9 +31,10 @@ def priority_weight(priority: int) -> float:
 def fairness_key_of(key: str, priority: int, group: str = "") -> str:
     """Return the fairness key of a batch's tasks, by which Temporal divides workers between tasks.
 
-    A fairness key is a text. Temporal gives the tasks with the same key a part of the workers, in proportion
-    to the weights of the tenants. They start in the order in which they were scheduled. Each priority and
-    each size of batch has a key of its own. So an urgent batch does not wait for the tasks of other batches.
+    A fairness key is a text. All tasks with the same key together get a part of the workers, in proportion to
+    the weight of the tenant. Among themselves, they start in the order in which they were scheduled. Each
+    priority and each size of batch has a key of its own. So an urgent batch does not wait for the tasks of
+    other batches.
 
     Args:
         key: fairness key of the tenant.
@@ -128,7 +129,7 @@ class BatchSchedule:
 
     1. Batches at risk of missing their deadline. The batch with the least time to spare sends first.
     2. All other batches. The batch with the fewest lines left sends first, so that small batches do not wait
-    for large ones.
+       for large ones.
 
     The earliest possible end of a batch decides whether it is at risk. For this estimate, the batch alone
     sends as many lines per second as all batches of its tenant, model and priority now send together. There

@@ -197,8 +197,8 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns how much work the slice's next line is for a backend whose cache does not have the
-            line's system prompt yet. The slice with the lowest cost goes first. If `cost` is None, the cost
+        cost: returns how much additional work the slice's next line is, because the backend has not cached
+            the line's system prompt. The slice with the lowest cost goes first. If `cost` is None, the cost
             is 0.
     """
 
@@ -282,9 +282,9 @@ class FairQueue(Generic[Request]):
 
     1. Priority: by weight and requests in flight, as `FairShare` chooses a tenant.
     2. Batch: the first one in the order of `BatchSchedule`. But one in five permits goes to the batch that
-    has waited longest, so that no batch waits forever.
+       has waited longest, so that no batch waits forever.
     3. Slice: the one with the lowest `cost`. If several have this cost, the slice with the lowest number goes
-    first. So the slices end at different times, and while one stores its results, another one sends.
+       first. So the slices end at different times, and while one stores its results, another one sends.
 
     Attributes:
         waiting: number of requests in the queue.

@@ -15,7 +15,7 @@ _AFFINE_FACTOR, _AFFINE_SLACK = 2.0, 4
 
 
 class BalancedBackend(Protocol):
-    """Properties of a backend that are needed to balance load between backends."""
+    """A backend with the properties that are needed to balance load between backends."""
 
     @property
     def key(self) -> str:

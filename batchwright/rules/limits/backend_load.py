@@ -30,7 +30,7 @@ _SILENT_SECONDS, _SILENT_RESPONSES, _BETWEEN_SEARCHES = 30.0, 3.0, 1.0
 
 
 class LoadSignal(StrEnum):
-    """What the end of a request shows about the load of its backend."""
+    """The sign of a backend's load that the end of a request gives, such as a response or a rejection."""
 
     RESPONDED = "responded"
     REJECTED = "rejected"  # overloaded or unavailable
@@ -66,8 +66,8 @@ class CongestionWindow:
         current group, and the current group is at least `span` seconds old.
 
         Args:
-            used: number of requests in flight now. If a new group starts, its limit is counted down from
-                here.
+            used: number of requests in flight now. If the rejection starts a new group, the limit is lowered
+                from this number.
             sent_at: when the rejected request was sent.
             now: the current time.
             span: minimum duration of a group, in seconds.

@@ -34,7 +34,7 @@ _BEST_LIMIT_DECAY = 0.98  # applied to the best limit so far after each failed i
 
 @dataclass(frozen=True, slots=True)
 class LimitBounds:
-    """The bounds of an adaptive limit: its maximum, and from when on responses count as slow.
+    """The bounds of an adaptive limit: its maximum, and how slow responses may be.
 
     Attributes:
         ceiling: maximum of the limit, in requests in flight.

@@ -282,9 +282,7 @@ class ResponseMeter:
     def proves_slowness(self, effect: float) -> bool:
         """Return True if the slow responses of the current window prove that the backend is slow.
 
-        A window is a short period of time.
-
-        They are a proof in two cases:
+        A window is a short period of time. Its responses are a proof in two cases:
 
         - There are at least as many responses as `responses_to_compare_windows(effect)` returns.
         - Their mean latency level is so far above the usual level that the difference cannot be chance.
