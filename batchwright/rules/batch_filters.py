@@ -107,7 +107,7 @@ def time_filter(text: str | None, param: str) -> datetime | None:
 
 
 def custom_id_filter(text: str | None) -> str | None:
-    """Return the query parameter `custom_id`.
+    """Check the query parameter `custom_id`, and return it unchanged. None means that it was not sent.
 
     Raises:
         BadParameter: the text is empty, or longer than MAX_CUSTOM_ID_CHARACTERS.

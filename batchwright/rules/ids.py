@@ -199,7 +199,7 @@ def audit_entry_position(entry_id: str) -> int:
 def audit_entry_prefix(position: int) -> str:
     """Return the beginning of the id of the audit log entry at `position`. The first position is 1.
 
-    All other characters of the id are not known from the position.
+    The rest of the id is random.
     """
     return f"act_{position:016x}"
 

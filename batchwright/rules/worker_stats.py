@@ -110,9 +110,9 @@ class UpstreamTraffic(Message):
         squared_seconds: sum of the squared durations.
         pending: number of requests in flight.
         tokens_per_second: average rate of tokens in requests and responses, over about the last minute.
-        open_circuits: 1 if the circuit breaker of the model at this backend is open (no requests are sent
-            after many failures). In a sum over workers, it is the number of workers whose circuit breaker is
-            open.
+        open_circuits: 1 if the circuit breaker of the model at this backend is open: after many failures,
+            only single test requests are sent. In a sum over workers, it is the number of workers whose
+            circuit breaker is open.
     """
 
     model: str
@@ -145,9 +145,9 @@ class TrafficShare(NamedTuple):
 
 
 class OpenCircuit(NamedTuple):
-    """An open circuit breaker: no requests for a model are sent to a backend, because many have failed.
+    """An open circuit breaker: for this model, only single test requests are sent to this backend.
 
-    `workers` is the number of workers in which it is open.
+    Many requests have failed before. `workers` is the number of workers in which it is open.
     """
 
     model: str
@@ -156,7 +156,7 @@ class OpenCircuit(NamedTuple):
 
 
 class FleetTraffic(NamedTuple):
-    """Requests of all workers: in total, by backend and by model."""
+    """The numbers of requests of all workers: in total, by backend and by model."""
 
     requests: int
     errors: int

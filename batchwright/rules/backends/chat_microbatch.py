@@ -66,7 +66,7 @@ class ChatExecutor(Protocol):
 class ChatAdapter:
     """The adapter that joins chats into one request and splits the response.
 
-    It calls the operator's executor, and checks the executor's results.
+    It calls the operator's own code (the executor), and checks what this code returns.
     """
 
     def __init__(self, executor: ChatExecutor) -> None:
@@ -109,7 +109,9 @@ def _isolated() -> Generator[None]:
 
 
 def _check_types(result: ChatResult) -> ChatResult:
-    """Check the types in a result of the operator's executor. Return the result, with its body as bytes.
+    """Check the types in a result that the operator's own code (the executor) returned for one chat.
+
+    Return the result, with its body as bytes.
 
     Raises:
         ValueError: the result is not a pair, or its status is a number outside 200 to 599.

@@ -20,7 +20,7 @@ _integer = msgspec.json.Decoder(int)
 
 
 class MicrobatchPart(NamedTuple):
-    """What one line contributes to a shared request, which contains the requests of several lines.
+    """The contribution of one line to a shared request, which contains the requests of several lines.
 
     Attributes:
         shared: the properties of the line's request that must be equal for all lines of a shared request, as

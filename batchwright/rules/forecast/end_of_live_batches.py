@@ -142,7 +142,7 @@ class _ModelRate:
 
     @property
     def per_second(self) -> float:
-        """How many average lines settle (get a result) per second; 0 if it is not known.
+        """Number of average lines that settle (get a result) per second; 0 if it is not known.
 
         A line with twice the work of an average line counts as two lines.
         """
@@ -255,9 +255,9 @@ class Forecaster:
         The work that was done since the last call of `observe` is divided in two steps:
 
         1. Between the priorities of all tenants, by the parts of the model's capacity that they had at that
-        call.
+           call.
         2. Between the batches of a priority, in proportion to the lines that really got a result. The order
-        of the batches is not used, because it may have changed since then.
+           of the batches is not used, because it may have changed since then.
 
         Args:
             model: measurements of the model, with its batches at the last call.

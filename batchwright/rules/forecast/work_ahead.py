@@ -1,4 +1,4 @@
-"""Compute how much work all together do until one tenant, priority or batch has done its own work.
+"""Compute how much work is done in total until one tenant, priority or batch has done its own work.
 
 Tenants, priorities and batches are called owners here. They divide the capacity of a model by weight.
 Example: two owners have equal weights. When the first to finish has done its 10 lines, both together have
@@ -63,7 +63,7 @@ class ModelOfBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class UnsettledWork:
-    """How many lines of one model a live batch has: with a result, and without.
+    """The lines of one model in a live batch: how many have a result, and how many have none.
 
     Attributes:
         settled: number of lines with a result.

@@ -99,11 +99,11 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
-    """Return two sort keys, outside of which no text has a similar text.
+    """Return the lowest and the highest sort key that a text with a similar text can have.
 
-    Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal. A
-    text whose key is below the first or above the second of the returned keys has no similar text. This is
-    the case for most texts. To compare their keys with the two is faster than to call `common_bytes`.
+    Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal.
+    Most texts have a key below the lowest or above the highest, so they have no similar text. To compare
+    their keys with these two is faster than to call `common_bytes`.
     """
     code = max(count - _FOLLOWING, 0)
     return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING

@@ -115,7 +115,7 @@ def resumed_segment(prefix: str, number: int) -> str:
 def ingest_root(tenant: str, batch_id: str) -> str:
     """Return the beginning of the keys of all stored objects that ingestion writes for a batch.
 
-    Ingestion is the validation of the input. Each attempt of ingestion has its own, longer beginning.
+    Ingestion is the validation of the input. The keys of each attempt have their own, longer beginning.
     """
     return f"{batch_root(tenant, batch_id)}/ingest/"
 

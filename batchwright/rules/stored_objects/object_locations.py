@@ -69,7 +69,7 @@ def parse_prefix(url: str) -> ObjectLocation:
 
 
 def parse_output_location(url: str) -> ObjectLocation:
-    """Parse the URL of the place for a batch's output files: `s3://bucket/prefix`.
+    """Parse the URL of the location for a batch's output files: `s3://bucket/prefix`.
 
     The keys of the files will begin with this prefix.
 

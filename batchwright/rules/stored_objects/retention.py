@@ -21,8 +21,8 @@ OUTPUT_KINDS = ("output", "error")
 class RetentionCutoffs:
     """The times before which old data may be deleted: one time for each kind of data.
 
-    The comment at each attribute says which time of the data is compared, such as its end or its creation.
-    The times hold for one run of the activity that deletes old data.
+    Some kinds of data are compared by their end, others by their creation, expiry or last change. The times
+    hold for one run of the deletion.
     """
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file

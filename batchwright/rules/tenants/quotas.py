@@ -76,12 +76,13 @@ class EnqueuedWork(NamedTuple):
 
 
 class QuotaExcess(NamedTuple):
-    """The reason why a batch's lines may not be enqueued now: the quota that the batch would exceed.
+    """The reason why a batch's lines may not be enqueued now.
 
-    Or the quota is not exceeded, but earlier batches of the tenant wait for it.
+    Either the batch would exceed the quota, or earlier batches of its tenant wait for the quota.
 
     Attributes:
-        limit: the quota in lines or tokens.
+        quota: the quota of lines or the quota of tokens.
+        limit: value of the quota.
         used: how much of it the tenant's other batches use.
         requested: how much the batch needs. `used` plus `requested` may not be more than `limit`.
         before: number of earlier batches that wait for the quota. The batch must wait until these are
