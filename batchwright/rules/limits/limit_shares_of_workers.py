@@ -22,7 +22,8 @@ def left_to_batches(limit: int, interactive: float) -> int:
 def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return how much of a limit per minute one API process may use for interactive calls.
 
-    A tenth of the limit is always left to batches. Of the rest, this process may use what the other API
+    An interactive call is a single request whose client waits for the answer. A tenth of the limit, rounded
+    up, is left to batches, but at least 1 is for calls. Of this rest, this process may use what the other API
     processes do not use, but at least an equal part. Example: the limit is 100, so the rest is 90, and one
     other process uses 80 of it. This process may use 45, half of the rest, although only 10 are left.
 
