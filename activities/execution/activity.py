@@ -48,9 +48,11 @@ class Execution(ExecutionActivities):
         with a stored result is never sent again, even if processes are killed.
 
         In the result, `finished` is True if every line has a stored result. It is False if the slice was
-        cancelled, its deadline passed, or the batch reached the cap on its cost. If the slice must move to
-        another task queue, because rates have changed, the result contains only `target_queue`, the name of
-        that queue.
+        cancelled, its deadline passed, or the batch reached the cap on its cost.
+
+        If a rate limit of the model has changed, the slice may have to move to another task queue of
+        Temporal. Nothing is sent then, and the result contains only the name of that queue, in
+        `target_queue`.
 
         Raises:
             TurnOver, Deferred: some lines have no result yet, which is not an error. Temporal starts the next
@@ -88,8 +90,8 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
     If it cannot reach one of them, publish why the slice waits.
 
     Raises:
-        Deferred: not an error; one of the services is unreachable. The slice returns to its queue, because
-            another worker may reach the service. The database and the metrics get the reason.
+        Deferred: not an error; one of the services is unreachable. The slice returns to its task queue,
+            because another worker may reach the service. The database and the metrics get the reason.
     """
     missing = worker.missing_dependencies()
     if not missing:
@@ -108,8 +110,8 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     workers, or while interactive requests (not lines of batches) use most of the limit.
 
     Raises:
-        Deferred: this worker's part is 0 for every backend of the model. The slice returns to its queue for
-            another worker. The database and the metrics get the reason.
+        Deferred: this worker's part is 0 for every backend of the model. The slice returns to its task queue,
+            so that another worker can run it. The database and the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return
@@ -123,16 +125,17 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def refuse_surplus(held: HeldSlice, request: SliceRequest) -> None:
-    """Refuse to run a surplus slice (`HeldSlice.is_surplus`), so that it returns to its queue.
+    """Refuse to run a surplus slice (this worker does not need it), so that another worker can run it.
 
-    A worker sometimes needs a slice of a certain tenant or batch, but it always gets the next slice of the
-    queue. A slice of another tenant or batch is surplus if the worker does not need it.
+    A worker sometimes searches for a slice of a certain tenant or batch, but it always gets the next slice of
+    Temporal's task queue. If this slice belongs to another tenant or batch, and the worker has enough lines
+    without it, `held.is_surplus` is True.
 
-    In two cases, a surplus slice is not refused: its deadline has passed, or earlier attempts of it have
-    crashed. In the second case, running the slice now helps to find the cause of the crashes soon.
+    In two cases, a surplus slice is not refused: its deadline has passed, or workers crashed during earlier
+    attempts to run it. In the second case, running the slice now helps to find the cause of the crashes soon.
 
     Raises:
-        TurnOver: not an error; the slice returns to its queue, behind the slices of the other tenants.
+        TurnOver: not an error; the slice returns to its task queue, behind the slices of the other tenants.
     """
     info = activity.info()
     if not held.is_surplus or Deadline.of(request.deadline).passed(time.time()):
@@ -145,13 +148,14 @@ def refuse_surplus(held: HeldSlice, request: SliceRequest) -> None:
 async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
 
-    The model's rate limits decide which queue is right, so a changed limit can move a running slice. The
-    first move of a slice happens at once. Each further move happens after a wait, which is longer each time.
-    Without the waits, workers with different settings could move a slice back and forth, for example during a
-    rollout.
+    Temporal's task queues limit how fast slices start. So the model's rate limits decide which queue is
+    right, and a changed limit can move a slice that is already running. The first move of a slice happens at
+    once. Each further move happens after a wait, which is longer each time. Without the waits, workers with
+    different settings could move a slice back and forth, for example during a rollout.
 
     Raises:
-        TurnOver: not an error; the slice has to wait before it moves. The next turn checks the rates again.
+        TurnOver: not an error; the slice has to wait before it moves. The next attempt checks the rate limits
+            again.
     """
     info = activity.info()
     queue = await rates.other_queue(request.model, info.task_queue)

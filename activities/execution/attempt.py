@@ -1,4 +1,4 @@
-"""One attempt of a slice: read its lines, send them for one turn, store the results, report how it ended."""
+"""One attempt (turn) of a slice: read its lines, send them for a limited time, store the results."""
 
 import asyncio
 import contextlib
@@ -66,10 +66,10 @@ _REASONS = {
 
 
 class _TurnEnd(NamedTuple):
-    """How a turn (one attempt of a slice) ended.
+    """The end of a turn (one attempt of a slice): the reason, and what is left to send.
 
     Attributes:
-        blocked_seconds: seconds until a line may be sent.
+        blocked_seconds: seconds until the next line is due; 0 if one is due or none is left.
         unsettled: number of lines without a result; 0 if the lines were not read.
     """
 
@@ -190,7 +190,8 @@ class SliceAttempt:
     def _may_read(self, record: SliceRecord) -> bool:
         """Request memory for the slice's lines. Return True if it is granted: the lines may then be read.
 
-        If several attempts of the slice crashed, return False while the process runs other quarantined work.
+        If several attempts of the slice crashed, return False while this process sends a quarantined line, or
+        runs a slice or activity whose earlier attempts crashed.
         """
         if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
             if not self._held.waits_for_memory:  # otherwise, keep its place in the queue
@@ -270,9 +271,7 @@ class SliceAttempt:
         )
 
     async def _drop_cancelled_calls(self, queue: LineQueue, outcomes: LineSettler) -> None:
-        """Settle the lines of calls that clients have cancelled, so that these lines are not sent.
-
-        A call is a single request that runs as a line of a batch.
+        """Settle the lines of cancelled calls (single requests of clients), so that they are not sent.
 
         Raises:
             DatabaseUnavailable: the database does not respond.
@@ -310,9 +309,9 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
-        It may until the lease is lost, or the grace period for requests in flight plus `LAST_FLUSH_SECONDS`
-        is over. This period begins with the stop signal. It begins with the batch's deadline if there is no
-        stop signal, or if the batch has reached the cap on its cost.
+        It may until the lease is lost, but at most until `LAST_FLUSH_SECONDS` after the end of the grace
+        period for requests in flight. After a cancel or a shutdown, this period begins with the stop signal.
+        In all other cases, it begins with the batch's deadline.
         """
         if self._stop.reason is StopReason.OVER_CAP:
             remaining = self._stop.deadline.grace_remaining(time.time())
@@ -370,9 +369,10 @@ class SliceAttempt:
         logger.debug("turn ended", extra={**fields, "seconds": seconds})
 
     def _result(self, end: _TurnEnd) -> SliceResult:
-        """Return the activity's result, or raise an error if another attempt continues the slice.
+        """Return the activity's result, or raise an error if another attempt must continue the slice.
 
-        In the result, `finished` is True if every line has a stored result.
+        In the result, `finished` is True if every line has a stored result. `end` says how this attempt
+        ended.
 
         Raises:
             ApplicationError: Temporal must start the next attempt (this does not count as a failure), or

@@ -60,9 +60,9 @@ class _LineJob(NamedTuple):
 
 
 class JobRunner:
-    """Submits asynchronous jobs to backends for the lines of a slice, and waits for their results.
+    """The part of a turn that submits lines to backends as asynchronous jobs, and waits for their results.
 
-    One object is for one turn (attempt of the slice).
+    A turn is one attempt of a slice. Each turn has its own object.
     """
 
     def __init__(self, turn: TurnContext) -> None:
@@ -141,9 +141,10 @@ class JobRunner:
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 
     async def forget(self) -> None:
-        """Delete the stored HTTP callbacks in which backends reported that jobs of this turn have ended.
+        """Delete the stored callbacks: HTTP requests with which backends reported the ends of jobs.
 
-        Call this only after the results of these jobs are stored.
+        Only callbacks about jobs of this turn are deleted. Call this only after the results of these jobs are
+        stored.
         """
         received, self._received = self._received, []
         await self._callbacks.forget(received)
@@ -190,10 +191,11 @@ class JobRunner:
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
         """Wait until a job ends, takes too long, or cannot be polled. Return the outcome of its line.
 
-        If the outcome is a failure, the job's stored callback is read once more. If the callback has arrived
-        meanwhile, it decides the outcome.
+        If the outcome would be a failure, look once more for the backend's callback (its request that reports
+        the end of the job). If the callback has arrived meanwhile, it decides the outcome.
 
         Args:
+            call: the line, with the request that `job` runs for it.
             callback: future for the backend's callback; None if the backend does not call back.
         """
         outcome = await self._poll_until_end(call, job, callback)
@@ -217,7 +219,7 @@ class JobRunner:
     async def _poll_until_end(
         self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None
     ) -> Outcome | None:
-        """Poll a job until it ends or cannot be polled, and return the outcome of its line.
+        """Poll a job until it ends, or until polling has failed too often. Return the outcome of its line.
 
         Return None if the callback has arrived, or if the job takes too long.
         """

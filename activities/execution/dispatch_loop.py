@@ -20,7 +20,7 @@ _TICK_SECONDS = 0.25
 
 
 class SliceDispatcher:
-    """Sends the lines of a slice during one turn (one attempt, limited in time).
+    """The loop that sends the lines of a slice during one turn (one attempt, limited in time).
 
     `LineSender` sends each line when it gets a permit (the right to have one request in flight). The loop in
     `run` requests a permit if no line waits for one, sends quarantined lines, and ends the turn.
@@ -61,15 +61,16 @@ class SliceDispatcher:
         return reason
 
     def wake(self) -> None:
-        """Make the send loop check at once whether it has to stop, and not only at its next tick."""
+        """Make the loop in `run` check now whether it has to stop, before its next regular check."""
         if not self._sender.may_send_now():
             self._sender.cancel_permit_request()
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
-        """Delete the stored HTTP callbacks in which backends reported that jobs of this turn have ended.
+        """Delete the stored callbacks: HTTP requests with which backends reported the ends of jobs.
 
-        Call this only after the results of these jobs are stored.
+        Only callbacks about jobs of this turn are deleted. Call this only after the results of these jobs are
+        stored.
         """
         await self._jobs.forget()
 
@@ -90,11 +91,11 @@ class SliceDispatcher:
     async def _drain(self, reason: StopReason) -> StopReason:
         """Wait for the requests in flight, at most for the grace period after a stop signal or the deadline.
 
-        Return why this attempt (turn) ends.
+        Return why this attempt (turn) of the slice ends.
 
         - If all lines have a result and the lease is not lost, the result is COMPLETED.
         - If there is a stop signal, the result is its reason. The signal may have come during this call.
-        - In all other cases, the result is `reason`.
+        - In all other cases, the result is `reason`, the reason why the sending stopped.
         """
         self._held.drain()
         self._queue.free_lines(sent.line for sent in self._state.in_flight)
@@ -141,8 +142,8 @@ class SliceDispatcher:
     async def _rest(self, seconds: float) -> None:
         """Wait until the event `TurnState.wake` is set, but at most `seconds`. Then clear the event.
 
-        The event is set when the send loop has something to do. If it is already set when the wait begins,
-        return at once.
+        The event is set when the loop in `run` has something to do. If it is already set when the wait
+        begins, return at once.
         """
         timer = asyncio.get_running_loop().call_later(seconds, self._state.wake.set)
         try:
@@ -173,8 +174,9 @@ class SliceDispatcher:
         - If the turn has sent a line, its time is over `slice_seconds` after the first line.
         - If it has not sent a line yet, its time is over `slice_seconds` after its start, but not before
           `MAX_BLOCKED_SECONDS`.
-        - In both cases, its time may be over earlier: `MAX_BLOCKED_SECONDS` after its start, if a reached
-          limit now stops its lines, and other slices of this worker can use up this limit without it.
+        - In both cases, its time may be over earlier: `MAX_BLOCKED_SECONDS` after its start, if a limit (such
+          as a cap of the tenant) now stops its lines, and the other slices of this worker can use up this
+          limit without this slice.
         """
         now = time.monotonic()
         if self._sender.started_at is None:
@@ -192,11 +194,11 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from its queue. So a line is not counted if it
-        has to wait while a line of another slice could be sent. There are two such cases:
+        If this number is low, the worker takes another slice from Temporal's task queue. So a line is not
+        counted if it has to wait while a line of another slice could be sent. There are two such cases:
 
         - A cap or a rate of the tenant stops this slice. The result is then 0. The same applies to a rate of
-          the model if the slice is from the queue that several models share.
+          the model if the slice came from the task queue that several models share.
         - The line's prefix group (lines with the same system prompt) has as many lines in flight as the model
           allows.
 
@@ -234,7 +236,7 @@ class SliceDispatcher:
         """Record in storage which lines will be sent next.
 
         If the worker crashes, one of these lines may be the cause. The next attempt therefore quarantines
-        them.
+        these lines: it sends them one at a time.
         """
         self._sender.must_track = False
         lines: list[SliceLine] = []

@@ -20,10 +20,10 @@ _PERSISTED_WAIT_SECONDS = 2.0  # shorter waits for capacity are not worth a reco
 
 
 class LineAttempts:
-    """Counts the attempts of each line of a slice, and schedules the next attempts.
+    """The number of attempts of each line of a slice, and the time of its next attempt.
 
     The counts and times are stored with the results of the slice. The next attempt of the slice (turn)
-    therefore knows them, even after a crash.
+    therefore knows the counts and times, even after a crash.
     """
 
     def __init__(self, request: SliceRequest, writer: SegmentBuffer, policy: RetryPolicy) -> None:
@@ -59,7 +59,7 @@ class LineAttempts:
         self._persist(line)
 
     def use(self, line: SliceLine, outcome: Outcome) -> None:
-        """Use up one of the line's attempts after a failure, and schedule the next attempt."""
+        """Count one more failed attempt of the line, and set when it is sent again."""
         policy, count = self._policy, line.attempt.count + 1
         wait = backoff(count, initial=policy.initial_backoff, longest=policy.max_backoff)
         changes = {
@@ -73,14 +73,15 @@ class LineAttempts:
             self._persist(line)
 
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
-        """Schedule a retry because the backend has no capacity now. The line keeps all its attempts.
+        """Set when the line is sent again, because the backend has no capacity now. No attempt is counted.
 
-        The wait grows with each failure, and is at least as long as the backend has requested. If the backend
-        is busy with direct requests of other clients, only the wait that it has requested applies: the
-        adaptive limit of the backend decides when the line is sent.
+        The wait grows with each such failure of the line, and is at least as long as the backend has
+        requested. If the backend is busy with direct requests of other clients, the wait is only as long as
+        the backend has requested. The limit on requests in flight, which adapts to the backend, then decides
+        when the line is sent.
 
-        The line's state is stored only if a later attempt of the slice (turn) needs it, for example because
-        the backend has requested a long wait.
+        The new time and the error are stored only if a later attempt of the slice (turn) needs them, for
+        example because the backend has requested a long wait.
         """
         policy, before, now = self._policy, line.attempt, time.time()
         line.capacity_failures += 1

@@ -17,9 +17,9 @@ from batchwright.rules.dispatch.retry_policy import (
 
 
 class FaultAttribution:
-    """Decides for each failure of a slice's lines if the line or the backend is at fault.
+    """The rules that decide for each failure of a slice's lines if the line or the backend is at fault.
 
-    It also reports failures to the backends' circuit breakers.
+    The object also reports failures to the backends' circuit breakers.
     """
 
     def __init__(self, tenant: str, others_wait: Callable[[], bool]) -> None:
@@ -67,9 +67,9 @@ class FaultAttribution:
         return Budget.CAPACITY if blames_backend else Budget.ATTEMPT
 
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
-        """Store the error message of a backend in the circuit breaker of this backend.
+        """Store a backend's error message, so that the waiting reason of the model can quote it.
 
-        The waiting reason shows the message to the tenant of this slice.
+        It is stored in the backend's circuit breaker. Only the tenant of this slice gets to see it.
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 

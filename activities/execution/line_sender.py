@@ -35,19 +35,20 @@ _WAIT_FOR_SLICES_SECONDS = 0.1
 
 
 class LineSender:
-    """Sends the lines of one turn, one for each permit.
+    """The sender of one turn (attempt of a slice): it sends one line for each permit.
 
     The next line waits for a permit (the right to have one request in flight). When a permit is free,
     `_on_permit` sends this line. Most lines take the fast path, without a task: the request is sent at once,
     and the callback that reads the response settles the line (`_try_send_now`, `_on_response`). A task for
-    each request would cost more CPU time than all other work for it. Only a line that must await more than
-    its response, such as a hook, gets a task (`RequestTasks`).
+    each request would cost more CPU time than all other work for the request. Only a line that must await
+    more than its response, such as a hook, gets a task (`RequestTasks`).
 
     Attributes:
         tasks: sends the lines that need an asyncio task.
         started_at: when the first line was sent, in monotonic seconds; None before that.
         is_exclusive: True while a quarantined line is in flight. No other line is sent then.
-        must_track: True if the next lines must be recorded before they are sent.
+        must_track: True if the next lines must be recorded in storage before they are sent, because workers
+            crashed during earlier attempts of the slice.
     """
 
     def __init__(self, turn: TurnContext) -> None:
@@ -104,8 +105,9 @@ class LineSender:
     def queue_next(self) -> None:
         """Request a permit for the next line. A permit is the right to have one request in flight.
 
-        If a permit is free, the line is sent at once. After crashes, each line must be recorded before it is
-        sent. If the next line is not recorded yet, it stays in the queue, and `must_track` becomes True.
+        If a permit is free, the line is sent at once. If workers crashed during earlier attempts of the
+        slice, each line must be recorded in storage before it is sent. If the next line is not recorded yet,
+        it stays in the queue, and `must_track` becomes True.
         """
         line = None if self.is_exclusive else self._queue.next()
         if line is None:
@@ -255,7 +257,7 @@ class LineSender:
     # Requests
 
     def _submit(self, line: SliceLine, permit: Permit) -> bool:
-        """Send the line and return True. If no backend may get it now, requeue the line and return False.
+        """Send the line and return True. If no backend may get it now, put it back and return False.
 
         The permit is released when the request ends. If the result is False, the permit is already released.
 
@@ -341,9 +343,11 @@ class LineSender:
     def _complete(self, sent: InFlightRequest) -> None:
         """Free the memory and release the permit of a request that has ended.
 
-        The next line that waits for a permit then gets it. If the backends keep few system prompts in their
-        caches, and lines wait, but none of them has a cached prompt, the permit is released a moment later. A
-        line with a cached prompt may arrive until then, and gets the permit.
+        The next line that waits for a permit then gets it.
+
+        There is an exception, if the backends keep only few system prompts in their caches, and no waiting
+        line has a cached prompt. The permit is then released a moment later. If a line with a cached prompt
+        arrives until then, this line gets the permit.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held

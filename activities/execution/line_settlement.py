@@ -50,16 +50,16 @@ class InFlightRequest(Struct, eq=False):
 
     Attributes:
         permit: the right to have one request in flight.
-        dispatch: the backend that has the request now. If another backend gets the request, this field is
+        dispatch: the backend that has the request now. If the request moves to another backend, this field is
             replaced.
-        line_bytes: length of the line. At the end of a turn, `line.data` is freed while requests are in
-            flight.
+        line_bytes: length of the line in bytes. It is stored here because `line.data` is freed at the end of
+            a turn, while requests are still in flight.
         held: bytes of the memory budget that are reserved for the request and its response.
         job_since: Unix seconds at which the line's running job was submitted; None if the line has no job.
         exchange: the HTTP request, if it was sent without a task and has no response yet; otherwise None.
-        outcome: outcome of a request that was sent without a task, if a task has to handle it; otherwise
-            None.
-        seconds: duration of a request that was sent without a task.
+        outcome: outcome of a request that was sent without a task, if a task must handle this outcome;
+            otherwise None.
+        seconds: duration of a request that was sent without a task; 0 until it has ended.
     """
 
     line: SliceLine
@@ -79,7 +79,7 @@ _RequestKind = tuple[str, int, Category, str]
 
 
 class LineMetricsBuffer:
-    """Buffers the metrics of one slice's lines, and adds them to the process's metrics from time to time.
+    """A buffer for the metrics of one slice's lines. They are added to the process's metrics regularly.
 
     Updating the process's metrics for each line would be slow.
     """
@@ -148,7 +148,7 @@ class LineMetricsBuffer:
         self._retries.labels(self._model, category).inc()
 
     def fell_back(self, model: str) -> None:
-        """Count a line that the fallback model `model` has answered."""
+        """Count a line that was answered by `model`, a fallback for the line's own model."""
         self._fallbacks.labels(self._model, model).inc()
 
     def dead_letter(self, code: str) -> None:
@@ -188,9 +188,9 @@ def _increase(counters: Sequence[CounterSeries], lines: int) -> None:
 
 
 class LineSettler:
-    """Creates the requests for a slice's lines, and handles their outcomes.
+    """An object that creates the requests for a slice's lines, and handles their outcomes.
 
-    An outcome settles its line, or leads to a retry.
+    An outcome either settles its line, or leads to a retry.
     """
 
     def __init__(
@@ -222,9 +222,10 @@ class LineSettler:
         return OutboundRequest(line.request_id, custom_id, body)
 
     def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report an outcome to the adaptive limits and the prefix groups (lines with the same system prompt).
+        """Report the outcome of a request to everything that adapts to the responses of backends.
 
-        Also report the size of the response's body to the memory budget.
+        These are the limits on requests in flight, the prefix groups (lines with the same system prompt), and
+        the memory that is reserved for each response.
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:
@@ -253,7 +254,7 @@ class LineSettler:
         self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
 
     def fail_crashed(self, line: SliceLine) -> None:
-        """Settle a line with an error, because several workers have crashed while they were sending it.
+        """Settle a line with an error, because several workers have crashed while sending it.
 
         Raises:
             PlanDamaged: the line is not a request.
@@ -267,7 +268,7 @@ class LineSettler:
         self._writer.add(SegmentRecord(RecordKind.SETTLED, line.offset, payload))
 
     def apply(self, sent: InFlightRequest, outcome: Outcome) -> bool:
-        """Handle the outcome of a request.
+        """Handle the outcome of a request: settle its line, or schedule a retry.
 
         Return True if the line is settled, False if it will be sent again. The decision depends on the
         outcome and on the number of earlier attempts.
@@ -283,8 +284,9 @@ class LineSettler:
         return self._apply_failure(sent, outcome, seconds)
 
     def settle_success(self, sent: InFlightRequest, outcome: Outcome, seconds: float) -> None:
-        """Store a successful response as the final result of its line, and report the success to the circuit
-        breaker and the metrics.
+        """Store a successful response as the final result of its line.
+
+        The success is also reported to the circuit breaker and the metrics.
 
         Args:
             sent: the line and the request that was sent for it.
@@ -365,13 +367,13 @@ class LineSettler:
     def _add_dead_letter(
         self, line: SliceLine, request: OutboundRequest, outcome: Outcome, attempts: int
     ) -> None:
-        """Record why a line has finally failed, as a dead letter.
+        """Record why a line has finally failed. This record is called a dead letter.
 
         The caller must add the line's result right afterwards, so that both are stored in the same segment
         (an object with many results).
 
         Args:
-            attempts: number of attempts that the line has used.
+            attempts: number of attempts of the line; if it crashed its workers, the number of crashes.
         """
         last = FinalAttempt(
             count=attempts,

@@ -23,7 +23,7 @@ _PROBE_SECONDS = 60.0  # at least as long as a deferral with the same reason
 
 
 class SliceReporter:
-    """Reports how many lines a slice attempt has settled, and why the slice waits.
+    """The reporter of one slice attempt: how many lines are settled, and why the slice waits.
 
     The reporter writes the counts to the batch's row in the database, and passes the reasons to
     `WaitingReasons`, which publishes them. `report` is called before each heartbeat and at the end of the
@@ -63,10 +63,10 @@ class SliceReporter:
         self._report_waiting(writer.completed + writer.failed)
 
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
-        """Clear what was published about the slice's wait, at the end of a turn that has sent lines.
+        """At the end of a turn that has sent lines, clear the published reason why the slice had to wait.
 
-        - The waiting reason is cleared, except while the model's circuit breaker allows only trial requests
-          (single requests that test the backend).
+        - The waiting reason (a text for the tenant) is cleared, except while the model's circuit breaker
+          allows only trial requests (single requests that test the backend).
         - The deferral (a record for the metrics that the slice has returned to its queue) is cleared, except
           if the circuit breaker allows only trial requests and `another_turn_follows` is True.
         """

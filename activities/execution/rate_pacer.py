@@ -12,7 +12,7 @@ _MAX_CATCH_UP_SECONDS = 0.02
 
 
 class RatePacer:
-    """Limits how many requests one attempt of a slice (turn) sends, and the interval between two requests.
+    """A limit on the requests of one slice attempt (turn): their number, and the interval between two.
 
     Temporal limits how many turns start per second, and this class limits the requests of each turn.
     Together, they limit the rate of all requests. The limits are looked up before each request, so a changed
@@ -65,7 +65,7 @@ class RatePacer:
         return max(0.0, self._last_due + pacing.interval_seconds - self._clock())
 
     def record_send(self) -> None:
-        """Count a request that is sent now. A request that repeats a line counts, too.
+        """Count a request that is sent now, even if it sends a line for the second time.
 
         Call `may_send` first, because this method uses the rate that `may_send` has looked up.
         """

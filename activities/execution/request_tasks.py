@@ -36,7 +36,7 @@ _ITEMS_BEFORE_YIELD = 16
 
 
 class _PooledTask(Generic[Item]):
-    """A reusable task of the pool, and the next item that it will execute."""
+    """A reusable task of the pool, and the next item that the task will process."""
 
     __slots__ = ("_waiting", "item")
 
@@ -57,9 +57,9 @@ class _PooledTask(Generic[Item]):
 
 
 class TaskPool(Generic[Item]):
-    """Runs items in asyncio tasks that are reused, because creating a task for each item is slow.
+    """A pool of reusable asyncio tasks that process items. Creating a new task for each item is slow.
 
-    A new task is created only while all others are busy. Each task runs in a copy of the context
+    A new task is created only if all tasks of the pool are busy. Each task runs in a copy of the context
     (contextvars) in which the pool was created.
 
     Args:
@@ -75,7 +75,7 @@ class TaskPool(Generic[Item]):
         self._open: set[Item] = set()
 
     def submit(self, item: Item) -> None:
-        """Execute the item in a task of the pool. The task starts at the next cycle of the event loop."""
+        """Process the item in a task of the pool. The task starts at the next cycle of the event loop."""
         self._open.add(item)
         if self._idle:
             self._idle.pop().assign(item)
@@ -127,7 +127,7 @@ def _closed(_item: object) -> NoReturn:
 
 
 class RequestTasks:
-    """Sends lines in tasks, and applies the outcomes to the lines.
+    """The asyncio tasks of one turn (attempt of a slice): they send lines, and apply the outcomes to them.
 
     A task also handles a request that was sent without a task and has failed. The task then does not send the
     request, but begins with its outcome.
@@ -216,7 +216,7 @@ class RequestTasks:
         """Call the operator's hooks for the request. Return the request as the hooks changed it.
 
         A hook is the operator's own function, which may change or reject a request before it is sent. If a
-        hook rejects the request or fails, return the outcome for the line instead.
+        hook rejects the request or fails, return the outcome that the line gets because of this.
         """
         slice_ = self._request
         place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
@@ -260,7 +260,7 @@ class RequestTasks:
         - The current backend runs the line as a job.
         - The turn may send no more lines.
         - The batch has reached the cap on its cost.
-        - The rates do not allow one more request now.
+        - The rate limits do not allow one more request now.
         - No other backend is available.
 
         Args:
@@ -302,7 +302,7 @@ class RequestTasks:
         sent.permit.charge(sent.line_bytes)
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
-        """Return True if the line may be sent again now. This request then counts towards the rate limits."""
+        """Return True if the line may be sent again now. If so, count this for the rate limits."""
         may_send = self._may_send_again(sent)
         if may_send:
             self._count_repeat(sent)
@@ -345,7 +345,7 @@ def _is_microbatched(turn: TurnContext, model: str) -> bool:
 
 
 def _limits_of(router: ModelRouter, model: str) -> LimitConfig:
-    """Return the limits that the registry sets for a model: the slice's model or one of its fallbacks."""
+    """Return the limits that the registry sets for `model`, the slice's model or one of its fallbacks."""
     routers = (router, *router.fallbacks)
     return next((router.limits for router in routers if router.model == model), router.limits)
 

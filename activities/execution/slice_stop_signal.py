@@ -26,7 +26,8 @@ class StopReason(Enum):
 class StopSignal:
     """The signal that an attempt of a slice (turn) has to stop, with the reason.
 
-    The first reason that is set stays. Only LEASE_LOST replaces an earlier reason.
+    If several reasons are set, the first one counts. Only LEASE_LOST (another attempt runs the slice now)
+    replaces an earlier reason.
 
     Attributes:
         cancel_grace: seconds that requests in flight may still take after a cancel, or after the batch has

@@ -42,7 +42,7 @@ IsCancelled = Callable[[str, str], Awaitable[bool]]
 
 @dataclass
 class WorkerContext:
-    """Services and limits that all slices in a worker process share."""
+    """The services and limits that all slices in a worker process share."""
 
     storage: Storage
     routers: RouterLookup
@@ -162,7 +162,7 @@ class WorkerContext:
     def retain(self, models: Collection[str], urls: Collection[str]) -> None:
         """Drop the state of all models not in `models` and of all backends not in `urls`.
 
-        Call this when models or backends were removed from the registry.
+        Call this when models or backends were removed from the registry, with all that remain.
         """
         self.permits.retain_only(models, urls)
         self.demand.retain_only(models)

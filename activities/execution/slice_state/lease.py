@@ -38,8 +38,8 @@ class Heartbeat(Protocol):
 class SliceLease:
     """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
 
-    The lease ends at `valid_until`, shortly before Temporal may give the slice to another worker. The clock
-    of the lease keeps running while the machine is suspended.
+    The lease ends at `valid_until`, shortly before Temporal may give the slice to another worker. Time during
+    which the machine is suspended counts, too.
     """
 
     def __init__(
@@ -87,17 +87,19 @@ class SliceLease:
     async def report(self, details: SliceResult) -> None:
         """Send a heartbeat now. Return when Temporal has replied, or has not replied for 5 s.
 
-        The reply is ignored, because the regular heartbeats get the same reply.
+        The reply is not used, because `run` gets the same reply to its next heartbeat.
         """
         await self._heartbeat(details)
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if the slice's first attempt has just started, so that its first heartbeat can wait.
+    """Return True if this is the slice's first attempt and it has just started: its heartbeat can wait.
 
-    In two cases, a heartbeat must be sent at once. A later attempt must report the crashes of earlier
-    attempts. A first attempt that started long ago, in a process that was frozen, must find out if it still
-    owns the slice.
+    In two cases, the result is False, and a heartbeat must be sent at once:
+
+    - A later attempt must report the crashes of earlier attempts.
+    - A first attempt that started long ago, in a process that was frozen, must find out if it still has the
+      slice.
 
     If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
     """

@@ -42,7 +42,9 @@ class AttemptHistory(NamedTuple):
 def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
     """Return how many attempts of a slice crashed before this one, as the slice's last heartbeat shows it.
 
-    - An attempt has crashed if it ended without a heartbeat that contains RELEASED. It is counted.
+    An attempt that ends without a crash sends a last heartbeat that contains the text RELEASED.
+
+    - If an attempt ended without this heartbeat, it has crashed, and is counted.
     - If an attempt did not crash, and has read the lines of the slice, the count begins again at 0. This is
       how nearly all attempts end.
     - If an attempt did not crash, and ended before it read the lines, the count does not change. For example,
@@ -75,10 +77,11 @@ def attempt_history(attempt: int, details: Sequence[object]) -> AttemptHistory:
 
 
 class CrashQuarantine:
-    """Decides if an attempt of a slice must record which lines it sends: only after two crashed attempts.
+    """The data with which an attempt of a slice finds the lines that crash workers.
 
-    A marker is a text that names an attempt. If lines are recorded, the marker of the attempt is stored with
-    each line that it is about to send. After a crash, the next attempts find these lines by this marker.
+    After two crashed attempts, each further attempt must record which lines it is about to send
+    (`is_tracking`). It stores its marker, a text that names the attempt, with each of these lines. If this
+    attempt crashes, too, the next attempts find the lines by this marker.
 
     Attributes:
         history: the attempts that crashed before this attempt.

@@ -26,7 +26,7 @@ _MAX_LISTINGS = 3
 
 @dataclass
 class StoredResults:
-    """Results of the slice's earlier turns, read from its segments (stored objects with many results).
+    """The results of the slice's earlier turns, read from its segments (stored objects with many results).
 
     The keys of all three mappings are the lines' offsets in the input file.
 

@@ -38,7 +38,7 @@ _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
 
 
 class SegmentNames:
-    """Generates unique storage keys for the segments of one attempt.
+    """A generator of unique storage keys for the segments of one slice attempt.
 
     A segment is an object with many results.
     """
@@ -53,7 +53,7 @@ class SegmentNames:
 
 
 class SegmentBuffer:
-    """Buffers the results of a slice, and stores them together as segments (objects with many results).
+    """A buffer for the results of a slice, which are stored together as segments (objects with many results).
 
     A line is settled only when its result is stored.
     """
@@ -88,7 +88,7 @@ class SegmentBuffer:
         self.errors = ErrorTally()
 
     def restore(self, stored: StoredResults) -> None:
-        """Add the counts and the segments of the slice's earlier attempts.
+        """Start with the counts and the segments of the slice's earlier attempts.
 
         Call this once, before results are added.
         """
@@ -206,9 +206,9 @@ class SegmentBuffer:
                 await self._storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the slice's smallest segments, in the order of writing.
+        """Return the slice's smallest segments, as many as have at most 8 MiB in total.
 
-        They have at most 8 MiB in total.
+        They are in the order in which they were written.
         """
         small: list[ObjectInfo] = []
         total = 0
@@ -225,7 +225,7 @@ class SegmentBuffer:
         self.segments.append(ObjectInfo(key, len(data)))
 
     def _count(self, records: list[SegmentRecord]) -> int:
-        """Add stored records to the slice's counts. Return the size of the records in bytes."""
+        """Count the lines that the stored `records` settle, and their tokens. Return the size in bytes."""
         size, succeeded = 0, list[SegmentRecord]()
         for record in records:
             size += len(record.payload)
