@@ -89,9 +89,10 @@ class Finalization(FinalizationActivities):
 
         If the deadline has passed, but every line had a result in time, the batch ends as completed.
 
-        All attempts make the same files with the same ids. One database transaction decides which attempt
-        ends the batch. All attempts return the same result. If the batch has already ended, it keeps its
-        status. If its row says that files follow, the files are added.
+        Several attempts may run at the same time. All of them make the same files with the same ids, and
+        return the same result. One database transaction decides which attempt ends the batch. If the batch
+        has already ended, it keeps its status. If the batch has ended but its files were not written yet,
+        they are added to its database row.
 
         At the end, the batch's intermediate objects are deleted. They are kept if the batch ended without
         files, so that another batch can resume it.
@@ -266,7 +267,7 @@ class Finalization(FinalizationActivities):
         return _SettledLines(selected, models, missing.by_model, failed_copies, errors, jobs)
 
     async def _settle_missing(self, order: BatchOrder, settler: MissingLineSettler) -> list[ErrorCount]:
-        """Give every line without a result an error as its result. Return the number of errors by model."""
+        """Give every line without a result an error as its result. Return how many, by model."""
         row = await self._database.files.get(order.tenant, order.input_file_id)
         async with translated(Failure.INPUT_VANISHED):
             return await settler.settle(row.storage_key if row else None)
@@ -275,7 +276,7 @@ class Finalization(FinalizationActivities):
 def _errors_of_slices(
     request: FinalizeRequest, index: ResultIndex, selected: SelectedResults
 ) -> list[ErrorCount]:
-    """Count the lines that failed in slices, by error code and model.
+    """Count the lines that workers settled with an error while slices ran, by error code and model.
 
     The result of a line is in a segment, a stored object with many results. The segment's storage key shows
     the model of the line.
@@ -291,7 +292,7 @@ def _errors_of_slices(
 
 
 def _usage_of_models(request: FinalizeRequest, selected: SelectedResults) -> list[ModelUsage]:
-    """Count the requests that succeeded in slices, and their tokens, for each model.
+    """Count the lines that succeeded while slices ran, and their tokens, for each model.
 
     Results that were copied from another batch are not counted. Their segments (stored objects with results)
     belong to no model.
@@ -329,9 +330,10 @@ def _check_counts(
 
 
 def _is_completed_in_time(request: FinalizeRequest, before: BatchRow, settled: _SettledLines) -> bool:
-    """Return True if the deadline has passed, but each line had a result in time.
+    """Return True if the batch counts as completed, although the workflow reports a passed deadline.
 
-    The workflow cannot know this if a worker crashed after it stored the last result of a slice.
+    This is so if each line had a result in time. The workflow cannot know this if a worker crashed after it
+    stored the last result of a slice. If the batch has already ended, or was cancelled, the result is False.
     """
     return (
         request.missing_line_code is LineCode.BATCH_EXPIRED

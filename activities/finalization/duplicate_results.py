@@ -41,9 +41,10 @@ class _Original(NamedTuple):
 
 
 class DuplicateSettler:
-    """Copies the results of original lines to their duplicates, after all other lines have results.
+    """The step that copies the results of original lines to the duplicate lines that repeat them.
 
-    Duplicates were not sent, so they do not change the token usage.
+    All other lines must already have results. Duplicates were not sent, so they do not change the number of
+    used tokens.
     """
 
     def __init__(
@@ -61,10 +62,10 @@ class DuplicateSettler:
         self.errors = ErrorTally()  # errors of duplicates whose originals failed
 
     async def settle(self, models: list[ModelCounts]) -> list[ModelCounts]:
-        """Add a result for each duplicate line to the index of results. Return counts with the duplicates.
+        """Add a result for each duplicate line to the index of results. Return the new counts of all models.
 
         Args:
-            models: the counts of all models, without duplicates.
+            models: the counts of all models without duplicates. The returned counts include them.
 
         Raises:
             PlanDamaged: a list of duplicates does not have the number of lines that ingestion recorded. Or a
@@ -87,7 +88,7 @@ class DuplicateSettler:
         return list(counts.values())
 
     async def _read(self, number: int) -> None:
-        """Read the stored list of a model's duplicate lines. `number` says which model of the batch it is."""
+        """Read the stored list of a model's duplicate lines. The models of a batch are numbered from 0."""
         lines, share = 0, self._request.models[number]
         key = object_keys.duplicates(self._request.ingest_prefix, share.safe_model)
         async for some in whole_lines(self._storage.read(key)):
@@ -162,9 +163,10 @@ class DuplicateSettler:
 
 
 class _Originals:
-    """Finds the results and dead letters of lines. Call `find` for the lines in the order of the input.
+    """The results and dead letters of the lines that duplicates repeat (originals).
 
-    A dead letter is a record of why a line finally failed.
+    A dead letter is a record of why a line finally failed. Call `find` for the originals in the order of the
+    input.
     """
 
     def __init__(self, index: ResultIndex, selected: SelectedResults) -> None:

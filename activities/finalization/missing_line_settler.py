@@ -20,7 +20,7 @@ from batchwright.storage.base import ObjectMissing, Storage
 
 
 class MissingLineSettler:
-    """Creates an error result for each line that has no result, and adds this error result to the index.
+    """The step that gives each line without a result an error, and adds this error to the index of results.
 
     The error has the code `request.missing_line_code` and the line's custom_id, which is read from the input.
     """
@@ -42,7 +42,7 @@ class MissingLineSettler:
         self.running_jobs: dict[int, RunningJob] = {}  # jobs of these lines by offset, after `settle`
 
     async def settle(self, input_key: str | None) -> list[ErrorCount]:
-        """Give every line without a result an error as its result. Return the number of errors by model.
+        """Give every line without a result an error as its result. Return how many, by model.
 
         Each returned count also has one of the errors as an example.
 
@@ -110,10 +110,10 @@ class MissingLineSettler:
 
 
 class _PlacedLines:
-    """Finds the lines without a result in the shards, which are read if the input file is missing.
+    """A reader that finds the lines without a result in the shards. It is used if the input file is missing.
 
-    A shard is the stored copy of a model's lines. The place of a line is the number of lines before it in the
-    shard. The caller must read the shards in the order of the models' numbers.
+    A shard is the stored copy of a model's lines. The caller must read the shards in the order of the models'
+    numbers.
     """
 
     def __init__(self, missing: MissingLines) -> None:

@@ -69,9 +69,9 @@ class MissingLines:
         return offset + length
 
     def attempts_of(self, line: MissingLine) -> list[RecordRow]:
-        """Return one row for each stored record about an attempt of the line.
+        """Return where the stored records about the attempts of a line are: one row for each record.
 
-        A row says where the record is in the local file.
+        A row has the position of the record in the local file.
         """
         return self._attempts.between(line[4], line[5])
 
@@ -139,7 +139,7 @@ class MissingLines:
     def _without_result(
         self, selected: SelectedResults, completed: list[int], failed: list[int]
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the planned lines without a result. Count all other planned lines by their model.
+        """Yield the planned lines without a result, and count all other planned lines.
 
         Each item is (offset in the input, length, number of the model, place in the model's plan). The
         counts are added to `completed` and `failed`, which are indexed by the number of the model.

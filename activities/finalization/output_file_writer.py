@@ -24,7 +24,7 @@ _DISCARD_SECONDS = 5.0  # the workflow waits 10 s for a cancelled step
 
 
 class OutputFileWriter:
-    """Writes the output and error file in one attempt to finalize a batch.
+    """The writer of the output and error file in one attempt to finalize a batch.
 
     All attempts use the same file ids, but each attempt has its own storage keys.
     """

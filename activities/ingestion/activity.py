@@ -86,9 +86,12 @@ class Ingestion(IngestionActivities):
         """Validate the input of a batch, put its lines in the order of sending, and divide them into slices.
 
         Return the counts of lines and slices, and the prefix of the storage keys of the written objects. The
-        batch's status becomes `in_progress` or `failed`, or `cancelled` if all calls of a rolling batch were
-        cancelled. If the deadline has passed, no line will be sent. The order of the lines is still written,
-        because finalization needs it to write the files.
+        batch's status becomes `in_progress`; `failed` if the input is invalid or the batch is refused;
+        `cancelled` if it is a rolling batch (its lines are single requests of clients, called calls) and all
+        its calls were cancelled.
+
+        If the deadline has passed, no line will be sent. The order of the lines is still written, because
+        finalization needs it to write the files.
 
         Each attempt does the whole work again, and writes its objects under its own key prefix. Only the
         objects under the returned prefix are used.
@@ -96,7 +99,7 @@ class Ingestion(IngestionActivities):
         Raises (ApplicationError, by type), all retried:
             StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
                 read.
-            Deferred: no backend has reported yet which models it serves.
+            Deferred: it is not known which models exist, because no backend has reported its models yet.
             OverQuota: the batch exceeds the tenant's quota now and has to wait. This is raised only if the
                 tenant's batches are set to wait. If they are not, the batch fails.
         """
@@ -195,7 +198,7 @@ class Ingestion(IngestionActivities):
     async def _store_custom_ids(self, order: BatchOrder, scanner: Scanner, spool: InputSpool) -> None:
         """Store an index of the lines' custom ids in the database, so that clients can search for a line.
 
-        The index has several parts. Parts that an earlier attempt has stored are kept.
+        The index is stored in several parts. If an earlier attempt has stored a part, it is not changed.
         """
         if scanner.custom_ids is None:
             return
@@ -217,7 +220,7 @@ class Ingestion(IngestionActivities):
             _log.warning("objects of a failed ingestion not deleted", extra={"error": str(error)})
 
     async def _retry_reservation(self, context: IngestionContext) -> None:
-        """Try again to reserve the tenant's quota, if the quota was exceeded in an earlier attempt.
+        """If an earlier attempt exceeded the tenant's quota, try again to reserve the quota.
 
         Call this before the input is read again. If no earlier attempt has tried to reserve the quota, or if
         the batch's deadline has passed, do nothing.
@@ -234,7 +237,7 @@ class Ingestion(IngestionActivities):
         """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
 
         Return None if the quota is reserved. If it is not, return which quota would be exceeded, and by how
-        much.
+        much: the batch then fails.
 
         Raises:
             ApplicationError (OVER_QUOTA): the quota is exceeded now, and the tenant's batches are set to

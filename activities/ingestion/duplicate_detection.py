@@ -14,7 +14,7 @@ from batchwright.rules.planning.prefix_order import ReadLine
 
 
 class DuplicatePositions:
-    """Positions of one model's duplicate lines in the input. Each line takes 20 bytes of memory.
+    """The positions of one model's duplicate lines in the input. Each line takes 20 bytes of memory.
 
     Attributes:
         offsets: position of each duplicate line, in bytes.
@@ -30,7 +30,7 @@ class DuplicatePositions:
 
 
 class DuplicateDetector:
-    """Finds lines with the same model and request as an earlier line (duplicates).
+    """A detector of duplicates: lines with the same model and request as an earlier line.
 
     It needs 51 bytes of memory for each distinct request.
     """
@@ -65,7 +65,7 @@ def read_duplicates(
 ) -> Iterator[Duplicate]:
     """Yield duplicate lines with their custom_ids, which are read from the input.
 
-    The first yielded line has the number `start` in `positions`. At most `count` lines are yielded.
+    At most `count` lines are yielded, beginning with the line of index `start` in `positions`.
 
     Args:
         read: returns a line of the input, given its offset and length.

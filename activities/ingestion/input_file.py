@@ -1,4 +1,4 @@
-"""Make the input file of a batch for which no file was uploaded: copy an object in a bucket, or write calls.
+"""Make the input file of a batch without an uploaded file: copy an object in a bucket, or write calls.
 
 A call is a single request that a client sends without a batch. Calls run as the lines of a rolling batch.
 
@@ -31,7 +31,7 @@ _MAX_NAME_CHARACTERS = 255
 
 
 class InputCopy:
-    """Copies an object in a bucket to the batch's input file. The batch names the object by its URL."""
+    """The copy of an object in a bucket to the batch's input file. The batch names the object by its URL."""
 
     def __init__(self, order: BatchOrder, database: Database, storage: Storage, settings: Settings) -> None:
         self._order = order
@@ -50,7 +50,8 @@ class InputCopy:
         Raises:
             InputRefused: the tenant may not read the object, S3 does not return it, it was replaced while it
                 was read, it is damaged, or it is too large.
-            StorageUnavailable, DatabaseUnavailable: a service does not respond. A retry copies again.
+            StorageUnavailable, DatabaseUnavailable: a service does not respond. A retry copies the whole
+                object again.
         """
         order = self._order
         if not self._settings.may_read(order.tenant, parse_object(url)):
@@ -111,12 +112,14 @@ class InputCopy:
 async def write_calls(database: Database, storage: Storage, order: BatchOrder, group: str) -> FileRow | None:
     """Write the calls of a rolling batch to its input file. Return the row of the file.
 
-    A call is a single request that runs as a line of a rolling batch. After this, the batch gets no further
-    calls. Calls that are already cancelled are not written. Return None if all calls are cancelled. Each
-    attempt writes the lines to a new object.
+    Return None if all calls are cancelled.
+
+    A call is a single request that runs as a line of a rolling batch. Calls that are already cancelled are
+    not written. After this function, the batch gets no further calls. Each attempt writes the lines to a new
+    object.
 
     Args:
-        group: the group of calls from which the batch takes its lines.
+        group: name of the group of waiting calls that become the lines of this batch.
 
     Raises:
         DatabaseUnavailable, StorageUnavailable: the service does not respond.

@@ -21,10 +21,11 @@ class InputSpool(Spool):
         super().__init__(directory, "Ingestion")
 
     def try_to_use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy, and return True. The spool closes this file later.
+        """Use the input's own file instead of a copy, if it is on the same file system as the spool.
 
-        If the input's file is on another file system than the spool, reading it again may be too slow. Then
-        close the file and return False: the caller must copy the input.
+        Return True if it is used. The spool then closes the file later. If it is on another file system,
+        reading it again may be too slow. Then close the file and return False: the caller must copy the
+        input.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

@@ -54,7 +54,7 @@ _LARGE_INPUT_LINES = 200_000  # for larger inputs, models are written one by one
 
 
 class ModelMap(msgspec.Struct):
-    """Content of the stored file `model_map.json`: the name that each model has in storage keys.
+    """The content of the stored file `model_map.json`: the name that each model has in storage keys.
 
     Attributes:
         line_count: number of lines of the input.
@@ -66,14 +66,14 @@ class ModelMap(msgspec.Struct):
 
 
 class _DeadlinePassed(Exception):
-    """Raised if the batch's deadline passes while lines are being prepared for sending."""
+    """The exception that is raised if the batch's deadline passes while lines are prepared for sending."""
 
 
 class _PlanTables:
-    """Builds the plan and the slice table of one model, line by line. A line takes 16 bytes.
+    """The plan and the slice table of one model, to which lines are added one by one.
 
-    The plan lists the lines in the order of sending. The slice table lists the slices, which are ranges of
-    lines.
+    The plan lists the lines in the order of sending. A line takes 16 bytes in it. The slice table lists the
+    slices, which are ranges of lines.
     """
 
     def __init__(self, slicer: Slicer, plan: GrowingBytes) -> None:
@@ -94,7 +94,7 @@ class _PlanTables:
 
 
 class Publisher:
-    """Writes the stored objects of one ingestion attempt: plans, shards (the lines) and slice tables.
+    """The writer of the stored objects of one ingestion attempt: plans, shards (the lines) and slice tables.
 
     The objects are stored under the attempt's own key prefix.
     """
@@ -124,9 +124,10 @@ class Publisher:
         self.errors = ErrorTally()  # errors of the lines that failed in ingestion and are written
 
     async def publish(self, scanner: Scanner) -> list[ModelShare]:
-        """Write the objects of all models. Return the number of lines and slices of each model.
+        """Write the objects of all models. Return the numbers of lines, duplicates and slices of each model.
 
-        After the deadline, only the lists of lines (plans) are written, because no line will be sent.
+        If the deadline passes before a model is written, only the list of its lines (plan) is written,
+        because none of them will be sent.
         """
         self._total = scanner.total
         ranks = array("I")
@@ -159,8 +160,9 @@ class Publisher:
         Return the number of lines and slices.
 
         Args:
-            ranks: rank of each prompt prefix by the prefix's number, as `PromptPrefixes.ranks` returns it;
-                empty if lines are not sent in the order of their prefixes.
+            ranks: for each beginning of prompts (prefix), by its number, its place in the order of sending,
+                as `PromptPrefixes.ranks` returns it; empty if lines are not sent in the order of their
+                prefixes.
 
         Raises:
             _DeadlinePassed: the deadline passed before everything was written.
@@ -231,8 +233,8 @@ class Publisher:
         """Return the object that divides a model's lines into slices.
 
         If the model has a rate limit, each turn (attempt to send a slice) sends a fixed number of lines. The
-        number of lines of a slice is then a multiple of this number. Otherwise, the last turn of a slice
-        would send fewer lines, but would count against the rate like a full turn.
+        number of lines of a slice is then a multiple of this number. With any other number, the last turn of
+        a slice would send fewer lines, but would count against the rate like a turn with all its lines.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:
@@ -311,7 +313,7 @@ class Publisher:
     async def _publish_map(self, shares: list[ModelShare], total: int) -> None:
         """Write the model map, which lists the name that each model has in storage keys.
 
-        The map must be written last, because its presence shows that the ingestion attempt finished.
+        The map must be written last: if it exists, the ingestion attempt has written all its objects.
         """
         model_map = ModelMap(
             model_to_safe={share.model: share.safe_model for share in shares},

@@ -40,7 +40,7 @@ _OTHER_MODELS = "(other models)"
 
 
 class ResultReader:
-    """Reads the results in a file one by one, in the order of the input.
+    """A reader that returns the results in a file one by one, in the order of the input.
 
     Attributes:
         success: True for an output file, False for an error file.
@@ -85,15 +85,16 @@ class ResultReader:
 
 
 class ResumedResults:
-    """Copies the reusable results of the source batch, which the new batch resumes, to the local disk.
+    """The results of the source batch (the batch that is resumed) that the new batch reuses.
 
-    The results are written as segments, objects with many results each. Call `copy_result` for each line of
-    the input, in order.
+    They are copied to the local disk as segments, objects with many results each. Call `copy_result` for each
+    line of the input, in order.
 
     Args:
         files: readers of the source batch's output and error results.
         spool: the file to which the segments are written.
-        complete: True if every line must have a result. A missing result is then an error.
+        complete: True if the source batch must have a result for every line of the input. A missing result is
+            then an error.
     """
 
     def __init__(
@@ -129,8 +130,8 @@ class ResumedResults:
     def copy_result(self, offset: int, model: str) -> bool:
         """Copy the result that the source batch has for the line at `offset` in the input.
 
-        Return True if the result was copied. Return False if the source batch has no usable result for the
-        line. The line must then be sent.
+        Return True if the result was copied. Return False if the source batch has no result for the line, or
+        only an error that does not settle it. The line must then be sent.
 
         Args:
             offset: position of the line in the input, in bytes.
@@ -154,7 +155,7 @@ class ResumedResults:
         """Write the last results to the local disk. Call this after the last line of the input.
 
         Raises:
-            ApplicationError (RESULTS_DAMAGED): some results do not belong to any line of the input.
+            ApplicationError (RESULTS_DAMAGED): a result does not belong to any line of the input.
         """
         for file in self._files:
             if file.id:
@@ -205,14 +206,17 @@ class ResumedResults:
 
 
 class SourceBatchGone(Exception):
-    """Raised if the batch that is resumed, or its results, no longer exist. The client sees the message."""
+    """The exception that is raised if the batch to resume, or its results, no longer exist.
+
+    The client sees the message.
+    """
 
 
 @asynccontextmanager
 async def resumed_results(
     order: BatchOrder, database: Database, storage: Storage, settings: Settings
 ) -> AsyncGenerator[ResumedResults | None]:
-    """Context manager that yields a copier for the results of the source batch, which is resumed.
+    """Context manager that yields the reusable results of the source batch, the batch that is resumed.
 
     The yielded value is None if the batch does not resume another batch. The local disk needs space for twice
     the size of the results.
@@ -290,9 +294,10 @@ async def _copy_segments(
 async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> None:
     """Check that no deletion of the source batch has begun. Call this after its segments were copied.
 
-    If a segment was deleted before it was copied, its lines would be sent again. When a batch is resumed, the
-    row of the source batch says that its results are kept until the deadline of the new batch. A deletion
-    first shortens this time, and then deletes the segments. So this function checks the time in the row.
+    When a batch is resumed, the database row of the source batch says that its results are kept until the
+    deadline of the new batch. A deletion first shortens this time, and then deletes the segments (stored
+    results). So this function checks the time in the row. Without this check, the lines of a segment that was
+    deleted before it was copied would be sent again.
 
     Raises:
         SourceBatchGone: a deletion has begun, or the source batch no longer exists.

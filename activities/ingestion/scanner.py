@@ -49,7 +49,8 @@ class IngestionContext:
 def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits:
     """Return the limits for the input of a batch.
 
-    For a rolling batch, whose lines are single requests of clients, only the length of each line is limited.
+    They limit the number and the size of lines. For a rolling batch, whose lines are single requests of
+    clients, only the length of each line is limited.
     """
     if policy.rolling is not None:
         return InputLimits(_UNLIMITED, settings.max_line_bytes, _UNLIMITED, bodies_fail_alone=True)
@@ -60,7 +61,7 @@ def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits
 
 
 class UnservedLines:
-    """Positions and counts of the lines that fail during ingestion and are therefore never sent.
+    """The positions and counts of the lines that fail during ingestion and are therefore never sent.
 
     A line fails during ingestion if no backend serves its model, or if the tenant may not use its model. In a
     batch of the Messages API and in a rolling batch (whose lines are single calls of clients), a line with an
@@ -86,14 +87,14 @@ class UnservedLines:
         ] += 1
 
     def counts(self) -> list[ModelCounts]:
-        """Return the number of lines that failed during ingestion, by model."""
+        """Return how many lines failed during ingestion, by model."""
         return [ModelCounts(model=name, lines=lines, failed=lines) for name, lines in self._models.items()]
 
 
 class Scanner:
-    """Validates the lines of the input and divides them by model.
+    """A scanner that validates the lines of the input and divides them by model.
 
-    The scanner receives the input piece by piece. It is not thread-safe.
+    It receives the bytes of the input piece by piece. It is not thread-safe.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class CurrentModels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModels:
-    """Models that backends serve now, and their rate limits.
+    """The models that backends serve now, and their rate limits.
 
     Attributes:
         rates: the rate limits in effect, which decide the length of slices and their task queue.

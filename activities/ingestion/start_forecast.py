@@ -19,8 +19,8 @@ async def check_window(
 ) -> ValidationError | None:
     """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    A batch is refused if it cannot be done within its completion window, and its tenant has the rule
-    `WindowTooShort.REFUSE`.
+    A batch is refused if it cannot be done before its deadline, and the tenant's batches are set to be
+    refused in this case (`WindowTooShort.REFUSE`).
 
     The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
     first stored forecast and decision.

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchTransitions:
-    """Changes the status of one batch at the end of its ingestion.
+    """The changes of one batch's status at the end of its ingestion.
 
     Each method returns the activity's result. An earlier attempt may have ended the batch already. The batch
     then keeps its status, and the result describes this status.
@@ -43,7 +43,7 @@ class BatchTransitions:
 
         Args:
             prefix: key prefix under which this attempt has written its objects.
-            shares: number of planned lines and slices of each model, and its prices.
+            shares: for each model, its prices and the numbers of planned lines, duplicates and slices.
             settled: counts of the lines that have a result already, by model.
             codes: number of lines that failed during ingestion and were never sent, by error code.
             errors: number of lines that have failed already, by code and model.
