@@ -76,7 +76,7 @@ def output_file_row(
         kind: which of the two files.
         info: key and size in bytes of the stored object.
         at: creation time of the file.
-        kept: how long retention keeps the file after that; see `file_lifetime`.
+        kept: how long after `at` the file is kept; then retention deletes it. See `file_lifetime`.
     """
     return FileRow(
         id=derived_file_id(order.batch_id, kind),
@@ -93,8 +93,8 @@ def output_file_row(
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
     """Return how long the files of an ended batch are kept.
 
-    The client may have set this time in the order. If not, it depends on the status with which the batch
-    ended.
+    If the client has set this time when it created the batch, `order` contains it. If not, the time depends
+    on the status with which the batch ended, and is a setting.
     """
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)
@@ -180,7 +180,7 @@ def count_invalid_input(
 
 
 def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
-    """Count the lines that failed before they were sent, while the input was read.
+    """Update the metrics for the lines that failed while the input was read, and are therefore never sent.
 
     Args:
         codes: number of lines by error code.
@@ -192,7 +192,7 @@ def count_unserved(metrics: Metrics, codes: Mapping[LineCode, int]) -> None:
 
 
 def count_missing_lines(metrics: Metrics, code: LineCode, lines: Mapping[str, int]) -> None:
-    """Count the lines that got the error `code` at the end of the batch, because they had no result.
+    """Update the metrics for the lines that had no result at the end of the batch, and got the error `code`.
 
     Args:
         lines: number of these lines by model.

@@ -38,7 +38,8 @@ class Lifecycle(LifecycleActivities):
 
         Args:
             storage: where objects of ended batches are deleted; None to delete nothing.
-            keep_results: how long stored results are kept for a resumption if no files were written.
+            keep_results: how long the stored results of a batch without files are kept. Meanwhile, another
+                batch can resume this batch (reuse its results).
         """
         self._keep = keep_results
         self._database = database

@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 
 class BatchScheduling(ScheduleActivities):
-    """Activities of scheduled batches: check and record each batch of a schedule, and wait for its end.
+    """The activities of scheduled batches: check and record each batch of a schedule, and wait for its end.
 
     Args:
-        schedules: the schedules in Temporal.
+        schedules: client for the schedules in Temporal.
     """
 
     def __init__(
@@ -55,13 +55,16 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def admit_scheduled_batch(self, run: ScheduledRun) -> ScheduledBatch:
-        """Check whether the batch of a schedule that is due now may be created.
+        """Check whether a schedule that is due now may create its batch.
 
-        Return the batch's order (the message that starts its workflow), or why it is refused. The batch's id
-        is derived from the id of the workflow run that creates the batch. So every attempt returns an order
-        with the same batch id. If the batch already has a row in the database, the order in this row is
-        returned. If the schedule was deleted in the database but still exists in Temporal, it is deleted
-        there.
+        Return the order of the batch (the message that starts the workflow of the batch), or why the batch is
+        refused. If the database already has a row for the batch, return the order in this row.
+
+        The batch's id is derived from the id of the workflow run that creates the batch. So every attempt
+        returns an order with the same batch id.
+
+        If the schedule was deleted in the database but still exists in Temporal, the batch is refused, and
+        the schedule is deleted in Temporal, too.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
@@ -80,10 +83,12 @@ class BatchScheduling(ScheduleActivities):
 
     @activity.defn
     async def record_scheduled_run(self, record: RunRecord) -> None:
-        """Record in the database what a run of a schedule has done. A run creates one batch, or none.
+        """Record in the database whether a schedule that was due has created its batch.
+
+        A schedule runs once each time it is due. A run creates one batch, or none.
 
         - If the run created a batch: insert the batch's row, and add the run to the schedule's list of runs.
-        - If it created none: add the run to this list, with the reason.
+        - If it created none: add the run to this list, with the reason why there is no batch.
 
         A repeated call changes nothing.
 
@@ -158,8 +163,8 @@ class BatchScheduling(ScheduleActivities):
     async def _admit(self, schedule: ScheduleRow, batch_id: str) -> ScheduledBatch:
         """Check whether a batch of the schedule may be created now.
 
-        - If it may: count it for the tenant's quota of batches that have not ended. Return its order (the
-          message that starts its workflow).
+        - If it may: count the batch towards the tenant's quota of batches that have not ended. Return its
+          order (the message that starts its workflow).
         - If it may not: return why it is refused.
         """
         tenant, template, now = schedule.tenant, schedule.template, datetime.now(UTC).replace(microsecond=0)
@@ -197,9 +202,10 @@ class BatchScheduling(ScheduleActivities):
         return ScheduledBatch(order=order)
 
     def _location_refusal(self, tenant: str, template: BatchTemplate) -> ScheduledBatch | None:
-        """Check that the tenant may still use the locations (in buckets) of the schedule's input and output.
+        """Check that the tenant may still read the schedule's input and write to its output location.
 
-        Return a refusal if the tenant may not use one of them, otherwise None.
+        Return a refusal if the tenant may no longer use one of these locations in buckets. Otherwise, or if
+        the schedule uses no buckets, return None.
         """
         source, target = template.input_location, template.output_location
         if source is not None and not self._settings.may_read(tenant, parse_object(source)):

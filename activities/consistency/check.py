@@ -43,7 +43,7 @@ class ComparedSources:
 
 
 class ConsistencyCheck:
-    """Runs one consistency check, and collects the differences that it finds.
+    """One consistency check, with the differences that it has found so far.
 
     The check compares the rows of live batches, workflow runs, counts of ended batches, and files. The
     methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.

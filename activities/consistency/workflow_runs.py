@@ -39,7 +39,7 @@ class BatchRun(NamedTuple):
 
 
 class BatchRunSource(Protocol):
-    """Interface to the workflow runs of batches in Temporal.
+    """The interface to the workflow runs of batches in Temporal.
 
     All methods raise RPCError if Temporal is unavailable.
     """

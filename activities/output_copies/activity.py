@@ -28,11 +28,14 @@ _NOT_FOUND = "Object storage does not find a file of the batch."
 
 
 class CopyImpossible(Exception):
-    """Raised if the files cannot be copied and a retry does not help. The message is for the tenant."""
+    """The exception that is raised if files cannot be copied and a retry does not help.
+
+    The message is for the tenant.
+    """
 
 
 class OutputCopies(OutputCopyActivities):
-    """Copies the output and error files of ended batches to the buckets that the batches name.
+    """The activities that copy the files of ended batches to the buckets that the batches name.
 
     All attempts write the same bytes under the same key, which is made of the batch's id. So a repeated
     attempt does no harm.

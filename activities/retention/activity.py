@@ -60,8 +60,8 @@ class Retention(RetentionActivities):
     async def sweep(self, request: SweepRequest) -> SweepResult:
         """Delete old data of one kind for about ten seconds (one turn).
 
-        Return the counts, and the position at which the next turn continues. The position is None at the end
-        of the data. A turn can be repeated safely.
+        Return how much was deleted, and the position at which the next turn continues; the position is None
+        if no data of this kind is left. A turn can be repeated safely.
 
         Raises (ApplicationError, by type):
             StorageUnavailable, DatabaseUnavailable: the service does not respond. The turn is retried from

@@ -4,7 +4,7 @@ The data are files, uploads, intermediate objects of batches, old rows, idempote
 webhook deliveries and entries of the audit log.
 
 An object is deleted before the row that names it. If the process crashes between these two steps, the next
-turn still finds the row, and tries to delete the object again.
+activity still finds the row, and tries to delete the object again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -89,11 +89,10 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 
 
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
-    """Delete old database rows of three kinds, in this order: ended batches, uploads, records of deleted
-    batches.
+    """Delete old database rows of ended batches, then of uploads, then the records of deleted batches.
 
-    Return the position at which the next turn continues; None after the last row. If the position has the id
-    of an upload, all rows of batches are done.
+    Return the position at which the next turn continues; None after the last row. If `position` has the id of
+    an upload, an earlier turn has already deleted the rows of all old batches.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 
@@ -149,7 +148,7 @@ async def _remove_rows(
     count: Callable[[datetime], Awaitable[int]],
     remove: Callable[[datetime, int], Awaitable[int]],
 ) -> SweepPosition | None:
-    """Remove database rows that refer to no objects, page by page, until none is left or the turn ends.
+    """Remove old database rows that refer to no stored objects, until none is left or the turn ends.
 
     Return `position` if rows are left for the next turn; None if none is left.
 

@@ -61,13 +61,14 @@ async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> Swee
 async def _delete_orphans(
     turn: RetentionTurn, tenant: str, live: frozenset[str], page: Sequence[DatedObject]
 ) -> None:
-    """Delete the objects in one page of a listing that have no database row.
+    """Delete those of the listed objects that have no database row.
 
     The rows are read after the objects were listed. If an object was written between the two steps, it either
     has a row already or is too young to be deleted.
 
     Args:
         live: ids of the tenant's batches that have not ended.
+        page: some of the tenant's objects, as the storage has listed them.
     """
     table = turn.database.retention
     owners = {owner for found in page if (owner := owner_of(found.key))}
@@ -131,8 +132,9 @@ def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants whose data this sweep has not processed yet.
 
-    If the last turn stopped in the middle of a tenant's data, the first name is that of this tenant. If it
-    stopped after all data of a tenant (see `_tenant_done`), the first name is that of the next tenant.
+    `position` is where the last turn stopped. If it stopped in the middle of a tenant's data, the first name
+    is that of this tenant. If it stopped after all data of a tenant (see `_tenant_done`), the first name is
+    that of the next tenant.
     """
     after = position.tenant
     if after and position.at is None:

@@ -26,8 +26,8 @@ T = TypeVar("T")
 class RetentionTurn:
     """One turn of retention: it deletes old data of one kind, for a limited time.
 
-    The next turn can continue only at certain points in the data, called positions. When `is_over` is True,
-    the turn stops at the next position.
+    A turn can stop only at certain points in the data, called positions, because the next turn continues
+    there. When `is_over` is True, the turn stops at the next position.
 
     Attributes:
         cutoffs: the time before which data is old enough to be deleted, for each kind of data.
@@ -113,12 +113,12 @@ async def sweep_pages(
     each: Callable[[T], Awaitable[None]],
     position_of: Callable[[T], SweepPosition],
 ) -> SweepPosition | None:
-    """Process database rows page by page, until the last row or the end of the turn.
+    """Process database rows until the last row or the end of the turn. Some rows (a page) are read at a time.
 
     Return the position at which the next turn continues; None after the last row.
 
     Args:
-        fetch: returns the page of rows after a position.
+        fetch: returns the next rows after a position; an empty result means that none are left.
         each: processes one row.
         position_of: returns the position of a row.
     """

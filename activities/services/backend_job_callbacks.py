@@ -21,7 +21,7 @@ CallbackFuture = asyncio.Future[ReceivedCallback]
 
 
 class CallbackWatch:
-    """Waits in one worker process for callbacks: requests with which backends report the end of a job.
+    """The part of a worker process that waits for callbacks: requests that report the end of a backend's job.
 
     Once a second, it reads from the database the callbacks that the API has received. In all methods, `id` is
     the id in the job's `CallbackToken`.
@@ -88,7 +88,7 @@ class CallbackWatch:
 
         Return True if more callbacks have arrived than were read. The callbacks that expire first are read
         first. All callbacks that one call reads have together at most a quarter of the worker's memory
-        budget. But if the first callback alone is larger than that, only this callback is read.
+        budget. If the first callback alone is larger than that, it is read nevertheless, but no other.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -64,7 +64,7 @@ async def cancel_job(
 
 
 class JobCanceller:
-    """Cancels the jobs of an ended batch that still run at backends.
+    """An object that cancels the jobs of an ended batch that still run at backends.
 
     A turn (one attempt to send lines of a slice) cancels its own jobs if the batch ends early during the
     turn. If the batch ends between two turns, the worker that writes the batch's files cancels the jobs with

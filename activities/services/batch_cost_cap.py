@@ -26,7 +26,7 @@ _REPORTED_SECONDS = 10.0
 
 @dataclass(eq=False)
 class _BatchSpending:
-    """Cost of one batch so far, as this process knows it.
+    """The cost of one batch so far, as this process knows it.
 
     `here` is the cost of the batch's slices in this process. `elsewhere` is the cost of its slices on other
     workers, as it was last read from the database.
@@ -48,7 +48,7 @@ class _BatchSpending:
 
 
 class SliceCost:
-    """Cost of one slice (a part of a batch's lines) so far. Only lines that have succeeded cost something.
+    """The cost of one slice (a part of a batch's lines) so far. Only lines that succeeded cost something.
 
     Amounts are in 10^-12 of the currency's unit (`rules/token_costs.py`).
 
@@ -56,7 +56,8 @@ class SliceCost:
         amount: cost of the slice, including its earlier turns (attempts to send the slice).
         counted_elsewhere: the part of `amount` that the batch's cost in the database already includes. It is
             subtracted, so that it does not count twice.
-        ended_at: when the present turn ended, by the clock of `BatchCosts`; None while the turn runs.
+        ended_at: when the present turn ended, in seconds of the clock of `BatchCosts`; None while the turn
+            runs.
     """
 
     def __init__(self, batch: _BatchSpending, prices: UnitPrices) -> None:
@@ -89,7 +90,7 @@ class SliceCost:
 
 
 class BatchCosts:
-    """Tracks the cost of all batches that have a slice in this process, and compares it with their caps."""
+    """The cost of all batches that have a slice in this process, and whether it has reached their caps."""
 
     def __init__(self, table: ProgressTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._clock = table, clock
@@ -101,8 +102,8 @@ class BatchCosts:
         Return None if the slice's model has no prices.
 
         After the turn (the present attempt to send the slice's lines), the caller must pass the returned
-        object to `end`. If no other slice of the batch is tracked, this method reads the batch's cap and its
-        cost so far from the database before it returns.
+        object to `end`. If this is the batch's only slice in this process, this method first reads the
+        batch's cap and its cost so far from the database.
 
         Args:
             usage: tokens that earlier turns of the slice have used.

@@ -17,10 +17,10 @@ _RECORD_SECONDS = 2.0
 
 
 class CallAnswers:
-    """Records the answers of calls as soon as their results are stored.
+    """The recorder of the answers of calls. It is called as soon as the results of the calls are stored.
 
-    A call is a single request of a client. It runs as a line of a rolling batch. One object of this class is
-    for one rolling batch. If the recording fails, finalization records the answers later.
+    A call is a single request of a client. It runs as a line of a rolling batch. Each rolling batch has its
+    own recorder. If the recording fails, finalization records the answers later.
     """
 
     def __init__(self, calls: CallsTable, tenant: str) -> None:

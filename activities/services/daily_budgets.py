@@ -70,7 +70,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass
 class _UsageTotals:
-    """Tokens and cost that were used on one day, by tenant, API key and budget group."""
+    """The tokens and the cost that were used on one day, by tenant, API key and budget group."""
 
     by_tenant: dict[str, DailyAmounts] = field(default_factory=dict[str, DailyAmounts])
     by_key: dict[tuple[str, str], DailyAmounts] = field(default_factory=dict[tuple[str, str], DailyAmounts])
@@ -127,6 +127,8 @@ class DailyBudgets:
     def exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
         """Return a daily budget that applies to a batch and is used up; None if there is none.
 
+        The budgets that apply are those of the tenant, of the API key, and of their budget groups.
+
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
             currency: currency of the model's prices; empty if the model has no prices. Lines of such a model
@@ -149,7 +151,7 @@ class DailyBudgets:
     def _budgets_of(self, tenant: str, key_id: str) -> Iterator[tuple[DailyAmounts, DailyAmounts, str]]:
         """Yield each budget that applies to a batch: its limit, what is used today, and its owner in words.
 
-        The owner is empty for the tenant's own budget.
+        The owner is the tenant, the API key or a budget group. The text is empty for the tenant's own budget.
         """
         if any(limit := self._tenants.get(tenant, self._default)):
             yield limit, self._used(lambda totals: totals.by_tenant.get(tenant)), ""
@@ -163,6 +165,8 @@ class DailyBudgets:
 
     def record(self, tenant: str, key_id: str, tokens: int, cost: int = 0) -> None:
         """Count the tokens and the cost of a line for the budgets of the batch's tenant and API key.
+
+        They also count for the budget groups of the tenant and the key.
 
         Args:
             cost: in 10^-12 of the currency's unit (`rules/token_costs.py`).

@@ -25,7 +25,7 @@ _REFRESH_SECONDS = 2.0
 
 
 class StoredTenantSettings(TenantSettings):
-    """Limits and weights of tenants, caps of API keys, holds, and the order in which batches are sent.
+    """The limits and weights of tenants, caps of API keys, holds, and the order in which batches are sent.
 
     They are read from the database every two seconds. A hold is an instruction of the operator to send no
     lines of a tenant or a model.
@@ -34,9 +34,9 @@ class StoredTenantSettings(TenantSettings):
     slices of its batches. If another worker begins such a slice, the other workers learn this from its
     heartbeat, a few seconds later. Until then, all parts together may exceed the cap.
 
-    The rates of a tenant are divided in the same way. But a new worker sends nothing until the other workers
-    know of it, so the parts do not exceed the rate. The requests and tokens of interactive calls are
-    subtracted first. At least a tenth of the rate is always left to batches.
+    The rates of a tenant are divided in the same way, with one difference: a new worker sends nothing until
+    the other workers know of it. So the parts of all workers together never exceed the rate. The requests and
+    tokens of interactive calls are subtracted first. At least a tenth of the rate is always left to batches.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:

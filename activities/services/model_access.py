@@ -12,9 +12,9 @@ _MAX_DISPLAY_NAME = 256
 
 
 class ModelAccess(NamedTuple):
-    """Decides which models the lines of a batch may use.
+    """The rules that decide which models the lines of a batch may use.
 
-    It is created once per batch, when its input is read.
+    They are created once per batch, when its input is read.
 
     Attributes:
         served: models that backends have reported. If it is None, no backend has reported any, and every
@@ -45,7 +45,7 @@ class ModelAccess(NamedTuple):
 
 
 def display_name(model: str) -> str:
-    """Return the model's name for messages and counts.
+    """Return the model's name as it is shown in messages, and in the counts of a batch's lines by model.
 
     The name is cut to 256 characters, and characters that the database cannot store are replaced.
     """

@@ -13,7 +13,7 @@ REPORT_SECONDS = 2.0
 
 
 class ProgressReporter:
-    """Writes the counts that the API shows while a batch runs.
+    """The writer of the line counts that the API shows while a batch runs.
 
     The counts are only for display. Finalization counts the lines again.
     """

@@ -43,6 +43,8 @@ class Permissions(Protocol):
     def budget_exceeded(self, tenant: str, key_id: str, currency: str) -> UsedUpBudget | None:
         """Return a daily budget that applies to a batch and is used up; None if there is none.
 
+        The budgets that apply are those of the tenant, of the API key, and of their budget groups.
+
         Args:
             key_id: id of the API key that created the batch; empty if the batch was created without a key.
             currency: currency of the model's prices; empty if the model has no prices.
@@ -59,7 +61,7 @@ class Permissions(Protocol):
 
 
 class CachedPermissions(Permissions):
-    """Permissions that are read from the database every second.
+    """The permissions to send lines, which are read from the database every second.
 
     A tenant without a row in the database may use every model and has no limits of its own.
     """
@@ -139,10 +141,10 @@ class CachedPermissions(Permissions):
 
 
 class LineAuthorizer:
-    """Checks before each send if lines of one slice may still be sent.
+    """The check of one slice, before each send, whether its lines may still be sent.
 
-    If they may, the `version` of the permissions is stored in `allowed_version`. As long as the permissions
-    have this version, every line of the slice may be sent without another check.
+    If the lines may be sent, the `version` of the permissions is stored in `allowed_version`. As long as the
+    permissions have this version, every line of the slice may be sent without another check.
     """
 
     def __init__(self, permissions: Permissions, metrics: Metrics, request: SliceRequest) -> None:

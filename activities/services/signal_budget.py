@@ -38,7 +38,7 @@ class _Spent:
 
 
 class SignalBudget:
-    """Limits how many signals this process sends to the workflow of each batch.
+    """A limit on the signals that this process sends to the workflow of each batch.
 
     At first, 20 signals may be sent without a pause. After that, the pauses grow with the time since the
     first signal: about 120 signals are possible in a day, and 180 in two weeks.
@@ -91,7 +91,7 @@ async def history_has_room(
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
     """Return how many events a workflow's history may have before it gets no more signals that only inform.
 
-    After that, the workflow gets only the signals that it needs, such as a cancel. The number grows evenly
+    A workflow with more events gets only the signals that it needs, such as a cancel. The number grows evenly
     from the start of the workflow to its deadline. If the deadline is not known, the number does not grow.
 
     Args:

@@ -32,7 +32,7 @@ _MAX_REMEMBERED = 10_000
 
 
 class ReasonSignal(Protocol):
-    """Sends a waiting reason to the batch's workflow.
+    """A function that sends a waiting reason to the batch's workflow.
 
     If Temporal does not accept the signal, or the history of the workflow is too long, no error is raised.
     """
@@ -60,9 +60,10 @@ def _now() -> datetime:
 
 
 class WaitingReasons:
-    """Publishes why models of batches wait: to the database for the API, and to the batch's workflow.
+    """The publisher of waiting reasons: to the database for the API, and to the workflow of the batch.
 
-    The workflow gets a reason only if the reason has changed and `SignalBudget` allows another signal.
+    A waiting reason says why the lines of one model of a batch wait. The workflow gets a reason only if the
+    reason has changed and `SignalBudget` allows another signal.
     """
 
     def __init__(

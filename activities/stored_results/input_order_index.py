@@ -44,7 +44,7 @@ _LOW_BYTE = KEY_BYTES - 1  # place of the lowest byte of the key in a packed row
 
 
 class FolderUsage(NamedTuple):
-    """Usage of the selected results in one folder of segments. A folder has the segments of one model.
+    """The usage of the selected results in one folder of segments. A folder has the segments of one model.
 
     Attributes:
         requests: number of the results that are successes.
@@ -61,7 +61,7 @@ NO_USAGE = FolderUsage(0, NO_TOKENS)
 class SelectedResults(NamedTuple):
     """The result that was selected for each line, as rows of the index in the order of the input.
 
-    Lines without a result are missing.
+    Lines without a result are not in it.
 
     Attributes:
         output: results of the lines that succeeded.
@@ -257,11 +257,11 @@ class ResultIndex:
             yield self._segments[row[1]], self.line(row)
 
     def dead_letters(self, selected: SelectedResults) -> Iterator[tuple[int, bytes]]:
-        """Yield the dead letters of failed lines, sorted by offset in the input. A dead letter says why a
-        line failed.
+        """Yield the dead letters of failed lines, sorted by offset in the input.
 
-        Each item is (offset of the line in the input, dead letter). A dead letter is left out if it is not in
-        the same segment as the line's selected result, because it belongs to another result.
+        A dead letter is a record of why a line failed. Each item is (offset of the line in the input, dead
+        letter). A dead letter is left out if it is not in the same segment as the line's selected result,
+        because it belongs to another result.
         """
         if not self._dead_letters:
             return
@@ -277,9 +277,7 @@ class ResultIndex:
                 yield offset_of(key), self._read(length, position)
 
     def attempt_rows(self) -> RecordRows:
-        """Return the rows of all records about attempts, except dead letters. They are sorted by offset in
-        the input.
-        """
+        """Return the rows of all records about attempts, except dead letters, by offset in the input."""
         ordered = RecordRows(self._spool.new_bytes())
         rows = iter(self._attempts.in_order())
         while some := list(islice(rows, _RECORDS_AT_ONCE)):
@@ -291,7 +289,7 @@ class ResultIndex:
         return frozenset(self._segments)
 
     def line_blocks(self, rows: RecordRows) -> Iterator[bytes]:
-        """Yield the lines of these rows as they are written to a file, in blocks of about 1 MiB."""
+        """Yield the results that the rows describe, as lines of a file, in blocks of about 1 MiB."""
         block: list[tuple[int, int]] = []
         size = 0
         for _, _, position, length in rows:

@@ -11,7 +11,7 @@ _MEMORY_BYTES = 32 * 1024 * 1024  # more than the rows of a million results, whi
 
 
 class ResultSpool(Spool):
-    """Local scratch file to which data is only appended. One thread at a time may use it."""
+    """A local scratch file to which data is only appended. One thread at a time may use it."""
 
     def __init__(self, directory: Path | None) -> None:
         super().__init__(directory, "Finalization", _MEMORY_BYTES)

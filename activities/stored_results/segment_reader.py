@@ -15,7 +15,7 @@ _Read = tuple[str, bytes]
 
 
 class SegmentReader:
-    """Reads segments (stored objects with many results each) from storage, and adds them to the result index.
+    """A reader that adds segments (stored objects with many results each) from storage to the result index.
 
     Only a few segments are in memory at a time.
     """

@@ -1,4 +1,4 @@
-"""Build the body of a webhook: an event about a batch, or a job with its result."""
+"""Build the body of a webhook: an event about a batch, or a job (a single request) with its result."""
 
 from batchwright.contracts.api_objects.openai import RequestCounts, UsageObject
 from batchwright.contracts.api_objects.webhook_events import TEST_BATCH, BatchEvent, EventDetails, batch_event

@@ -16,9 +16,9 @@ class HeldSlice:
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
         is_yielding: True if the slice has to stop sending lines, so that a slice that waits for memory or for
             this worker can run instead.
-        is_surplus: True if the slice must return to its queue: the worker searched for a slice of another
-            tenant or batch, and does not need this slice.
-        memory: memory for the slice's lines; None if the slice has not requested any.
+        is_surplus: True if the slice must return to its task queue: the worker searched for a slice of
+            another tenant or batch, and does not need this slice.
+        memory: the memory that the slice has requested for its lines; None if it has not requested any.
     """
 
     queue: str

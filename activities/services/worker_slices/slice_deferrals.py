@@ -27,14 +27,14 @@ _CREDENTIAL_REASONS = {
 
 
 def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
-    """Return why a model waits. The text is a clause, such as "no backend serves this model".
+    """Return why a model's lines wait. The text is a clause, such as "no backend serves this model".
 
     The text quotes the last error that the backend returned for this tenant. It never quotes an error of
     another tenant.
 
     Args:
-        circuit: circuit breaker of the backend that accepts requests first; None if no backend serves the
-            model.
+        circuit: circuit breaker of the backend that may get the next request soonest; None if no backend
+            serves the model.
         tenant: tenant that will read the reason.
     """
     if circuit is None:
@@ -64,8 +64,8 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
     There are only a few different labels.
 
     Args:
-        circuit: circuit breaker of the backend that accepts requests first; None if no backend serves the
-            model.
+        circuit: circuit breaker of the backend that may get the next request soonest; None if no backend
+            serves the model.
     """
     if circuit is None:
         return "no_backend"
@@ -84,8 +84,8 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
     - If the lines only wait for a retry, it is the time until the first retry, but at least 1 s.
 
     Args:
-        circuit: circuit breaker of the backend that accepts requests first; None if no backend serves the
-            model.
+        circuit: circuit breaker of the backend that may get the next request soonest; None if no backend
+            serves the model.
         lines_wait: seconds until the first line is due.
         attempt: number of the slice's attempt.
     """
@@ -99,10 +99,10 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 
 
 class DeferralMetrics:
-    """Metrics about deferred slices: how often slices are deferred, and how many are deferred now.
+    """The metrics about deferred slices: how often slices are deferred, and how many are deferred now.
 
-    A deferred slice returns to its queue, and is tried again later. This may happen on another worker, and
-    then this worker does not learn of it. So a slice counts as deferred until one minute after the end of its
+    A deferred slice returns to its task queue, and is tried again later. If another worker tries it again,
+    this worker does not learn of it. So a slice counts as deferred until one minute after the end of its
     wait. Slices of the same batch and model count once.
     """
 

@@ -35,11 +35,11 @@ WaitingBatches = Mapping[str, Mapping[str, int]]
 
 @dataclass(eq=False)
 class TaskQueueSlices:
-    """Slices that this worker took from one task queue.
+    """The slices that this worker took from one task queue.
 
     Attributes:
-        slots: one object for each taken slice, including slices that have not begun to run and slices whose
-            end Temporal has not confirmed yet.
+        slots: for each taken slice, the permission of Temporal's SDK to run it. Slices that have not begun to
+            run are included, and slices whose end Temporal has not confirmed yet.
         ended: number of slices that have ended but are still in `slots`.
         lines: average number of unsettled lines of the slices read so far.
         rate: responses per second of the model, as `measure_rate` computes it.
@@ -78,7 +78,7 @@ class TaskQueueSlices:
 
 
 class SliceDemand:
-    """Decides whether a worker process should take another slice from a task queue.
+    """The rules that decide whether a worker process should take another slice from a task queue.
 
     For this, the object knows all slices that the process holds.
 
@@ -132,7 +132,7 @@ class SliceDemand:
     def take(self, queue: str, slot: object) -> None:
         """Count a slice that has arrived from the task queue `queue`.
 
-        `slot` is the SDK's permit for the slice, and identifies the slice until `release`.
+        `slot` is the permission of Temporal's SDK to run the slice. It identifies the slice until `release`.
         """
         self._queues[queue].slots.add(slot)
 
@@ -269,8 +269,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, slices that only wait for responses are ignored: a batch whose slices on
-        this worker all do so counts as a batch without a slice.
+        In the queue `ALL_MODELS`, a slice that only waits for its last responses does not count. So a batch
+        that has only such slices on this worker is counted.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
@@ -300,7 +300,8 @@ class SliceDemand:
     def _starts_search(self, name: str, here: TaskQueueSlices) -> bool:
         """Return True if the worker should take another slice although it needs no more lines.
 
-        The slice may belong to a tenant or batch that has no lines on this worker.
+        The reason is a search: the next slice may belong to a tenant or batch that has no lines on this
+        worker.
 
         Args:
             name: task queue from which slices are taken, named by its model.

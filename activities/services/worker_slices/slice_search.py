@@ -26,7 +26,7 @@ class _Search(NamedTuple):
 
 
 class SliceSearch:
-    """Decides when a worker searches one task queue for slices, and which of the slices it keeps.
+    """The rules that decide when a worker searches one task queue for slices, and which slices it keeps.
 
     There are three kinds of searches:
 
@@ -78,7 +78,8 @@ class SliceSearch:
         Return True if the worker must take another slice for this search. Return False if no search is due.
 
         Args:
-            sendable: number of batches that have lines to send now, by tenant.
+            sendable: number of batches that have lines to send now, by tenant. Tenants that have reached
+                their caps are left out.
             waiting: all tenants that have lines to send, including tenants that have reached their caps.
             with_lines: slices on this worker that have lines left to send.
             now: the current time in seconds.
