@@ -1,8 +1,8 @@
-"""The workflow of a batch: ingest, run each model, finalize, with deadline, cancel and pause.
+"""The workflow of a batch: read its input, run each model, write the files; deadline, cancel and pause.
 
 `cancel` receives the cancel signal, and `_watch_deadline` waits for the end of the completion window. Both
-record a reason to end early (`batch_end_reason.py`). The reason stops the model runs (`model_children.py`)
-and sets the status with which the files are written (`batch_files.py`).
+record why the batch has to end early (`batch_end_reason.py`). This reason stops the model runs (child
+workflows, `model_children.py`) and sets the status with which the files are written (`batch_files.py`).
 """
 
 import asyncio
@@ -55,7 +55,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn
 class BatchWorkflow:
-    """Runs one batch from reading its input to writing its files.
+    """The workflow that runs one batch, from reading its input to writing its files.
 
     Signal handlers only record what is requested, and `run` acts on it. If a cancel and the completion happen
     at the same time, the first to update the batch's row in the database takes effect.
@@ -91,10 +91,10 @@ class BatchWorkflow:
         """Stop sending requests until `resume`. The deadline stays the same.
 
         Args:
-            change: number of this signal, because signals may arrive in another order than the API sends
-                them. The API counts the pauses and resumes of the batch. A signal has no effect if one with a
-                higher number has arrived in the last minute. A signal with 0, the value for signals that the
-                API does not send (for example from Temporal's Web UI), always has an effect.
+            change: number of this signal. The API counts the pauses and resumes of the batch, because signals
+                may arrive in another order than they are sent. A signal has no effect if a signal with a
+                higher number has arrived in the last minute. Signals that do not come from the API, but for
+                example from Temporal's Web UI, have the number 0. They always have an effect.
         """
         self._set_paused(True, change)
 
@@ -117,7 +117,8 @@ class BatchWorkflow:
         """Record why a model's lines wait, as a worker reports it.
 
         An empty reason clears the earlier reason. A model can have two reasons at the same time: one for the
-        whole fleet, and one for a single slice. A report replaces or clears only the reason of its own kind.
+        whole fleet, and one for a single slice. A reason for the fleet never replaces or clears a reason for
+        a slice, and vice versa.
         """
         self._waiting.pop((waiting.model, waiting.fleet_wide), None)
         if waiting.reason:
@@ -138,8 +139,8 @@ class BatchWorkflow:
     def hand_over(self, rest: ModelRun) -> None:
         """Start another model run (child workflow) for the slices in `rest`.
 
-        A model run sends this signal when its history is long. Its scheduled slices stay with it, and `rest`
-        contains the slices that still have to be scheduled.
+        A model run sends this signal when the history of its workflow is long. It keeps the slices that it
+        has already scheduled as activities. `rest` contains the slices that still have to be scheduled.
         """
         self._runs.begin(rest)
 
@@ -211,11 +212,11 @@ class BatchWorkflow:
     async def _wait_for_start(self) -> bool:
         """Wait until the batch's `start_at`. Return False if the batch is cancelled before that time.
 
-        Temporal's start delay is not used, because any signal would end it.
+        Temporal can delay the start of a workflow, but any signal would end the delay. So this method waits.
 
         Meanwhile, an activity inserts the batch's row in the database if the API could not, so that clients
-        find the batch. The batch starts on time even if this activity has not ended. Ingestion then inserts
-        the row.
+        find the batch. The batch starts on time even if this activity has not ended. Ingestion (which reads
+        the input) then inserts the row.
         """
         start = self._order.start_at
         if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:
@@ -238,8 +239,9 @@ class BatchWorkflow:
     async def _ingest(self) -> IngestResult | None:
         """Run the ingestion activity, even after the deadline, and return its result.
 
-        Ingestion validates the input and plans its lines. An invalid input is a result, not a failure. Return
-        None if the activity failed, the batch was cancelled, or an operator abandoned its files.
+        Ingestion validates the input and plans its lines. If the input is invalid, the result says so. Return
+        None if the activity failed, the batch was cancelled, or an operator has given up the batch's files
+        (signal `abandon`).
         """
         step = workflow.start_activity_method(
             IngestionActivities.ingest, self._order, **ingestion_options(self._order, workflow.now())
@@ -263,8 +265,8 @@ class BatchWorkflow:
     async def _run_models(self, ingested: IngestResult) -> None:
         """Start a child workflow (model run) for each model, and wait until all model runs have ended.
 
-        If the batch is already ending, do nothing. If the deadline passes meanwhile, the slices are stopped.
-        If all lines get their results nevertheless, the batch does not expire.
+        If the batch is already ending, do nothing. If the deadline passes before all model runs have ended,
+        the slices are stopped. If all lines have results nevertheless, the batch does not expire.
         """
         if self._end_reason.status is not None or not ingested.models:
             return

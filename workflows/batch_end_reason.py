@@ -22,10 +22,10 @@ _OVER_CAP = (
 
 
 class EndReason:
-    """Records why a batch ends early, for example because of a cancel or its deadline.
+    """The reason why a batch ends early, for example a cancel or its deadline.
 
-    The first reason sets the status, and later reasons have no effect. There are two exceptions: a failed
-    step (activity of the batch) replaces the status, and `withdraw_deadline` may remove it.
+    The first recorded reason sets the status, and later reasons have no effect. There are two exceptions: if
+    an activity of the batch fails, the status is replaced, and `withdraw_deadline` may remove it.
 
     Attributes:
         status: status with which the batch ends early; None if it is not ending early.
@@ -70,7 +70,7 @@ class EndReason:
         self.errors = [*self.errors, ValidationError(code=code, message=message)]
 
     def code_of_missing_lines(self, status: BatchStatus) -> LineCode:
-        """Return the error code of lines without a result in a batch that ends with this status."""
+        """Return the error code that lines without a result get in a batch that ends with this status."""
         if status is BatchStatus.EXPIRED and self._is_over_cap:
             return LineCode.BUDGET_EXCEEDED
         return _MISSING_LINE_CODES.get(status, LineCode.BATCH_FAILED)

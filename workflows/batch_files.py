@@ -35,15 +35,15 @@ T = TypeVar("T")
 
 
 class BatchFiles:
-    """Writes the output files of one batch, and ends the batch.
+    """The part of a batch's workflow that has the output files written, and ends the batch.
 
     Args:
         enter: called with each new status of the batch.
 
     Attributes:
         are_pending: True if the batch has its final status, and only its files are missing.
-        are_abandoned: True if an operator has stopped the writing of the files.
-        failed_by_code: number of failed lines by error code, when the files are written.
+        are_abandoned: True if an operator has given up the files, so that they are not written.
+        failed_by_code: number of failed lines by error code; empty until the files are written.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class BatchFiles:
         self.failed_by_code: dict[str, int] = {}
 
     def abandon(self) -> None:
-        """End the batch without files.
+        """End the batch without files, because an operator has given them up.
 
         This has an effect only while the files are being written, or are still missing after the batch got
         its final status.
@@ -67,7 +67,7 @@ class BatchFiles:
         """Write the output files, set the batch's final status, and return the batch's result.
 
         A cancel has an effect until the final status is set. If the files cannot be written, or if an
-        operator abandons them, the batch ends without files.
+        operator gives them up (`abandon`), the batch ends without files.
         """
         self._is_finalizing = True
         status = self._end_reason.status or BatchStatus.COMPLETED
@@ -93,7 +93,7 @@ class BatchFiles:
     async def _write_files(self, ingested: IngestResult, status: BatchStatus) -> FinalizeResult | None:
         """Write the files, and return the activity's result.
 
-        Return None if an operator abandons the files.
+        Return None if an operator gives up the files (`abandon`).
         """
         if status == BatchStatus.COMPLETED:
             step = self._start_finalization(ingested, status, waits_for_storage=True)
@@ -113,7 +113,7 @@ class BatchFiles:
         """Write the files of a batch that expired, failed or was cancelled. Return the activity's result.
 
         If writing takes longer than FILES_TIMEOUT, or if storage is unavailable, first set the batch's final
-        status, and write the files later. Return None if an operator abandons the files.
+        status, and write the files later. Return None if an operator gives up the files (`abandon`).
         """
         step = self._start_finalization(ingested, status, waits_for_storage=self.are_pending)
         if not self.are_pending:
@@ -144,12 +144,12 @@ class BatchFiles:
         )
 
     async def end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for an activity, and set the batch's final status if the files can only be written later.
+        """Wait for an activity. If the files can only be written later, set the batch's final status first.
 
         - If the activity takes longer than FILES_TIMEOUT, or fails because storage is unavailable, set the
           status. The files follow later.
         - If the activity ends in any other way, return and set no status.
-        - If an operator abandons the files, return immediately and set no status.
+        - If an operator gives up the files (`abandon`), return immediately and set no status.
 
         Args:
             status: the final status.

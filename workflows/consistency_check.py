@@ -18,7 +18,7 @@ class ConsistencyCheckWorkflow:
     async def run(self, order: ConsistencyCheckOrder) -> ConsistencyCheckResult:
         """Compare the database with Temporal and storage, and return the result.
 
-        If differences are found, the run still succeeds.
+        The workflow run succeeds even if differences are found.
         """
         return await workflow.execute_activity_method(
             ConsistencyCheckActivities.check_consistency, order, **consistency_check_options()

@@ -36,7 +36,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def sentence_for_tenant(error: BaseException) -> str:
-    """Return a sentence for tenants that says why a step failed. It names no host, path or exception."""
+    """Return a sentence for tenants that says why an activity failed. It names no host, path or exception."""
     cause: BaseException | None = error
     while isinstance(cause, (ActivityError, ChildWorkflowError)) and cause.cause is not None:
         cause = cause.cause
@@ -62,11 +62,13 @@ def code_for_tenant(error: BaseException) -> str:
 
 
 def abandoned(*, results_kept: bool) -> str:
-    """Return the error message of a batch that an operator abandoned. The batch has no output and error file.
+    """Return the error message of a batch that an operator gave up with the signal `abandon`.
+
+    Such a batch has no output and error file.
 
     Args:
-        results_kept: True if the operator abandoned the writing of the files, so that the stored results are
-            kept. False if the operator abandoned the reading of the input, when no line had been sent.
+        results_kept: True if the batch was given up while its files were to be written: the stored results
+            are kept. False if it was given up while its input was read, when no line had been sent.
     """
     if results_kept:
         return (

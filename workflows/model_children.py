@@ -1,4 +1,4 @@
-"""The model runs of one batch, which are child workflows: start, pause, stop and await them."""
+"""Start, pause, stop and await the model runs of one batch: child workflows that each run one model."""
 
 import asyncio
 import contextlib
@@ -41,13 +41,14 @@ _EVENTS_OF_PAUSE = 12  # most events that a pause of one model and its resume ad
 
 
 class ModelRuns:
-    """Starts a model run (child workflow) for each model of a batch, and pauses, resumes or stops them.
+    """The model runs (child workflows) of a batch, at least one for each model.
 
-    A model run with a long history hands the slices that it still has to schedule over to another model run
-    of the same model. The other run starts at once. So a model may have several runs at a time.
+    This object starts, pauses, resumes and stops them. If the history of a model run is long, another model
+    run of the same model gets the slices that still have to be scheduled. This other run starts at once. So a
+    model may have several runs at a time.
 
-    The desired state (run, pause or stop) is the same for all model runs. If it changes while an earlier
-    change is being sent, the new change is sent afterwards, so no change is lost.
+    The desired state (running, paused or stopped) is the same for all model runs, and is sent to them as a
+    signal. If it changes while a signal is being sent, another signal follows, so no change is lost.
 
     Temporal ends a workflow with more than 51,200 events, and each pause or resume adds three to six events
     for each model. So if the history is long, a pause may have to wait (`_pause_interval`). If the batch is
@@ -126,7 +127,7 @@ class ModelRuns:
         self._on_end(run, outcome)
 
     async def _run_child(self, run: ModelRun) -> ModelRunResult:
-        """Start a child workflow with this argument, and return its result.
+        """Start a child workflow for the slices in `run`, wait for its end, and return its result.
 
         Raises:
             ChildWorkflowError: the run failed, or was cancelled or terminated.
@@ -166,8 +167,9 @@ class ModelRuns:
     def _pause_interval(self) -> timedelta:
         """Return the least time between two pauses.
 
-        It is 0 until a quarter of the allowed events of the history are used. After that, the pauses that
-        still fit into the history are spread evenly over the rest of the completion window.
+        It is 0 while the history of the batch's workflow has fewer than a quarter of the events that it may
+        have. After that, the pauses that still fit into the history are spread evenly over the time until the
+        batch's deadline.
         """
         used, most = workflow.info().get_current_history_length(), self._order.policy.max_change_events
         if used < most / 4:

@@ -1,6 +1,7 @@
-"""The model run workflow, which runs one model's part of a batch.
+"""The model run: the workflow that runs the lines of one model of a batch.
 
-If its history is long, another model run continues with the slices that are not scheduled yet.
+If the history of this workflow is long, another model run continues with the slices that are not scheduled
+yet.
 """
 
 from temporalio import workflow
@@ -13,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn
 class ModelRunWorkflow:
-    """Runs slices of one model of a batch. A slice is a part of the model's lines.
+    """The workflow that runs slices of one model of a batch. A slice is a part of the model's lines.
 
     Signals pause, resume or stop the run.
     """

@@ -144,7 +144,7 @@ def end_options(order: BatchOrder, status: str, files: str = "without files") ->
 
 
 def retention_options(kind: RetentionKind) -> ActivityConfig:
-    """Return the options of the activity that deletes data of one kind.
+    """Return the options of the activity that deletes expired data of one kind.
 
     The activity has the lowest priority.
     """
@@ -277,8 +277,8 @@ def batch_options(order: BatchOrder) -> ChildWorkflowConfig:
 def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
     """Return the options of the activity that sends the lines of slice `number`.
 
-    The activity is scheduled on the task queue of the run, or on the queue of the model if the run names
-    none. It may wait for a worker until the deadline.
+    The activity is scheduled on the task queue that `run` names, or on the model's own task queue if `run`
+    names none. It may wait for a worker until the deadline.
     """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))

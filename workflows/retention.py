@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
 
 @workflow.defn(name=WORKFLOW)
 class RetentionWorkflow:
-    """Deletes expired data. Several runs may overlap safely."""
+    """The workflow that deletes expired data. Several runs may overlap safely."""
 
     @workflow.init
     def __init__(self, order: RetentionOrder) -> None:

@@ -28,9 +28,10 @@ _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")  #
 
 @workflow.defn(name=WORKFLOW)
 class ScheduledBatchWorkflow:
-    """Creates the batch of a schedule, and waits until the batch ends.
+    """The workflow that creates the batch of a schedule, and waits until the batch ends.
 
-    Because this workflow runs as long as the batch, the schedule's overlap policy applies to its batches.
+    This workflow runs as long as the batch. So Temporal's overlap policy of the schedule decides what happens
+    if the next batch is due before this batch has ended.
     """
 
     @workflow.init

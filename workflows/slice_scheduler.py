@@ -1,7 +1,7 @@
-"""Scheduler of one model's slices: it keeps a limited number of slices scheduled until the run ends.
+"""The scheduler of one model's slices: it keeps a limited number of slices scheduled until the run ends.
 
-A slice is a part of the model's lines. An activity sends a slice in turns of limited time. Each turn is an
-attempt of the activity.
+A slice is a part of the model's lines. One activity sends its lines. Each attempt of the activity is limited
+in time and called a turn.
 """
 
 import asyncio
@@ -37,10 +37,11 @@ _EVENTS_BETWEEN_HAND_OVERS = 2_000  # of one run, after its first; each adds abo
 
 
 class SliceScheduler:
-    """Schedules the slices of one model as activities, in the order of their numbers, and reports progress.
+    """The scheduler of one model's slices. It schedules them as activities, in the order of their numbers.
 
-    `stop`, `pause` and `resume` only record what is requested, and `work` acts on it. When the workflow's
-    history is long, another model run gets the slices that still have to be scheduled.
+    It also reports progress to the batch's workflow. `stop`, `pause` and `resume` only record what is
+    requested, and `work` acts on it. When the workflow's history is long, another model run gets the slices
+    that still have to be scheduled.
     """
 
     def __init__(self, run: ModelRun) -> None:
@@ -77,9 +78,10 @@ class SliceScheduler:
         return self._run.progress(self._done)
 
     async def work(self) -> ModelRunResult:
-        """Run the slices until all are done or handed over, the run is stopped, or the deadline passes.
+        """Run the slices until none is left to run, the run is stopped, or the deadline passes.
 
-        Return the counts of the slices that were not handed over.
+        Slices that another model run has got (`_hand_over`) are not left. Return the counts of the other
+        slices.
 
         Raises:
             ApplicationError: a slice failed permanently.
@@ -191,23 +193,24 @@ class SliceScheduler:
         self._update_details()
 
     def _move(self, number: int, queue: str) -> None:
-        """Schedule slice `number` again on another task queue, and all later slices on this queue, too.
+        """Schedule slice `number` again, on the task queue `queue`. All later slices use this queue, too.
 
         A slice that is already scheduled on the old queue stays there until its next attempt. This attempt
-        sends nothing and returns the new queue.
+        sends nothing, and reports that the slice must move.
         """
         self._unfinished.append(number)
         queue_changes = self._run.queue_changes + (queue != self._run.queue)
         self._begin_generation(queue=queue, queue_changes=queue_changes)
 
     def _begin_generation(self, **changes: object) -> None:
-        """Increase the generation of the run. Call this before slices are scheduled again.
+        """Increase the run's generation, a number that grows whenever slices are scheduled again.
 
-        The generation shows which of two attempts of a slice is newer. Their attempt numbers do not show it,
-        because Temporal counts from 1 again when a slice is scheduled again.
+        Call this before slices are scheduled again. The generation shows which of two attempts of a slice is
+        newer. Their attempt numbers do not show it, because Temporal counts from 1 again when a slice is
+        scheduled again.
 
         Args:
-            changes: other fields of the run that change at the same time.
+            changes: new values of other fields of `ModelRun`, such as `queue`.
         """
         generation = self._run.generation + 1
         self._run = self._run.model_copy(update={"generation": generation, **changes})
@@ -255,14 +258,14 @@ class SliceScheduler:
     # A long history
 
     async def _hand_over(self) -> None:
-        """Hand the slices that still have to be scheduled over to another model run.
+        """Let another model run (child workflow) schedule the slices that are not scheduled yet.
 
         The batch's workflow starts the other run at once. The scheduled slices stay with this run, and this
         run ends when they have ended. Continue-as-new is not used: it would end the requests in flight of the
         scheduled slices, and these requests would be sent and paid again.
 
-        A slice that a pause cancels, or that moves to another queue, has to be scheduled again. If the
-        history has grown much longer by then, this slice is handed over, too.
+        If a pause cancels a slice later, or a slice moves to another task queue, it has to be scheduled
+        again. If the history has grown much longer by then, another model run gets this slice, too.
         """
         info = workflow.info()
         assert info.parent is not None
