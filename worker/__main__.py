@@ -1,7 +1,7 @@
 """Entry point of the worker: it runs when the worker is started with `python -m batchwright.worker`.
 
 The imports take seconds. A SIGTERM or SIGINT during the imports ends the process at once with exit code 0,
-because there is no work to drain yet. Later, `ShutdownSignal` handles both signals.
+because no work has begun yet. Later, `ShutdownSignal` handles both signals.
 """
 
 import os

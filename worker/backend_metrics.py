@@ -15,8 +15,10 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def register_backend_metrics(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Record the latency of each health probe from now on, and update the gauges of the backends before each
-    scrape.
+    """Keep the metrics of the registry's backends up to date from now on.
+
+    The duration of each health check of a backend is recorded. The gauges of the backends are set each time
+    the metrics are read.
     """
 
     def on_probe(url: str, seconds: float) -> None:
@@ -82,10 +84,10 @@ def open_circuits(registry: BackendRegistry) -> frozenset[tuple[str, str]]:
 
 
 class StaleSeriesRemover:
-    """Removes the metric series of models and backends, ten minutes after they have left the registry.
+    """The remover of the metric series of models and backends, ten minutes after they left the registry.
 
-    The delay lets Prometheus scrape the last values. At most `_MAX_STALE` removed models and backends are
-    kept in the meantime. If there are more, the oldest series are removed earlier.
+    The delay lets Prometheus scrape the last values. In the meantime, the series of at most `_MAX_STALE`
+    removed models and backends are kept. If there are more, the oldest series are removed earlier.
     """
 
     _KEEP_SECONDS = 600.0
@@ -104,8 +106,8 @@ class StaleSeriesRemover:
         Args:
             label: metric label whose values `present` and `counted` are: `model` or `backend`.
             present: all models or backend URLs that exist now.
-            counted: names that have series, even if no earlier call had them in `present`. If such a name is
-                not in `present` now, its series are removed ten minutes later, too.
+            counted: models or backend URLs that have metric series, even if no earlier call had them in
+                `present`. If they are not in `present` now, their series are removed ten minutes later, too.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

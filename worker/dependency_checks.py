@@ -31,7 +31,7 @@ _FAILURES_BEFORE_BLOCKING = 2
 
 
 class DependencyMonitor:
-    """Checks dependencies regularly, and decides if the worker may start slices (activities that send lines).
+    """The regular checks of dependencies, which decide if the worker may start slices (send lines).
 
     Args:
         checks: health checks by the name of the dependency.

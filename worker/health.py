@@ -8,7 +8,7 @@ from batchwright.worker.dependency_checks import OK, DependencyMonitor
 
 
 class HealthServer:
-    """Serves health and metrics of a worker over HTTP.
+    """The HTTP server for the health and the metrics of a worker.
 
     `sdk_address` is the host:port at which the Temporal SDK in this process serves its own metrics.
     """

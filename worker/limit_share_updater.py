@@ -37,7 +37,7 @@ class Heartbeats(Protocol):
 class Backends(Protocol):
     @property
     def gateways(self) -> Sequence[BackendConfig]:
-        """Gateways: backends whose own model lists say which models they serve."""
+        """The gateways: backends that report themselves which models they serve."""
         ...
 
     @property
@@ -47,12 +47,12 @@ class Backends(Protocol):
 
 
 class LimitShareUpdater:
-    """Divides limits of the whole fleet between the live workers, and sets this worker's parts.
+    """The object that divides the fleet's limits between the live workers, and sets this worker's parts.
 
-    A backend has a limit on requests in flight. A part is kept free for interactive calls, and the workers
-    that can send requests to the backend divide the rest. A model has rates per minute. The workers that run
-    slices (parts of batches) of the model divide the part that interactive calls do not use. A tenth of each
-    limit and rate is always left to batches.
+    A backend has a limit on requests in flight. A part of the limit is kept free for interactive calls, and
+    the workers that can send requests to the backend divide the rest. A model has rates per minute. The
+    workers that run slices (parts of batches) of the model divide the part that interactive calls do not use.
+    A tenth of each limit and rate is always left to batches.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.
@@ -167,8 +167,7 @@ class LimitShareUpdater:
         return sum(is_polled(queue, polled_queues([worker.stats])) for worker in self._live)
 
     def _limits(self) -> dict[str, int]:
-        """Return the fleet's limits on requests in flight, by backend URL, without backends that have no
-        limit.
+        """Return how many requests of the fleet may be in flight at each backend with a limit, by URL.
 
         If a URL has several limits, the lowest one counts. A gateway (a backend that lists its own models) is
         in the result even before its models are known.
@@ -189,8 +188,8 @@ class LimitShareUpdater:
         mean and half of this root are kept free: 18 if the mean is 16. More is not necessary, because an
         interactive request that finds no free place waits only until the next line ends.
 
-        If many more interactive requests than the mean are in flight now, the traffic has grown. Their number
-        minus the root is then kept free.
+        If many more interactive requests than the mean are in flight now, the traffic has grown. Then the
+        number of these requests minus the root is kept free.
 
         If a backend serves direct callers first, the result is 0, because the backend refuses lines of
         batches itself.

@@ -25,7 +25,7 @@ _HEALTH_CHECK_INTERVAL_SECONDS = 0.5
 
 
 class QueuePoller(Protocol):
-    """Polls one task queue and runs its activities. The methods are those of temporalio's class Worker."""
+    """A poller of one task queue that runs its activities. Temporalio's class Worker has the same methods."""
 
     async def run(self) -> None: ...
 
@@ -36,7 +36,7 @@ PollerFactory = Callable[[], QueuePoller]
 
 
 class QueueLimiter(Protocol):
-    """Sets rate limits of task queues on the Temporal server, which applies the limits."""
+    """An object that sets rate limits of task queues on the Temporal server, which applies the limits."""
 
     async def sync(self, polled: Collection[str]) -> None: ...
 
@@ -48,12 +48,12 @@ class UnlistedModels(Protocol):
 
 
 class RequiredModels:
-    """Tracks the models that live batches need. The worker polls only the queues of these models.
+    """The models that live batches need. The worker polls only the task queues of these models.
 
     Args:
         read: returns the models of the batches that send lines now.
-        idle_seconds: time for which a model stays required after it was last returned by `read`. So the next
-            batch finds a running poller.
+        idle_seconds: how long a model stays required after `read` last returned it. So a poller still runs
+            when the next batch needs the model.
         clock: returns the current time in seconds.
     """
 
@@ -90,7 +90,7 @@ class RequiredModels:
 
 
 class PollerSupervisor:
-    """Starts and stops pollers, so that only the queues of models that live batches need are polled.
+    """The supervisor of pollers: only the task queues of models that live batches need are polled.
 
     Args:
         pollers: starts the pollers, and stops them after their current work.
@@ -128,7 +128,7 @@ class PollerSupervisor:
             limit: maximum number of polled models. Tenants can name any number of models. But each polled
                 model costs a thread and a poll, and Temporal limits the polls of a namespace.
             until_ready: returns when the worker may send lines. No queue is polled before that.
-            every_seconds: pause between two rounds.
+            every_seconds: pause before the models are read again.
         """
         await until_ready()
         while True:
@@ -144,7 +144,7 @@ class PollerSupervisor:
 
 
 class QueuePollers:
-    """Starts pollers of task queues, and stops them after their current work.
+    """The pollers of task queues, which are started, and stopped after their current work.
 
     A queue has at most one poller, because the SDK allows only one.
     """
@@ -206,10 +206,10 @@ class QueuePollers:
 
 
 class ReconnectingWorker:
-    """Runs a Temporal worker that survives an unavailable server and a replaced connection.
+    """A Temporal worker that survives an unavailable server and a replaced connection.
 
-    At the start, it waits for the server. When `connection` is replaced, it uses the new connection, unless
-    it is already stopping.
+    At the start, it waits for the server. When the connection is replaced by a new one, for example with
+    another certificate, it uses the new connection, unless it is already stopping.
     """
 
     def __init__(self, worker: Worker, connection: TemporalConnection) -> None:

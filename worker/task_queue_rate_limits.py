@@ -36,7 +36,10 @@ class QueueRateLimit(NamedTuple):
 
 
 class QueueRateLimits(Protocol):
-    """Reads and sets rate limits of task queues. All methods raise RPCError if Temporal fails."""
+    """An object that reads and sets rate limits of task queues.
+
+    All methods raise RPCError if Temporal fails.
+    """
 
     async def get(self, queue: str) -> QueueRateLimit | None: ...
 
@@ -46,7 +49,7 @@ class QueueRateLimits(Protocol):
 
 
 class TemporalRateLimits(QueueRateLimits):
-    """Reads and sets the rate limits of task queues on the Temporal server."""
+    """The rate limits of task queues on the Temporal server, which can be read and set."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -82,7 +85,7 @@ class TemporalRateLimits(QueueRateLimits):
 
 
 class RateLimitSync:
-    """Keeps the rate limits of task queues on the Temporal server equal to Batchwright's rates.
+    """The task that keeps the limits of task queues on the Temporal server equal to Batchwright's rates.
 
     If Batchwright has no rate for a queue, a limit that an operator has set on the server stays.
     """
@@ -104,7 +107,7 @@ class RateLimitSync:
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Apply the rates regularly, until cancelled."""
+        """Set the limits on the server regularly, until cancelled."""
         while True:
             await self.sync()
             await asyncio.sleep(self._every)
@@ -141,7 +144,7 @@ class RateLimitSync:
                 self._last_error = ""
 
     async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
-        """Set or remove the server's limit of one queue. Do nothing if a recent check found the right limit.
+        """Set or remove the server's limit of one queue. If a recent check found the right limit, do nothing.
 
         Return True if the limit is right now, False if the server refused the change or did not respond.
 

@@ -1,4 +1,4 @@
-"""Builds the Temporal workers of each role, and the objects that their activities share.
+"""Build the Temporal workers of each role, and the objects that their activities share.
 
 No other module creates the real dependencies.
 """
@@ -98,7 +98,7 @@ _OUTPUT_COPY_SLOTS = 4  # each holds up to three parts of a file, of 8 MiB or mo
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """Connections, settings and metrics of one worker process, which all its activities share."""
+    """The connections, settings and metrics of one worker process, which all its activities share."""
 
     temporal: Client
     connection: TemporalConnection  # the connection of `temporal`
@@ -142,7 +142,8 @@ def build_control_worker(resources: WorkerResources) -> Worker:
 def build_webhook_worker(resources: WorkerResources, sender: WebhookSender) -> Worker:
     """Build the Temporal worker that delivers webhooks.
 
-    It has a queue and slots of its own, so that slow endpoints delay no other work.
+    It has its own task queue, and its own slots (places for running activities), so that slow endpoints delay
+    no other work.
     """
     secrets = StoredSecrets(load_keys(resources.settings))
     deliveries = WebhookDeliveries(resources.database, sender, secrets, resources.metrics)
@@ -161,7 +162,8 @@ def build_webhook_worker(resources: WorkerResources, sender: WebhookSender) -> W
 def build_output_copy_worker(resources: WorkerResources) -> Worker:
     """Build the Temporal worker that copies files of batches to other buckets.
 
-    It has a queue and slots of its own, so that slow buckets delay no ingestion and no finalization.
+    It has its own task queue, and its own slots (places for running activities), so that slow buckets delay
+    no ingestion and no finalization.
     """
     settings, metrics = resources.settings, resources.metrics
     copies = OutputCopies(resources.database, resources.storage, settings, metrics)
@@ -224,7 +226,7 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
 
 
 class InferenceWorkers:
-    """Creates the Temporal workers that send lines of batches, one worker per task queue.
+    """The factory of the Temporal workers that send lines of batches, one worker per task queue.
 
     All of them share the request limits, the circuit breakers and the memory budget of this process.
     """
@@ -276,10 +278,10 @@ class InferenceWorkers:
         return self._execution.running
 
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
-        """Return for each task queue to poll, by its name, a function that creates the poller of the queue.
+        """Return the functions that create the pollers of task queues, by the name of the queue.
 
-        The queues are those of `models` and the dispatch queue, which models share. While there is a rate
-        limit over all models, a model without its own rate limit uses the dispatch queue.
+        These are the queues of `models` and the dispatch queue, which several models share. While there is a
+        rate limit over all models, a model without its own rate limit uses the dispatch queue.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS

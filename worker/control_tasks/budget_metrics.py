@@ -18,7 +18,7 @@ _NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
 
 
 class BudgetCollector:
-    """Sets the metrics of daily budgets: the usage today, and how many budgets are nearly or fully used.
+    """The collector of metrics of daily budgets: the usage today, and how many are nearly or fully used.
 
     The tenants and organizations that have used the greatest part of their budgets get their own series.
     Budgets of teams, users and keys are only counted, because their names and ids must not become labels.
@@ -64,8 +64,9 @@ class BudgetCollector:
         self._count("key", [_BudgetUse(limit, usage.of_key(*key)) for key, limit in keys.items()])
 
     def _show(self, uses: Mapping[str, "_BudgetUse"], budget: Gauge, used: Gauge) -> None:
-        """Set the gauges `budget` and `used` for the owners in `uses` that have used the greatest part of
-        their budgets.
+        """Set the gauges `budget` and `used` for the owners that have used most of their budgets.
+
+        At most as many owners are shown as the metrics may have tenants. `uses` contains all owners, by name.
         """
         shown: dict[tuple[str, Quota], _BudgetUse] = {}
         for quota in BUDGETS:
@@ -92,8 +93,8 @@ class _BudgetUse(NamedTuple):
 
 
 def _in_units(amounts: DailyAmounts, quota: Quota) -> float:
-    """Return the part of `amounts` that counts towards `quota`, as the value of a metric.
+    """Return the tokens or the cost in `amounts`, whichever `quota` limits, as the value of a metric.
 
-    The unit is tokens for a quota of tokens, and whole units of the currency for a quota of costs.
+    A cost is returned in whole units of the currency.
     """
     return amounts.cost / AMOUNT_PER_UNIT if quota is Quota.COST_PER_DAY else amounts.tokens

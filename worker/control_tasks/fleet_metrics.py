@@ -60,7 +60,7 @@ def _now() -> datetime:
 
 
 class FleetMetricsCollector:
-    """Refreshes metrics from several sources regularly, one source after the other.
+    """The collector that regularly refreshes metrics from several sources, one source after the other.
 
     If a source cannot be read, its metrics keep their values. The metric `observed_timestamp_seconds` shows
     when each source was last read.
@@ -110,7 +110,7 @@ class FleetMetricsCollector:
 
 
 class LiveBatchCollector:
-    """Sets the metrics of live batches: number, age, lines, slack, and demand.
+    """The collector of metrics of live batches: number, age, lines, slack, and demand.
 
     The slack is the time between the forecast end of a batch and its deadline. A model's demand is the number
     of its lines that are due soon, and the rate at which they must get results. Each refresh replaces all
@@ -217,7 +217,7 @@ class LiveBatchCollector:
 
 
 class EndedRunLookup(Protocol):
-    """Looks up in Temporal how the workflow runs of batches have ended.
+    """An interface that looks up in Temporal how the workflow runs of batches have ended.
 
     All methods raise RPCError if Temporal does not respond.
     """
@@ -253,9 +253,10 @@ class TemporalEndedRuns(EndedRunLookup):
 
 
 class LostRunCollector:
-    """Counts lost batches: live batches whose workflow run has failed, timed out or was stopped.
+    """The collector of the number of lost batches.
 
-    No process works on a lost batch any longer.
+    A lost batch is a live batch whose workflow run has failed, timed out or was stopped. No process works on
+    it any longer.
     """
 
     def __init__(self, runs: EndedRunLookup, live: LiveBatchCollector, metrics: Metrics) -> None:
@@ -275,7 +276,7 @@ class LostRunCollector:
 
 
 class MaintenanceCollector:
-    """Sets metrics that show when retention last succeeded, and what the last consistency check found."""
+    """The collector of metrics about the last success of retention and the last consistency check."""
 
     def __init__(self, retention: RetentionTable, checks: ConsistencyChecksTable, metrics: Metrics) -> None:
         self._retention, self._checks, self._metrics = retention, checks, metrics
@@ -299,7 +300,7 @@ class MaintenanceCollector:
 
 
 class QueueCollector:
-    """Sets the metrics of task queues: length, age and pollers of the fixed queues and of each model's queue.
+    """The collector of metrics of task queues: length, age and pollers of fixed queues and of models' queues.
 
     Batches may name any number of models, so only a limited number of models are shown under their own names
     in metrics. Queues of all other models are left out.

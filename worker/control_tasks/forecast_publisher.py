@@ -24,7 +24,7 @@ _NO_ANSWER = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCSta
 
 
 class ForecastSignal(Protocol):
-    """Sends a forecast to the batch's workflow."""
+    """A function that sends a forecast to the batch's workflow."""
 
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
         """Send the forecast to the batch's workflow, and return True.
@@ -44,10 +44,11 @@ class _Batch(NamedTuple):
 
 
 class ForecastPublisher:
-    """Forecasts when each live batch will end, stores the forecasts, and shows them as metrics.
+    """The publisher of forecasts: when each live batch will end.
 
-    All control workers compute the same forecasts, and usually only one worker stores them. If a forecast has
-    changed enough, the worker that stores it also sends it to the batch's workflow.
+    It stores the forecasts, and shows them as metrics. All control workers compute the same forecasts, and
+    usually only one worker stores them. If a forecast has changed enough, the worker that stores it also
+    sends it to the batch's workflow.
 
     Each refresh also stores the speeds of models, which forecasts of new batches use, and samples of the
     batches' progress.

@@ -63,7 +63,7 @@ class ModelRates(Protocol):
 
 
 class WaitingReasonMonitor:
-    """Writes to the database why live batches wait, and reports changes to their workflows.
+    """The monitor that writes to the database why live batches wait, and reports changes to their workflows.
 
     All control workers find the same reasons. The worker that is the first to write a change reports it to
     the workflow. `SignalBudget` limits the number of signals. If it allows no signal now, the worker reports
@@ -221,10 +221,10 @@ class WaitingReasonMonitor:
             self._due[key] = WaitingReason(model=model, reason=reason, since=now, fleet_wide=True)
 
     async def _report_due(self, reasons: Mapping[_BatchModel, str]) -> None:
-        """Report changed reasons to the workflows, as far as the signal budget of each batch allows.
+        """Report changed reasons to the workflows, as far as `SignalBudget` allows signals to each batch.
 
-        A change that cannot be reported now stays due. It is dropped if the reason changes again meanwhile.
-        If this process has reported a reason, it may always withdraw it.
+        A change that cannot be reported now is reported by a later call. It is dropped if the reason changes
+        again meanwhile. If this process has reported a reason, it may always withdraw it.
         """
         self._due = {key: due for key, due in self._due.items() if due.reason == reasons.get(key, "")}
         for key, due in list(self._due.items()):

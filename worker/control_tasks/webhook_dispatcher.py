@@ -1,4 +1,4 @@
-"""Starts a workflow for each recorded webhook delivery and for each replay. Control workers run this."""
+"""Start a workflow for each recorded webhook delivery and for each replay. Control workers run this."""
 
 import asyncio
 import logging
@@ -23,11 +23,11 @@ StartDelivery = Callable[[DeliveryOrder, int], Awaitable[None]]
 
 
 class WebhookDispatcher:
-    """Starts a workflow for each webhook delivery in the database, and for each request to send one again.
+    """The dispatcher that starts a workflow for each webhook delivery in the database, and for each replay.
 
-    A delivery is marked as started only after Temporal has confirmed the start. A start can be repeated
-    safely. So no delivery is lost if the process is killed, and several control workers may run this at the
-    same time.
+    A replay is a request to send a webhook again. A delivery is marked as started only after Temporal has
+    confirmed the start. A start can be repeated safely. So no delivery is lost if the process is killed, and
+    several control workers may run this at the same time.
 
     Args:
         start: starts the workflow of a delivery. Its second argument is the number of replays of this

@@ -49,7 +49,7 @@ MAX_UNEXPECTED_FAILURES = 5
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """Records metrics of activity attempts: slots in use, failures, and work taken over from lost workers."""
+    """The interceptor that records metrics of activity attempts."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -59,7 +59,9 @@ class ActivityMetricsInterceptor(Interceptor):
 
 
 def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
-    """Let each scrape compute two gauges: the number of slots, and the fraction of slots in use.
+    """Compute two gauges each time the metrics are read: the number of slots, and the fraction in use.
+
+    A slot is a place for one running activity.
 
     Args:
         metrics: metrics of the process.
@@ -75,7 +77,7 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 
 
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
-    """Remembers the details of an activity's latest heartbeat.
+    """An interceptor that remembers the details of an activity's latest heartbeat.
 
     Temporal keeps only the details of the last heartbeat. If an attempt fails or is cancelled, one more
     heartbeat is sent. It repeats the remembered details, so that they are not lost.
@@ -96,7 +98,7 @@ class _Attempt:
 
     Attributes:
         step: name of the activity.
-        is_of_batch: True for the steps of a batch, False for other activities such as retention.
+        is_of_batch: True for an activity of a batch, False for other activities such as retention.
         took_over: True if the previous attempt ended because its worker was lost, so that this worker
             continues its work. Always False if `is_of_batch` is False.
         unexpected_failures: number of attempts that ended with an unknown exception.
@@ -118,7 +120,7 @@ class _Attempt:
 
 
 class ActivityMetricsInbound(ActivityInboundInterceptor):
-    """Runs one attempt of an activity, records its metrics, and translates exceptions into failures."""
+    """The code around an attempt of an activity. It records metrics and translates exceptions to failures."""
 
     def __init__(self, next: ActivityInboundInterceptor, metrics: Metrics) -> None:
         super().__init__(next)
@@ -173,8 +175,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._metrics.recoveries.labels(_BATCH_STATUS.get(attempt.step, "unknown"), action).inc()
 
     def _record_end(self, attempt: _Attempt) -> None:
-        """Send a last heartbeat with RELEASED, so that the next attempt does not count this one as
-        crashed.
+        """Send a last heartbeat with RELEASED, which shows that this attempt did not crash.
 
         The heartbeat of a slice also contains the number of the attempt. It is needed to count later attempts
         that crash before their first heartbeat.

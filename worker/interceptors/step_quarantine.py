@@ -69,7 +69,7 @@ async def send_heartbeat(details: Sequence[object]) -> None:
 
 
 class StepQuarantineInterceptor(Interceptor):
-    """Quarantines steps that crash their workers.
+    """The interceptor that quarantines steps (activities) that crash their workers.
 
     Args:
         lock: lock of the process, held while a quarantined step or a quarantined line runs.
@@ -84,7 +84,10 @@ class StepQuarantineInterceptor(Interceptor):
 
 
 class _CarriedDetails(ActivityOutboundInterceptor):
-    """Adds details to each heartbeat of an activity. If this attempt crashes, the next attempt reads them."""
+    """An interceptor that adds details to each heartbeat of an activity.
+
+    If this attempt crashes, the next attempt reads the details.
+    """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
         super().__init__(next)
@@ -96,7 +99,7 @@ class _CarriedDetails(ActivityOutboundInterceptor):
 
 
 class StepQuarantineInbound(ActivityInboundInterceptor):
-    """Runs one attempt of a step, in quarantine if attempts before it crashed."""
+    """The code around an attempt of a step (activity). If earlier attempts crashed, it runs in quarantine."""
 
     def __init__(
         self, next: ActivityInboundInterceptor, lock: asyncio.Lock, acknowledged: AcknowledgedHeartbeat

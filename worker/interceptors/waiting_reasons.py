@@ -36,10 +36,10 @@ _WHOLE_BATCH = ""  # used instead of a model's name
 
 
 class WaitingReasonInterceptor(Interceptor):
-    """Reports why a batch waits: an activity failed and is retried, or the worker cannot reach a dependency.
+    """The interceptor that reports why a batch waits: an activity is retried, or a dependency is unavailable.
 
-    `failing` returns a text with the required dependencies that the worker cannot reach now. The text is
-    empty if the worker reaches all of them.
+    `failing` returns a text with the names of the required dependencies (such as the database) that the
+    worker cannot reach now. The text is empty if the worker reaches all of them.
     """
 
     def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
@@ -70,7 +70,7 @@ class _BatchReason:
 
 
 class WaitingReasonInbound(ActivityInboundInterceptor):
-    """Runs one attempt of an activity. If it fails, the failure is reported as the batch's waiting reason."""
+    """The code around one attempt of an activity. If the attempt fails, it reports why the batch waits."""
 
     def __init__(
         self, next: ActivityInboundInterceptor, reasons: WaitingReasons, failing: Callable[[], str]
@@ -156,7 +156,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
 
 
 def _has_crashed_workers(info: activity.Info) -> bool:
-    """Return True if the step is quarantined, and its previous attempt crashed."""
+    """Return True if the step (activity) is quarantined, and its previous attempt crashed."""
     attempt, details = info.attempt, info.heartbeat_details
     crashes = step_crashes(attempt, details, info.started_time).crashes
     return crashes >= CRASHES_BEFORE_QUARANTINE and last_attempt_crashed(attempt, details)
@@ -165,7 +165,8 @@ def _has_crashed_workers(info: activity.Info) -> bool:
 def _waiting_reason(error: Exception) -> str:
     """Return why an activity waits for its next attempt, as text for tenants; empty if it does not wait.
 
-    The activity does not wait if there is no next attempt, or if `error` is a planned end and not a failure.
+    The activity does not wait if there is no next attempt, or if `error` is a planned end of the attempt and
+    not a failure.
     """
     if not isinstance(error, ApplicationError):
         return _UNEXPLAINED
