@@ -1,6 +1,7 @@
-"""Levels of settings: needed to start Batchwright, or used to tune it.
+"""The levels of settings: needed to start Batchwright, or used to tune it.
 
-The reference of all settings has one part for each level. A setting without a level is rarely needed.
+The reference documentation of the settings has a section for each level. A setting without a level is rarely
+needed.
 """
 
 from pydantic.config import JsonDict
