@@ -35,7 +35,8 @@ async def delete_scratch(
 ) -> None:
     """Delete the objects that an ended batch no longer needs: intermediate objects and unused output files.
 
-    A storage error is only logged, because retention deletes the objects later.
+    A storage error is only logged, because retention (the regular deletion of old data) deletes the objects
+    later.
 
     Args:
         keep_results: True to keep the intermediate objects, so that another batch can resume this batch.
@@ -74,9 +75,9 @@ def output_file_row(
 
     Args:
         kind: which of the two files.
-        info: key and size in bytes of the stored object.
+        info: storage key and size in bytes of the stored object.
         at: creation time of the file.
-        kept: how long after `at` the file is kept; then retention deletes it. See `file_lifetime`.
+        kept: how long after `at` the file is kept (`file_lifetime`).
     """
     return FileRow(
         id=derived_file_id(order.batch_id, kind),

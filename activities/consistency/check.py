@@ -45,8 +45,9 @@ class ComparedSources:
 class ConsistencyCheck:
     """One consistency check, with the differences that it has found so far.
 
-    The check compares the rows of live batches, workflow runs, counts of ended batches, and files. The
-    methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
+    The check compares the database rows of live batches (batches that have not ended) and of ended batches
+    with their workflow runs, line counts and files. The methods raise DatabaseUnavailable,
+    StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 
     def __init__(self, sources: ComparedSources) -> None:
@@ -153,10 +154,10 @@ class ConsistencyCheck:
                     await self._add(DifferenceKind.RUN_OPEN, row.order, what)
 
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
-        """Report that a workflow run has ended, although its batch's row says that output files follow.
+        """Report that a workflow run has ended, although its batch's files are not written yet.
 
-        If repairs are on, repair the row: add the files if they exist. If they do not exist, record that no
-        files follow.
+        The batch's row says that another activity still has to write the files. If repairs are on, repair the
+        row: add the files if they exist. If they do not exist, record that no files will be written.
         """
         order, ends = row.order, self._sources.database.batch_ends
         with_result = await self._sources.runs.find(run.id)
@@ -191,8 +192,8 @@ class ConsistencyCheck:
     async def _restore_start(self, order: BatchOrder) -> None:
         """Change the status in the batch's row from `validating` to `in_progress`.
 
-        Also store the line counts that ingestion has returned. If ingestion has not ended, or has failed, do
-        nothing.
+        Also store the line counts that ingestion (the activity that reads the input) has returned. If
+        ingestion has not ended, or has failed, do nothing.
         """
         ingested = await self._sources.runs.ingested(order.batch_id)
         if ingested is None or ingested.failed:
@@ -217,7 +218,7 @@ class ConsistencyCheck:
     async def _compare_files(self) -> None:
         """Report each file that has a row in the database, but no object in storage.
 
-        Retention deletes these rows later.
+        Retention (the regular deletion of old data) deletes these rows later.
         """
         table, before = self._sources.database.retention, self._sources.now - SETTLING_TIME
         tenant = ""

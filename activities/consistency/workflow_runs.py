@@ -55,7 +55,7 @@ class BatchRunSource(Protocol):
         ...
 
     async def ingested(self, batch_id: str) -> IngestResult | None:
-        """Return the result of the batch's ingestion; None if the ingestion has not completed."""
+        """Return the result of the activity that read the batch's input; None if it has not completed."""
         ...
 
     async def start(self, order: BatchOrder) -> None:

@@ -146,8 +146,8 @@ class SliceAttempt:
     def cancelled(self) -> None:
         """Stop the attempt, because Temporal's SDK has cancelled the activity.
 
-        If the batch was cancelled, the turn stops with CANCELLED. If the worker shuts down, or an operator
-        pauses or resets the activity, it stops with SHUTDOWN. In all other cases, it stops with LEASE_LOST.
+        The reason is CANCELLED if the batch was cancelled. It is SHUTDOWN if the worker shuts down, or an
+        operator pauses or resets the activity. In all other cases, it is LEASE_LOST.
         """
         details = activity.cancellation_details()
         if details is not None and details.cancel_requested:
@@ -240,7 +240,7 @@ class SliceAttempt:
                 quarantine.is_preparing = False
 
     async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
-        """Return the objects that send the lines of this turn. Settle the lines that may not be sent."""
+        """Return the objects that send the lines of this attempt. Settle the lines that may not be sent."""
         worker, request, storage = self._worker, self._request, self._worker.storage
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
@@ -323,13 +323,14 @@ class SliceAttempt:
         """Merge the small segments (stored objects with results) of the slice if there are too many of them.
 
         - If the slice is finished, its segments are merged if this at least halves their number.
-        - If the turn's time is over, the segments are merged if at least `_COMPACT_BETWEEN_TURNS` are small.
-        - After any other end of the turn, nothing is merged. For example, after a cancel, finalization may
+        - If the time of this attempt (turn) is over, the segments are merged if at least
+          `_COMPACT_BETWEEN_TURNS` are small.
+        - After any other end of the attempt, nothing is merged. For example, after a cancel, finalization may
           already be reading the segments.
         - If workers crashed before this attempt, nothing is merged, because a merge may be the cause.
 
         Args:
-            reason: why the turn ended.
+            reason: why the attempt ended.
             lines: number of lines of the slice.
         """
         if reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED) or self._stop.reason is not None:
@@ -371,8 +372,7 @@ class SliceAttempt:
     def _result(self, end: _TurnEnd) -> SliceResult:
         """Return the activity's result, or raise an error if another attempt must continue the slice.
 
-        In the result, `finished` is True if every line has a stored result. `end` says how this attempt
-        ended.
+        In the result, `finished` is True if every line has a stored result.
 
         Raises:
             ApplicationError: Temporal must start the next attempt (this does not count as a failure), or

@@ -1,8 +1,8 @@
 """Run requests as jobs at backends.
 
 A job is submitted once. Then its status is polled, or the backend calls back. The job's id is stored before
-the first poll. If the worker crashes or the turn ends, the next attempt of the slice reads the id and waits
-for the same job.
+the first poll. If the worker crashes or the attempt of the slice ends, the next attempt reads the id and
+waits for the same job.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ class _LineJob(NamedTuple):
     """A line whose request runs as an asynchronous job at a backend.
 
     Attributes:
-        config: the model's job settings when this turn began to wait for the job. If the settings change
-            later, the job is still handled by the old settings.
+        config: the model's job settings when this attempt of the slice began to wait for the job. If the
+            settings change later, the job is still handled by the old settings.
     """
 
     line: SliceLine
@@ -121,10 +121,10 @@ class JobRunner:
             task.cancel()
 
     async def cancel(self) -> None:
-        """Cancel the turn's running jobs at their backends if their results can no longer be used.
+        """Cancel this attempt's running jobs at their backends if their results can no longer be used.
 
         The results cannot be used after the deadline, after a cancel of the batch, or if the batch has
-        reached the cap on its cost. If the turn stops for another reason, such as a pause, the jobs keep
+        reached the cap on its cost. If the attempt stops for another reason, such as a pause, the jobs keep
         running, and the next attempt of the slice waits for them.
         """
         reason, cost = self._stop.reason, self._cost
@@ -143,8 +143,8 @@ class JobRunner:
     async def forget(self) -> None:
         """Delete the stored callbacks: HTTP requests with which backends reported the ends of jobs.
 
-        Only callbacks about jobs of this turn are deleted. Call this only after the results of these jobs are
-        stored.
+        Only callbacks about jobs of this attempt are deleted. Call this only after the results of these jobs
+        are stored.
         """
         received, self._received = self._received, []
         await self._callbacks.forget(received)
@@ -321,7 +321,7 @@ async def _is_called(callback: CallbackFuture | None, seconds: float) -> bool:
     The wait is shortened at random by up to a tenth, so that jobs are not all polled at the same time.
 
     Args:
-        callback: None if the backend does not call back. The result is then always False.
+        callback: future for the callback; None if the backend does not call back. The result is then False.
     """
     seconds *= 1 - 0.1 * random.random()
     if callback is None:

@@ -23,7 +23,8 @@ class SliceDispatcher:
     """The loop that sends the lines of a slice during one turn (one attempt, limited in time).
 
     `LineSender` sends each line when it gets a permit (the right to have one request in flight). The loop in
-    `run` requests a permit if no line waits for one, sends quarantined lines, and ends the turn.
+    `run` requests a permit if no line waits for one, sends quarantined lines (lines that may crash a worker),
+    and ends the turn.
     """
 
     def __init__(self, turn: TurnContext) -> None:
@@ -69,8 +70,8 @@ class SliceDispatcher:
     async def forget_jobs(self) -> None:
         """Delete the stored callbacks: HTTP requests with which backends reported the ends of jobs.
 
-        Only callbacks about jobs of this turn are deleted. Call this only after the results of these jobs are
-        stored.
+        Only callbacks about jobs of this attempt are deleted. Call this only after the results of these jobs
+        are stored.
         """
         await self._jobs.forget()
 
@@ -169,9 +170,9 @@ class SliceDispatcher:
         return StopReason.DEFERRED if is_blocked else None
 
     def _is_time_over(self) -> bool:
-        """Return True if the turn has used up its time and another slice waits to run on this worker instead.
+        """Return True if this attempt has used up its time and another slice waits to run on this worker.
 
-        - If the turn has sent a line, its time is over `slice_seconds` after the first line.
+        - If the attempt has sent a line, its time is over `slice_seconds` after the first line.
         - If it has not sent a line yet, its time is over `slice_seconds` after its start, but not before
           `MAX_BLOCKED_SECONDS`.
         - In both cases, its time may be over earlier: `MAX_BLOCKED_SECONDS` after its start, if a limit (such

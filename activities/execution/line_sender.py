@@ -1,4 +1,4 @@
-"""Send the lines of one turn, each when it gets a permit, and settle the lines that succeed at once.
+"""Send the lines of one slice attempt, each when it gets a permit, and settle most lines that succeed.
 
 A permit is the right to have one request in flight. To save CPU time, most lines need no asyncio task: they
 are sent and settled in functions that the event loop calls and that await nothing.
@@ -89,8 +89,8 @@ class LineSender:
     def may_send_now(self) -> bool:
         """Return True if a line may be sent now.
 
-        It may if lines are left, the turn does not have to stop, and `can_dispatch` returns True. This can
-        change between two sends. So call this method right before each send.
+        It may if lines are left, this attempt of the slice does not have to stop, and `can_dispatch` returns
+        True. This can change between two sends. So call this method right before each send.
         """
         return (
             time.time() < self._stop.sends_until
@@ -107,7 +107,7 @@ class LineSender:
 
         If a permit is free, the line is sent at once. If workers crashed during earlier attempts of the
         slice, each line must be recorded in storage before it is sent. If the next line is not recorded yet,
-        it stays in the queue, and `must_track` becomes True.
+        it stays in the queue of lines, and `must_track` becomes True.
         """
         line = None if self.is_exclusive else self._queue.next()
         if line is None:
@@ -153,7 +153,7 @@ class LineSender:
             self.is_exclusive = False
 
     def cancel_permit_request(self) -> None:
-        """Withdraw the request for a permit, and put its line back at the front of the queue."""
+        """Withdraw the request for a permit, and put its line back at the front of the queue of lines."""
         line, self._state.waiting_line = self._state.waiting_line, None
         if line is not None:
             self._limiter.cancel(self._permit_request)

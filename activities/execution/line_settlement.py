@@ -53,7 +53,7 @@ class InFlightRequest(Struct, eq=False):
         dispatch: the backend that has the request now. If the request moves to another backend, this field is
             replaced.
         line_bytes: length of the line in bytes. It is stored here because `line.data` is freed at the end of
-            a turn, while requests are still in flight.
+            an attempt of the slice, while requests are still in flight.
         held: bytes of the memory budget that are reserved for the request and its response.
         job_since: Unix seconds at which the line's running job was submitted; None if the line has no job.
         exchange: the HTTP request, if it was sent without a task and has no response yet; otherwise None.

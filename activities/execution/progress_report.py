@@ -63,12 +63,13 @@ class SliceReporter:
         self._report_waiting(writer.completed + writer.failed)
 
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
-        """At the end of a turn that has sent lines, clear the published reason why the slice had to wait.
+        """Clear the published reason why the slice had to wait, at the end of an attempt that sent lines.
 
         - The waiting reason (a text for the tenant) is cleared, except while the model's circuit breaker
           allows only trial requests (single requests that test the backend).
-        - The deferral (a record for the metrics that the slice has returned to its queue) is cleared, except
-          if the circuit breaker allows only trial requests and `another_turn_follows` is True.
+        - The deferral (a record for the metrics that the slice has returned to its task queue) is cleared,
+          except if the circuit breaker allows only trial requests and `another_turn_follows` is True (the
+          slice has another attempt).
         """
         is_open = self._open_circuit() is not None
         if not is_open:

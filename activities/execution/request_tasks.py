@@ -139,7 +139,7 @@ class RequestTasks:
     """
 
     def __init__(self, turn: TurnContext, complete: Callable[[InFlightRequest], None]) -> None:
-        """Create the tasks of one turn.
+        """Create the tasks of one turn (attempt of a slice).
 
         Args:
             complete: called once for each request, after its outcome was applied or it was cancelled.
@@ -258,7 +258,7 @@ class RequestTasks:
         It is not possible in five cases:
 
         - The current backend runs the line as a job.
-        - The turn may send no more lines.
+        - This attempt of the slice may send no more lines.
         - The batch has reached the cap on its cost.
         - The rate limits do not allow one more request now.
         - No other backend is available.
@@ -289,7 +289,7 @@ class RequestTasks:
         return True
 
     def _may_send(self) -> bool:
-        """Return True if the turn has no reason to stop, and its lease on the slice is valid."""
+        """Return True if this attempt of the slice has no reason to stop, and its lease is valid."""
         return self._stop.reason is None and self._turn.lease.is_valid
 
     def _may_send_again(self, sent: InFlightRequest) -> bool:

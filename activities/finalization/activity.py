@@ -127,7 +127,7 @@ class Finalization(FinalizationActivities):
         )
 
     async def _end(self, request: FinalizeRequest, before: BatchRow) -> BatchRow:
-        """Finalize the batch, whose row is `before`, and return its new row.
+        """Finalize the batch, whose database row is `before`, and return the batch's new row.
 
         If this attempt fails, and another attempt has already finalized the batch, return the row that the
         other attempt wrote.

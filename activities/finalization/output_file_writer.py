@@ -1,4 +1,4 @@
-"""Output and error file of a batch: write and delete their objects in storage, and make their rows."""
+"""The output and error file of a batch: write or delete the objects in storage, make the database rows."""
 
 import asyncio
 import logging

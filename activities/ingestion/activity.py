@@ -93,8 +93,8 @@ class Ingestion(IngestionActivities):
         If the deadline has passed, no line will be sent. The order of the lines is still written, because
         finalization needs it to write the files.
 
-        Each attempt does the whole work again, and writes its objects under its own key prefix. Only the
-        objects under the returned prefix are used.
+        Each attempt does the whole work again, and writes its objects under its own prefix of storage keys.
+        Only the objects under the returned prefix are used.
 
         Raises (ApplicationError, by type), all retried:
             StorageUnavailable, DatabaseUnavailable: the service does not respond, or the input cannot be
@@ -210,7 +210,8 @@ class Ingestion(IngestionActivities):
     async def _discard(self, order: BatchOrder, prefix: str) -> None:
         """Delete the objects that this attempt wrote under `prefix` before it failed.
 
-        Errors are only logged, because retention deletes the objects later.
+        Errors are only logged, because retention (the regular deletion of old data) deletes the objects
+        later.
         """
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):

@@ -96,7 +96,7 @@ class _PlanTables:
 class Publisher:
     """The writer of the stored objects of one ingestion attempt: plans, shards (the lines) and slice tables.
 
-    The objects are stored under the attempt's own key prefix.
+    The storage keys of the objects begin with the attempt's own prefix.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class Publisher:
         """Create the writer of one attempt.
 
         Args:
-            rates: the rate limits in effect, which decide the length of slices.
-            prefix: key prefix of the attempt's objects.
+            rates: the rate limits in effect, which decide how many lines slices have.
+            prefix: beginning of the storage keys of the attempt's objects.
             spool: the local copy of the input.
         """
         self._context = context
@@ -160,9 +160,8 @@ class Publisher:
         Return the number of lines and slices.
 
         Args:
-            ranks: for each beginning of prompts (prefix), by its number, its place in the order of sending,
-                as `PromptPrefixes.ranks` returns it; empty if lines are not sent in the order of their
-                prefixes.
+            ranks: for each prompt prefix (beginning of prompts), at the index of its number, its place in the
+                alphabetical order of all prefixes; empty if lines are not sent in this order.
 
         Raises:
             _DeadlinePassed: the deadline passed before everything was written.
@@ -214,9 +213,10 @@ class Publisher:
             raise _DeadlinePassed
 
     async def _publish_duplicates(self, share: ModelShare, detector: DuplicateDetector | None) -> ModelShare:
-        """Write the list of the model's duplicate lines. Return `share` with the number of these lines.
+        """Write the list of the model's duplicate lines. Return the counts of the model with their number.
 
         Args:
+            share: the counts of the model without duplicates.
             detector: None if duplicates are not detected for this batch.
         """
         positions = detector.positions(share.model) if detector else None
@@ -331,7 +331,7 @@ def _pack_entries(entries: Iterator[PlanEntry]) -> bytes:
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
     """Count the lines that have a result before any line is sent, by model.
 
-    Their results were copied from the batch that this batch resumes, or they failed during ingestion.
+    Their results were copied from the batch that this batch resumes, or they failed while the input was read.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():

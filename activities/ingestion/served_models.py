@@ -48,7 +48,7 @@ class ServedModels:
     """The models that backends serve now, and their rate limits.
 
     Attributes:
-        rates: the rate limits in effect, which decide the length of slices and their task queue.
+        rates: the rate limits in effect, which decide how many lines slices have, and their task queue.
     """
 
     current: CurrentModels

@@ -44,7 +44,8 @@ async def _forecast_start(
     status of the batch is no longer `validating`.
 
     Args:
-        table: contains the speeds and the lines of other batches, and stores the forecast.
+        table: contains the speeds of models and the lines that other batches still have to send, and stores
+            the forecast.
         context: the batch and its quotas.
         lines: number of lines to send, by model.
     """

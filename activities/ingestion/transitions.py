@@ -42,7 +42,7 @@ class BatchTransitions:
         """Set the batch's status to `in_progress`, store the line counts, and return the activity's result.
 
         Args:
-            prefix: key prefix under which this attempt has written its objects.
+            prefix: beginning of the storage keys of the objects that this attempt has written.
             shares: for each model, its prices and the numbers of planned lines, duplicates and slices.
             settled: counts of the lines that have a result already, by model.
             codes: number of lines that failed during ingestion and were never sent, by error code.

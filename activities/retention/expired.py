@@ -63,7 +63,7 @@ async def uploads(turn: RetentionTurn, position: SweepPosition) -> SweepPosition
 async def batches(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete the intermediate objects of ended batches, and output files that no database row refers to.
 
-    Return the position at which the next turn continues; None after the last batch.
+    Return the position at which the next turn (activity) continues; None after the last batch.
     """
     table, before = turn.database.retention, turn.cutoffs.batches
 
@@ -91,8 +91,8 @@ async def _delete_lost_attempts(turn: RetentionTurn, batch: EndedItem) -> None:
 async def metadata(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete old database rows of ended batches, then of uploads, then the records of deleted batches.
 
-    Return the position at which the next turn continues; None after the last row. If `position` has the id of
-    an upload, an earlier turn has already deleted the rows of all old batches.
+    Return the position at which the next turn (activity) continues; None after the last row. If `position`
+    has the id of an upload, an earlier turn has already deleted the rows of all old batches.
     """
     table, before = turn.database.retention, turn.cutoffs.metadata
 
@@ -150,7 +150,7 @@ async def _remove_rows(
 ) -> SweepPosition | None:
     """Remove old database rows that refer to no stored objects, until none is left or the turn ends.
 
-    Return `position` if rows are left for the next turn; None if none is left.
+    Return `position` if rows are left for the next turn (activity); None if none is left.
 
     Args:
         before: rows that became old at this time or earlier are removed.

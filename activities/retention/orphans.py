@@ -32,7 +32,7 @@ _STATS_AT_ONCE = 16
 async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete incomplete objects in storage, whose writes began at least `MAX_WRITE_TIME` ago and never ended.
 
-    Return None, because one turn deletes all these objects and no further turn is needed. A dry run does
+    Return None, because one call deletes all these objects, so no further activity is needed. A dry run does
     nothing, because the storage cannot count these objects without deleting them.
     """
     if not turn.dry_run:
@@ -43,7 +43,7 @@ async def unfinished_objects(turn: RetentionTurn, position: SweepPosition) -> Sw
 async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete objects without a row in the database, tenant by tenant.
 
-    Return the position at which the next turn continues; None after the last tenant.
+    Return the position at which the next turn (activity) continues; None after the last tenant.
     """
     await _check_mark(turn)
     async for tenant in _tenants(turn, position):
@@ -90,7 +90,7 @@ async def _delete_orphans(
 async def files_without_object(turn: RetentionTurn, position: SweepPosition) -> SweepPosition | None:
     """Delete the rows of files whose object is missing in storage, because such files cannot be downloaded.
 
-    Return the position at which the next turn continues; None after the last tenant.
+    Return the position at which the next turn (activity) continues; None after the last tenant.
     """
     await _check_mark(turn)
     table, before = turn.database.retention, turn.cutoffs.orphans
@@ -125,16 +125,16 @@ async def _check_mark(turn: RetentionTurn) -> None:
 
 
 def _tenant_done(turn: RetentionTurn, tenant: str) -> SweepPosition:
-    """Return the position after all data of this tenant. The next turn continues with the next tenant."""
+    """Return the position after all data of this tenant. The next activity continues with the next tenant."""
     return SweepPosition(at=turn.now, tenant=tenant)
 
 
 async def _tenants(turn: RetentionTurn, position: SweepPosition) -> AsyncGenerator[str]:
     """Yield the names of the tenants whose data this sweep has not processed yet.
 
-    `position` is where the last turn stopped. If it stopped in the middle of a tenant's data, the first name
-    is that of this tenant. If it stopped after all data of a tenant (see `_tenant_done`), the first name is
-    that of the next tenant.
+    `position` is where the last turn (activity) stopped. If it stopped in the middle of a tenant's data, the
+    first name is that of this tenant. If it stopped after all data of a tenant (see `_tenant_done`), the
+    first name is that of the next tenant.
     """
     after = position.tenant
     if after and position.at is None:

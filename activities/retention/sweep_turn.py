@@ -1,4 +1,4 @@
-"""One turn of retention: its inputs, its time limit, and the counts of deleted data."""
+"""One turn (activity) of retention: its inputs, its time limit, and the counts of deleted data."""
 
 import logging
 import time
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass
 class RetentionTurn:
-    """One turn of retention: it deletes old data of one kind, for a limited time.
+    """One turn (activity) of retention: it deletes old data of one kind, for a limited time.
 
     A turn can stop only at certain points in the data, called positions, because the next turn continues
     there. When `is_over` is True, the turn stops at the next position.
@@ -65,10 +65,10 @@ class RetentionTurn:
             self.metrics.retention_deleted_bytes.labels(self.kind).inc(size)
 
     def count_failure(self, subject: str, error: str) -> None:
-        """Count and log an item that could not be deleted. The turn continues with the other items.
+        """Count and log an item that could not be deleted. The activity continues with the other items.
 
         Args:
-            subject: id or key of the item.
+            subject: id or storage key of the item.
             error: the reason.
         """
         self.failures += 1
@@ -78,12 +78,13 @@ class RetentionTurn:
 
     @asynccontextmanager
     async def isolated(self, subject: str) -> AsyncGenerator[None]:
-        """Context manager that counts a storage error as the failure of one item. The turn then continues.
+        """Context manager that counts storage errors except StorageUnavailable as the failure of one item.
 
-        StorageUnavailable is still raised, because it affects all items.
+        Such an error is not raised, so the activity continues with the next item. StorageUnavailable is
+        raised, because it affects all items.
 
         Args:
-            subject: id or key of the item.
+            subject: id or storage key of the item.
         """
         try:
             yield
@@ -93,7 +94,7 @@ class RetentionTurn:
             self.count_failure(subject, str(error))
 
     async def delete_prefix(self, prefix: str) -> None:
-        """Delete every object whose key begins with `prefix`. A dry run only counts them."""
+        """Delete every object whose storage key begins with `prefix`. A dry run only counts them."""
         async for found in self.storage.list(prefix):
             await self.delete_object(found.key, found.size)
 
@@ -115,7 +116,7 @@ async def sweep_pages(
 ) -> SweepPosition | None:
     """Process database rows until the last row or the end of the turn. Some rows (a page) are read at a time.
 
-    Return the position at which the next turn continues; None after the last row.
+    Return the position at which the next turn (activity) continues; None after the last row.
 
     Args:
         fetch: returns the next rows after a position; an empty result means that none are left.

@@ -97,7 +97,7 @@ class _UsageTotals:
 
 
 class DailyBudgets:
-    """All daily budgets, and how much of each is used according to this process.
+    """All daily budgets, and how much of each is used, as far as this process knows.
 
     Args:
         default: budget of tenants without a budget of their own; 0 means no limit.

@@ -26,7 +26,7 @@ _MAX_LISTINGS = 3
 
 @dataclass
 class StoredResults:
-    """The results of the slice's earlier turns, read from its segments (stored objects with many results).
+    """The results of the slice's earlier attempts, read from its segments (objects with many results).
 
     The keys of all three mappings are the lines' offsets in the input file.
 
@@ -63,11 +63,11 @@ class StoredResults:
 
 
 async def read_stored_results(storage: Storage, folder: str) -> StoredResults:
-    """Read the results of the slice's earlier turns from all segments (stored objects) in `folder`.
+    """Read the results of the slice's earlier attempts from all segments (stored objects) in `folder`.
 
     An earlier attempt that has lost the slice may still be merging segments. It replaces several segments by
-    a new one, and deletes them. If a segment disappears while it is read, the folder is listed again to find
-    the new segment.
+    a new one, and deletes the old ones. If a segment disappears while it is read, the folder is listed again
+    to find the new segment.
 
     Raises:
         SegmentDamaged: a segment is not readable.

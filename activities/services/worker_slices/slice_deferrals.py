@@ -1,6 +1,6 @@
 """Decide why and for how long a slice is deferred, and update metrics about deferred slices.
 
-A deferred slice returns to its queue and is tried again later.
+A deferred slice returns to its task queue and is tried again later.
 """
 
 import random

@@ -82,8 +82,8 @@ class SliceDemand:
 
     For this, the object knows all slices that the process holds.
 
-    In all methods, a task queue is named by its model. The name `ALL_MODELS` means the queue that several
-    models share.
+    In all methods, a task queue is named by its model. The name `ALL_MODELS` means the task queue that
+    several models share.
     """
 
     def __init__(
@@ -115,14 +115,14 @@ class SliceDemand:
 
         Args:
             batches: the number of such batches. Batches that run only on other workers are included.
-            sharing: models whose slices come from the queue `ALL_MODELS`.
+            sharing: models whose slices come from the shared task queue, `ALL_MODELS`.
         """
         self._waiting, self._sharing = batches, sharing
         for queue in list(self._queues.values()):
             queue.search.check_again()
 
     def retain_only(self, models: Collection[str]) -> None:
-        """Drop the queues of all models not in `models`, except queues with slices on this worker."""
+        """Forget the task queues of all models not in `models`, except queues with slices on this worker."""
         for name, queue in list(self._queues.items()):
             if name not in models and not queue.slots and not queue.slices:
                 del self._queues[name]
@@ -195,9 +195,9 @@ class SliceDemand:
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
         """Return True if the other slices of this worker can use up `limit` without this slice.
 
-        This slice may then end early while `limit` blocks it. The result is True if more than
+        If so, this slice may end early while `limit` stops its lines. The result is True if more than
         `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit of the tenant) or the
-        same model (for a limit of the model). Slices that yield are not counted. In all queues except
+        same model (for a limit of the model). Slices that yield are not counted. In all task queues except
         `ALL_MODELS`, the result is False.
         """
         if held.queue != ALL_MODELS:
@@ -208,7 +208,7 @@ class SliceDemand:
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
     def holds_few_of_tenant(self, held: HeldSlice, few: int = _MAX_BLOCKED_SLICES) -> bool:
-        """Return True if the worker holds only few slices of this slice's tenant from the same queue.
+        """Return True if the worker has only few slices of this slice's tenant from the same task queue.
 
         The worker then takes more slices while this slice may not send.
 
@@ -269,8 +269,8 @@ class SliceDemand:
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
         """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
 
-        In the queue `ALL_MODELS`, a slice that only waits for its last responses does not count. So a batch
-        that has only such slices on this worker is counted.
+        In the task queue `ALL_MODELS`, a slice that only waits for its last responses does not count. So a
+        batch that has only such slices on this worker is counted.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:

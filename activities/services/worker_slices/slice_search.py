@@ -1,7 +1,7 @@
 """Decide when a worker searches a task queue for slices of certain tenants and batches.
 
-A worker cannot choose a slice: it always gets the next slice of the queue. In a search, it takes one more
-slice, in the hope that the slice belongs to a tenant or batch that has no lines on this worker.
+A worker cannot choose a slice: it always gets the next slice of the task queue. In a search, it takes one
+more slice, in the hope that the slice belongs to a tenant or batch that has no lines on this worker.
 """
 
 import math
@@ -147,7 +147,7 @@ class SliceSearch:
         """Record that a slice has arrived, and end the running search. Return True if the slice is wrong.
 
         A slice is wrong if the worker was searching for another slice. The caller returns a wrong slice to
-        its queue, unless the worker needs more lines. If no search runs, the result is False.
+        its task queue, but keeps it if the worker needs more lines. If no search runs, the result is False.
 
         Args:
             found: the slice that has arrived.
