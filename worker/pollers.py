@@ -1,6 +1,9 @@
-"""Poll the task queues of slices (parts of a batch's lines) for the models that live batches need.
+"""Poll the task queues of the models that live batches need.
 
-`RequiredModels` finds these models. `PollerSupervisor` starts and stops a poller for each of their queues.
+The task queues contain slices (parts of a batch's lines). A live batch is a batch that has not ended.
+
+`RequiredModels` finds these models. `PollerSupervisor` starts and stops a poller for each of their task
+queues.
 """
 
 import asyncio

@@ -243,7 +243,7 @@ async def _poll(
 
 
 def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) -> LimitShareUpdater:
-    """Let this process follow changes of the model registry.
+    """Make this process react to changes of the model registry.
 
     After each change, the state and metrics of removed models and backends are deleted, and the fleet's
     limits are divided again. Return the object that divides the limits. The caller must call its `run`.
@@ -269,7 +269,7 @@ def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) ->
 def _build_fixed_workers(
     resources: WorkerResources, roles: Sequence[Role], sender: WebhookSender, failing: Callable[[], str]
 ) -> list[Worker]:
-    """Build the Temporal workers for the queues that the process polls as long as it runs.
+    """Build the Temporal workers for the task queues that the process polls as long as it runs.
 
     The role `control` polls the queues for control and webhooks. The role `io` polls the IO queue and the
     queue for copies of output files.

@@ -317,7 +317,7 @@ class InferenceWorkers:
 
 
 def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
-    """Build the collector that refreshes the fleet's metrics. Control workers run it."""
+    """Build the collector that refreshes the fleet's metrics. Workers with the role `control` run it."""
     database, registry, metrics = resources.database, resources.registry, resources.metrics
     live = LiveBatchCollector(database.fleet, metrics)
     lost_runs = LostRunCollector(TemporalEndedRuns(resources.temporal), live, metrics)
@@ -340,7 +340,7 @@ def build_fleet_metrics(resources: WorkerResources) -> FleetMetricsCollector:
 
 
 def build_waiting_reason_monitor(resources: WorkerResources) -> WaitingReasonMonitor:
-    """Build the monitor that finds out why batches wait. Control workers run it."""
+    """Build the monitor that finds out why batches wait. Workers with the role `control` run it."""
     return WaitingReasonMonitor(
         resources.database,
         partial(describe_queue, resources.temporal),

@@ -55,7 +55,7 @@ class ModelRuns:
     resumed before that, the pause is never sent. A resume or a stop is always sent at once.
 
     Args:
-        order: the batch.
+        order: the message that started the batch.
         desired_state: returns the desired state. It is called after every event of the batch's workflow.
         on_end: function that is called when a model run ends, with its start argument and with its result or
             its failure.

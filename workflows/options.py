@@ -1,4 +1,4 @@
-"""Scheduling options of each activity: queue, timeouts, retries, priority, summary."""
+"""Scheduling options of each activity: task queue, timeouts, retries, priority, summary."""
 
 from datetime import datetime, timedelta
 
@@ -205,7 +205,7 @@ def output_copy_workflow_options(order: BatchOrder) -> ChildWorkflowConfig:
 def output_copy_options(order: BatchOrder) -> ActivityConfig:
     """Return the options of the activity that copies the files of a batch.
 
-    The activity is retried for 72 h. It has its own queue, so slow buckets delay no other work.
+    The activity is retried for 72 h. It has its own task queue, so slow buckets delay no other work.
     """
     return ActivityConfig(
         task_queue=OUTPUT_QUEUE,

@@ -1,1 +1,1 @@
-"""Tasks that control workers repeat for the whole fleet: metrics, forecasts, waiting reasons, webhooks."""
+"""Tasks that workers of the role `control` repeat: fleet metrics, forecasts, waiting reasons, webhooks."""

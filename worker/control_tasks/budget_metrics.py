@@ -1,4 +1,4 @@
-"""Metrics of daily budgets, which control workers refresh together with the metrics of the fleet."""
+"""Metrics of daily budgets. Workers with the role `control` refresh them with the metrics of the fleet."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime

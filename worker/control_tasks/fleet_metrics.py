@@ -1,4 +1,4 @@
-"""Metrics of the whole fleet, which control workers refresh.
+"""Metrics of the whole fleet, which workers with the role `control` refresh.
 
 `FleetMetricsCollector` refreshes all collectors of a process: live batches, their forecasts, batches without
 a run, retention and consistency checks, budgets, task queues.
@@ -112,9 +112,9 @@ class FleetMetricsCollector:
 class LiveBatchCollector:
     """The collector of metrics of live batches: number, age, lines, slack, and demand.
 
-    The slack is the time between the forecast end of a batch and its deadline. A model's demand is the number
-    of its lines that are due soon, and the rate at which they must get results. Each refresh replaces all
-    series of a metric. So no series of ended batches remain.
+    A live batch is a batch that has not ended. The slack is the time between the forecast end of a batch and
+    its deadline. A model's demand is the number of its lines that are due soon, and the rate at which they
+    must get results. Each refresh replaces all series of a metric. So no series of ended batches remain.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:

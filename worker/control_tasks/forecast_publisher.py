@@ -1,4 +1,7 @@
-"""Forecasts of live batches, made by control workers for the API, for metrics and for Temporal's Web UI."""
+"""Forecasts of batches that have not ended, for the API, for metrics and for Temporal's Web UI.
+
+Workers with the role `control` make the forecasts.
+"""
 
 import logging
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Find out why batches wait, and publish the reasons. Control workers run this.
+"""Find out why batches wait, and publish the reasons. Workers with the role `control` run this.
 
-A batch may wait because an operator has stopped the sending (a hold), because no worker polls its queue,
+A batch may wait because an operator has stopped the sending (a hold), because no worker polls its task queue,
 because of a rate limit, or because slices (parts) of other batches come first.
 """
 
@@ -187,7 +187,7 @@ class WaitingReasonMonitor:
         return {key for key, (_, since) in self._progress.items() if now - since >= patience}
 
     def _queue_reason(self, model: str, depth: int, *, waits_for_own: bool) -> str:
-        """Return why the lines of a model get no results although workers poll its queue.
+        """Return why the lines of a model get no results although workers poll its task queue.
 
         Return an empty text if no slice (activity that sends lines) waits in the queue. The running slices
         then report their own reasons.

@@ -1,4 +1,7 @@
-"""Start a workflow for each recorded webhook delivery and for each replay. Control workers run this."""
+"""Start a workflow for each recorded webhook delivery and for each replay.
+
+Workers with the role `control` run this.
+"""
 
 import asyncio
 import logging
