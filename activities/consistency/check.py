@@ -45,8 +45,9 @@ class ComparedSources:
 class ConsistencyCheck:
     """One consistency check, with the differences that it has found so far.
 
-    The check compares the database rows of live batches (batches that have not ended) and of ended batches
-    with their workflow runs, line counts and files. The methods raise DatabaseUnavailable,
+    The check looks for live batches (batches that have not ended) whose workflow run has ended or is missing,
+    for workflow runs that do not match the database row of their batch, for ended batches whose line counts
+    do not add up, and for files without a stored object. The methods raise DatabaseUnavailable,
     StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 

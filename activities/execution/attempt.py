@@ -221,8 +221,8 @@ class SliceAttempt:
     async def _quarantined_preparation(self) -> AsyncGenerator[None]:
         """Context manager for the preparation (reading the lines) of a slice whose earlier attempts crashed.
 
-        No other quarantined line, preparation or activity of this process runs during the block. A heartbeat
-        is sent before the block and at its end. From these, the next attempt knows if the block crashed.
+        No other quarantined line, preparation or activity of this process runs during the block. Heartbeats
+        before the block and at its end show the next attempt if the block crashed.
 
         Raises:
             ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.

@@ -69,15 +69,14 @@ class FaultAttribution:
     def record_error(self, dispatch: Dispatch, outcome: Outcome) -> None:
         """Store a backend's error message, so that the waiting reason of the model can quote it.
 
-        It is stored in the backend's circuit breaker. Only the tenant of this slice gets to see it.
+        The message is stored in the backend's circuit breaker. Only the tenant of this slice can read it.
         """
         dispatch.upstream.circuit.remember_error(self._tenant, quotable_error(outcome))
 
     def record_backend_failure(
         self, dispatch: Dispatch, outcome: Outcome, *, short_pauses: bool = False
     ) -> None:
-        """Report a failure that is a backend's fault to the circuit breaker of this backend. The circuit may
-        open.
+        """Report a failure to the circuit breaker of the backend that is at fault. The circuit may open.
 
         Args:
             dispatch: the request that failed.

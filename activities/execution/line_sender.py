@@ -257,7 +257,7 @@ class LineSender:
     # Requests
 
     def _submit(self, line: SliceLine, permit: Permit) -> bool:
-        """Send the line and return True. If no backend may get it now, put it back and return False.
+        """Send the line and return True. If no backend may get it now, put the line back and return False.
 
         The permit is released when the request ends. If the result is False, the permit is already released.
 

@@ -253,9 +253,9 @@ class RequestTasks:
         return outcome
 
     def _pass_on(self, sent: InFlightRequest, outcome: Outcome, refused: Sequence[Upstream]) -> bool:
-        """Move the request, with its permit, to another backend. Return False if that is not possible.
+        """Move the request, with its permit, to another backend. Return True if it was moved.
 
-        It is not possible in five cases:
+        The result is False in five cases:
 
         - The current backend runs the line as a job.
         - This attempt of the slice may send no more lines.

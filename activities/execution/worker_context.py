@@ -120,7 +120,7 @@ class WorkerContext:
         self.permits.limits.model_rates = rates
 
     def _model_limit(self, model: str) -> int:
-        """Return how many requests to the model may be in flight.
+        """Return how many requests of this process to the model may be in flight.
 
         A limit in the registry of models overrides the limit in the settings.
         """
@@ -162,7 +162,7 @@ class WorkerContext:
     def retain(self, models: Collection[str], urls: Collection[str]) -> None:
         """Drop the state of all models not in `models` and of all backends not in `urls`.
 
-        Call this when models or backends were removed from the registry, with all that remain.
+        Call this with the remaining models and backend URLs, after some were removed from the registry.
         """
         self.permits.retain_only(models, urls)
         self.demand.retain_only(models)

@@ -238,7 +238,7 @@ class Ingestion(IngestionActivities):
         """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
 
         Return None if the quota is reserved. If it is not, return which quota would be exceeded, and by how
-        much: the batch then fails.
+        much. The batch then fails.
 
         Raises:
             ApplicationError (OVER_QUOTA): the quota is exceeded now, and the tenant's batches are set to

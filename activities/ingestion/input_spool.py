@@ -23,9 +23,9 @@ class InputSpool(Spool):
     def try_to_use_file(self, file: FileIO) -> bool:
         """Use the input's own file instead of a copy, if it is on the same file system as the spool.
 
-        Return True if it is used. The spool then closes the file later. If it is on another file system,
-        reading it again may be too slow. Then close the file and return False: the caller must copy the
-        input.
+        Return True if the file is used. The spool then closes it later. If the file is on another file
+        system, reading it again may be too slow. Then close the file and return False: the caller must copy
+        the input.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

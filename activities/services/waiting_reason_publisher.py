@@ -79,7 +79,7 @@ class WaitingReasons:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def report(self, tenant: str, batch_id: str, model: str, reason: str, seconds: float) -> None:
-        """Publish in the background that the model waits because of `reason`.
+        """Publish in the background that the model's lines wait because of `reason`.
 
         Args:
             seconds: seconds until the slice tries again. Soon after that, the reason expires, unless it is

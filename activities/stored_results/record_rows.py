@@ -20,9 +20,9 @@ RecordRow = tuple[int, int, int, int]
 
 
 def failure_key(offset: int) -> int:
-    """Return the key by which rows about a line's failed results and attempts are sorted.
+    """Return the sort key of rows about a line's failed results and attempts.
 
-    It is greater by 1 than the key for a success of the line, so a success comes first.
+    It is greater by 1 than the sort key for a success of the line, so a success comes first.
 
     Args:
         offset: position of the line in the input, in bytes.
@@ -31,7 +31,7 @@ def failure_key(offset: int) -> int:
 
 
 def offset_of(key: int) -> int:
-    """Return the offset of a line in the input. `key` is the key of one of the line's records."""
+    """Return the offset of a line in the input. `key` is the sort key of one of the line's records."""
     return key >> 1
 
 
@@ -70,7 +70,7 @@ class RecordRows:
         `keys`, `positions` and `lengths` have one item for each record.
 
         Args:
-            keys: key of each record, which is made of the offset of its line in the input.
+            keys: sort key of each record, which is made of the offset of its line in the input.
             segment: number of the segment.
             positions: position of each record in the local file.
             lengths: length of each record in bytes.
@@ -81,7 +81,7 @@ class RecordRows:
         self._stored.append(b"".join(rows))
 
     def in_order(self) -> Iterable[bytes]:
-        """Return the packed rows, sorted by key, segment and position.
+        """Return the packed rows, sorted by sort key, segment and position.
 
         Add no rows before you have read the whole result.
         """

@@ -26,22 +26,22 @@ class SegmentReader:
         self._index = index
 
     async def read_segment(self, key: str) -> int:
-        """Read one segment and return the number of its results; 0 if storage has no object with this key."""
+        """Read one segment and return the number of its results; 0 if storage does not have the segment."""
         data = await self._get(key)
         return 0 if data is None else await self._spool.run_in_thread(self._index.add_segment, key, data)
 
     async def read_prefix(self, root: str) -> int:
-        """Read all segments under a key prefix. Return the number of results.
+        """Read all segments whose storage keys begin with `root`. Return the number of results.
 
-        Call this only if no process writes or merges segments under this prefix any longer.
+        Call this only if no process writes or merges such segments any longer.
         """
         return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
 
     async def read_live_prefix(self, root: str) -> None:
-        """Read all segments under a key prefix while a slice may still be merging some of them.
+        """Read all segments whose storage keys begin with `root`, while a slice may be merging some of them.
 
-        A merge replaces several segments by one new segment. If a segment disappears, the prefix is listed
-        again to find the new segment.
+        A merge replaces several segments by one new segment. If a segment disappears, the segments are listed
+        again to find the new one.
 
         Raises:
             StorageUnavailable: segments have disappeared after each of five listings.
@@ -54,16 +54,16 @@ class SegmentReader:
         raise StorageUnavailable(f"Segments under {root!r} keep disappearing while they are read.")
 
     async def _new_groups(self, root: str, seen: frozenset[str]) -> list[list[str]]:
-        """List the segments under the key prefix `root`, without those in `seen`.
+        """List the segments whose storage keys begin with `root`, without those in `seen`.
 
-        Return the keys of the segments in groups. The segments of a group are read at the same time.
+        Return the storage keys of the segments in groups. The segments of a group are read at the same time.
         """
         new = [info async for info in self._storage.list(root) if info.key not in seen]
         await self._spool.run_in_thread(self._spool.require, sum(info.size for info in new))
         return list(_groups(new))
 
     async def _read_groups(self, groups: list[list[str]]) -> bool:
-        """Read the segments with these keys. Return False if at least one segment no longer exists."""
+        """Read segments, given by their storage keys. Return False if at least one no longer exists."""
         complete, read = True, list[_Read]()
         for group in [*groups, []]:
             found, _ = await run_both(
@@ -93,7 +93,7 @@ class SegmentReader:
 
 
 def _groups(infos: Iterable[ObjectInfo]) -> Iterator[list[str]]:
-    """Divide stored objects into groups that are read at the same time. Yield the keys of each group.
+    """Divide stored objects into groups that are read at the same time. Yield the storage keys of each group.
 
     A group has at most 8 objects and 8 MiB. A larger object is a group by itself.
     """

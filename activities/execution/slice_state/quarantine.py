@@ -101,7 +101,8 @@ class CrashQuarantine:
         self.crashed_markers = frozenset(f"{generation}/{attempt}" for attempt in crashed)
 
     def heartbeat_fields(self) -> dict[str, int]:
-        """Return the fields of the heartbeat (`SliceResult`) that tell the next attempt how often workers
-        crashed.
+        """Return the heartbeat fields (`SliceResult`) that tell the next attempt how many attempts crashed.
+
+        The fields also tell it how far this attempt has come.
         """
         return {**self.history._asdict(), "has_read": self.has_read, "is_preparing": self.is_preparing}

@@ -91,9 +91,9 @@ async def _read_listed(storage: Storage, folder: str) -> StoredResults:
 
 
 async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRecord:
-    """Read the record of a slice: which part of the plan and of the shard belongs to it.
+    """Read the record of a slice: which part of the plan and of the shard belongs to the slice.
 
-    The plan lists the model's lines in dispatch order. The shard holds their JSON.
+    The plan lists the model's lines in the order of sending. The shard holds their JSON.
 
     Raises:
         PlanDamaged: the model's table of slices has no valid record of the slice.

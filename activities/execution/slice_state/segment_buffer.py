@@ -225,7 +225,7 @@ class SegmentBuffer:
         self.segments.append(ObjectInfo(key, len(data)))
 
     def _count(self, records: list[SegmentRecord]) -> int:
-        """Count the lines that the stored `records` settle, and their tokens. Return the size in bytes."""
+        """Count the lines and tokens in these stored records. Return the size of the records in bytes."""
         size, succeeded = 0, list[SegmentRecord]()
         for record in records:
             size += len(record.payload)
