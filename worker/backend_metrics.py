@@ -84,7 +84,7 @@ def open_circuits(registry: BackendRegistry) -> frozenset[tuple[str, str]]:
 
 
 class StaleSeriesRemover:
-    """The remover of the metric series of models and backends, ten minutes after they left the registry.
+    """The cleanup of metric series, ten minutes after their model or backend has left the registry.
 
     The delay lets Prometheus scrape the last values. In the meantime, the series of at most `_MAX_STALE`
     removed models and backends are kept. If there are more, the oldest series are removed earlier.

@@ -1,4 +1,4 @@
-"""Divides fleet-wide limits of backends and models between the workers. Each worker computes its own part."""
+"""Divide fleet-wide limits of backends and models between the workers. Each worker computes its own part."""
 
 import asyncio
 import contextlib

@@ -21,7 +21,7 @@ class BudgetCollector:
     """The collector of metrics of daily budgets: the usage today, and how many are nearly or fully used.
 
     The tenants and organizations that have used the greatest part of their budgets get their own series.
-    Budgets of teams, users and keys are only counted, because their names and ids must not become labels.
+    Budgets of teams, users and API keys are only counted, because their names and ids must not become labels.
 
     Args:
         default: the budget of each tenant that has no budget of its own.
@@ -66,7 +66,8 @@ class BudgetCollector:
     def _show(self, uses: Mapping[str, "_BudgetUse"], budget: Gauge, used: Gauge) -> None:
         """Set the gauges `budget` and `used` for the owners that have used most of their budgets.
 
-        At most as many owners are shown as the metrics may have tenants. `uses` contains all owners, by name.
+        The number of shown owners is limited to the number of tenants that metrics may show. `uses` contains
+        all owners, by name.
         """
         shown: dict[tuple[str, Quota], _BudgetUse] = {}
         for quota in BUDGETS:
@@ -93,7 +94,7 @@ class _BudgetUse(NamedTuple):
 
 
 def _in_units(amounts: DailyAmounts, quota: Quota) -> float:
-    """Return the tokens or the cost in `amounts`, whichever `quota` limits, as the value of a metric.
+    """Return the tokens or the cost in `amounts` (what `quota` limits), as the value of a metric.
 
     A cost is returned in whole units of the currency.
     """

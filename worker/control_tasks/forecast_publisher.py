@@ -65,7 +65,7 @@ class ForecastPublisher:
     async def refresh(self, now: datetime) -> None:
         """Forecast the ends of all live batches.
 
-        Store the forecasts, set metrics, and report changes to workflows.
+        Store the forecasts, set metrics, and send changed forecasts to the workflows of their batches.
 
         Raises:
             DatabaseUnavailable: the database does not respond. The next refresh tries again.

@@ -63,11 +63,11 @@ class ModelRates(Protocol):
 
 
 class WaitingReasonMonitor:
-    """The monitor that writes to the database why live batches wait, and reports changes to their workflows.
+    """The monitor that writes to the database why live batches wait.
 
-    All control workers find the same reasons. The worker that is the first to write a change reports it to
-    the workflow. `SignalBudget` limits the number of signals. If it allows no signal now, the worker reports
-    the change later.
+    It also reports changed reasons to the batches' workflows. All control workers find the same reasons. The
+    worker that is the first to write a changed reason reports it to the workflow. `SignalBudget` limits the
+    number of signals. If it allows no signal now, the worker reports the reason later.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class WaitingReasonMonitor:
             await asyncio.sleep(_INTERVAL_SECONDS)
 
     async def refresh(self) -> None:
-        """Find the waiting reasons of all live batches. Write and report changes, and clear old reasons.
+        """Find the waiting reasons of all live batches. Write and report changed reasons, clear old ones.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -49,7 +49,10 @@ MAX_UNEXPECTED_FAILURES = 5
 
 
 class ActivityMetricsInterceptor(Interceptor):
-    """The interceptor that records metrics of activity attempts."""
+    """The interceptor that records metrics of activity attempts.
+
+    It counts the slots in use (running activities), failures, and work that was taken over from lost workers.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -215,7 +218,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
 def _recovery(result: object) -> tuple[str, str]:
     """Return the metric labels (batch status, outcome) of an activity taken over from a lost worker.
 
-    The batch status is the status during the activity.
+    The batch status is the status that the batch had during the activity.
 
     Args:
         result: the result of the activity, which this worker has finished.
