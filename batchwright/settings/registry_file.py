@@ -1,4 +1,4 @@
-"""Reads and checks the registry file, the YAML file that lists models and their backends."""
+"""Read and check the registry file, the YAML file that lists models and their backends."""
 
 import os
 from collections.abc import Hashable, Iterator, Sequence

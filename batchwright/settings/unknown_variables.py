@@ -1,4 +1,4 @@
-"""Warns about environment variables that look like settings, but are misspelt or were removed."""
+"""Warn about environment variables that look like settings, but are misspelt or were removed."""
 
 import logging
 import os
