@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class BatchFiles:
-    """The part of a batch's workflow that has the output files written, and ends the batch.
+    """The part of a batch's workflow that runs the activities which write the output files and end the batch.
 
     Args:
         enter: called with each new status of the batch.
@@ -147,7 +147,7 @@ class BatchFiles:
         """Wait for an activity. If the files can only be written later, set the batch's final status first.
 
         - If the activity takes longer than FILES_TIMEOUT, or fails because storage is unavailable, set the
-          status. The files follow later.
+          status. The files are written later.
         - If the activity ends in any other way, return and set no status.
         - If an operator gives up the files (`abandon`), return immediately and set no status.
 

@@ -80,8 +80,8 @@ class SliceScheduler:
     async def work(self) -> ModelRunResult:
         """Run the slices until none is left to run, the run is stopped, or the deadline passes.
 
-        Slices that another model run has got (`_hand_over`) are not left. Return the counts of the other
-        slices.
+        Slices that another model run has taken over (`_hand_over`) are not left for this run. Return the
+        counts of the slices that this run has run.
 
         Raises:
             ApplicationError: a slice failed permanently.
@@ -232,8 +232,8 @@ class SliceScheduler:
     async def _stop(self) -> None:
         """Cancel the scheduled slices and wait until they return.
 
-        The slices of a crashed worker never return. So the wait ends at the latest after the grace period for
-        requests in flight, plus a margin.
+        Slices that a crashed worker was running never return. So the wait ends at the latest after the grace
+        period for requests in flight, plus a margin.
         """
         self._cancel_all()
         if not self._scheduled:

@@ -26,10 +26,10 @@ with workflow.unsafe.imports_passed_through():
 class WebhookDeliveryWorkflow:
     @workflow.run
     async def run(self, order: DeliveryOrder) -> DeliveryResult:
-        """Send a webhook, with retries, until it succeeds or the retry period of 72 h is over.
+        """Send a webhook, with retries, until it succeeds or the retry period is over.
 
-        The workflow also ends if the endpoint is deleted or disabled. A test event is attempted for only 5
-        min. Return the number of attempts and the outcome of the last attempt.
+        The retry period is 72 h, or 5 min for a test event. The workflow also ends if the endpoint is deleted
+        or disabled. Return the number of attempts and the outcome of the last attempt.
         """
         period = TEST_RETRY_PERIOD if order.is_test else RETRY_PERIOD
         began, attempt = workflow.now(), 0
