@@ -1,4 +1,8 @@
-"""SIGTERM and SIGINT: the first signal starts a drain, the second ends the process at once."""
+"""Handle SIGTERM and SIGINT.
+
+At the first signal, the process drains: it finishes or returns its current work, and ends. A second signal
+ends the process at once.
+"""
 
 import asyncio
 import logging

@@ -28,9 +28,9 @@ _MAX_POLL_SECONDS = 120.0  # Temporal's polls end after a minute
 class SliceSlots(CustomSlotSupplier):
     """The supplier of slots: the SDK gets a slot only while the worker wants another slice.
 
-    A slice is an activity that sends lines. When the SDK has a slot, it polls the queue. The SDK may call
-    `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels the task that runs
-    `reserve_slot`, maybe on another thread.
+    A slice is an activity that sends lines. When the SDK has a slot, it polls the task queue. The SDK may
+    call `mark_slot_used` and `release_slot` on any thread. When a poller stops, the SDK cancels the task that
+    runs `reserve_slot`, maybe on another thread.
     """
 
     def __init__(self, queue: str, demand: SliceDemand) -> None:
