@@ -1,4 +1,6 @@
-"""Finds batches that run in Temporal but have no database row yet, and limits searches for unknown ids."""
+"""Finds batches whose workflow runs in Temporal, but that have no database row yet. Limits how many unknown
+ids a tenant may search for.
+"""
 
 import time
 from collections.abc import Callable
@@ -30,8 +32,8 @@ class RunningBatches:
     - An id shows when its batch was created. If the batch is so old that it must have ended, Temporal is not
       searched.
     - The result of each search is cached for some seconds.
-    - A tenant that asks for too many different unknown ids gets a 429 without a search. It does not get a
-      404, because the batch may exist.
+    - A tenant that asks for too many different unknown ids gets a 429, and Temporal is not searched. The
+      tenant does not get a 404, because the batch may exist.
     """
 
     def __init__(
@@ -48,7 +50,8 @@ class RunningBatches:
         self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS, monotonic)
 
     async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:
-        """Return the order (start message) of a running batch of the tenant; None if no such batch can run.
+        """Return the order of a running batch (the message that started its workflow). Return None if the
+        tenant cannot have such a running batch.
 
         Raises:
             ApiError: the tenant has asked for too many unknown batches (429).

@@ -76,7 +76,8 @@ class BatchEventRoutes:
     async def events(self, request: Request, batch_id: str) -> Response:
         """Stream a batch as Server-Sent Events.
 
-        Each change of the batch sends the whole batch object. The stream ends when the batch has ended.
+        Each time the batch changes, an event with the whole batch object is sent. The stream ends when the
+        batch has ended.
         """
         topic = await self._events.topic(tenant_of(request, self._settings), batch_id)
         known = _last_event_id(request)
@@ -104,7 +105,9 @@ def _last_event_id(request: Request) -> str | None:
 
 
 async def _close_on_disconnect(receive: Receive, listener: Listener) -> None:
-    """Wait until the client disconnects or its request cannot be read. Then close the listener."""
+    """Wait until the client disconnects or its request cannot be read. Then close the listener (the client's
+    event stream).
+    """
     try:
         while (await receive())["type"] != "http.disconnect":
             pass

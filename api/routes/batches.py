@@ -142,7 +142,7 @@ class BatchRoutes:
         return router
 
     def _add_control_routes(self, router: APIRouter) -> None:
-        """Add the routes that cancel, pause, resume or retry a batch, or change its cap."""
+        """Add the routes that cancel, pause, resume or retry a batch, or change its maximum cost."""
         one = "/{batch_id}"
         resume, retry = optional_body_spec(RerunBody), optional_body_spec(RetryBody)
         router.add_api_route(
@@ -270,14 +270,14 @@ class BatchRoutes:
         return json_response(deleted)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending the requests of a batch. Its completion window keeps running."""
+        """Stop sending the requests of a batch. The time of its completion window continues to run."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.pause(tenant, batch_id))
 
     async def resume(self, request: Request, batch_id: str) -> Response:
         """Resume a paused batch.
 
-        If the batch has ended, create a new batch instead. It sends the lines that have no result.
+        If the batch has ended, create a new batch instead. The new batch sends the lines that have no result.
         """
         row = await self._row(request, batch_id)
         if not row.status.is_terminal:
@@ -302,7 +302,9 @@ class BatchRoutes:
         return json_response(await self._control.change_max_cost(tenant, batch_id, max_cost))
 
     async def state(self, request: Request, batch_id: str) -> Response:
-        """Show whether the batch's workflow is paused, and why its models wait."""
+        """Show the state that the batch's workflow reports: whether it is paused, how far each model is, and
+        why lines of a model wait.
+        """
         await self._row(request, batch_id)
         state = await self._temporal.state(batch_id)
         if state is None:

@@ -53,8 +53,8 @@ class CallbackRoutes:
     async def call(self, request: Request, token: _Token) -> Response:
         """Report that a job has ended. Backends call this route.
 
-        Only the first call for a job counts. A repeated call returns 200 and changes nothing, and its body is
-        not read.
+        A job is a request that a backend accepts at once and answers later. Only the first call for a job
+        counts. A repeated call returns 200 and changes nothing, and its body is not read.
         """
         callback = self._callback(token)
         expires_at = datetime.fromtimestamp(callback.expires_at, UTC)
@@ -110,11 +110,13 @@ class CallbackRoutes:
         If the body is too large, return None and the number of bytes that were read.
 
         Args:
-            hold: called with the number of bytes of each piece of the body, before the piece is kept.
+            request: the backend's request.
+            hold: function that counts bytes in memory. It is called each time a part of the body arrives,
+                with the part's number of bytes, and raises ApiError (429) if there are too many.
 
         Raises:
-            ApiError: the client closed the connection too early (400), or this process holds too many bytes
-                (429).
+            ApiError: the client closed the connection too early (400), or this process has too many bytes of
+                clients and backends in memory (429).
         """
         max_bytes, body, size = self._deps.settings.max_response_bytes, bytearray(), 0
         try:

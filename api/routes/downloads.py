@@ -12,21 +12,26 @@ _MAX_BYTES = 2 * 1024 * 1024
 
 
 class Downloads:
-    """The count of the bytes that downloads in progress keep in memory.
+    """A counter of the bytes that downloads in progress keep in memory.
 
-    `HeldBytes` adds up these bytes with those of all other requests, and limits the sums.
+    It passes the numbers to `HeldBytes`. This object adds the bytes of all other requests, and limits the
+    total.
     """
 
     def __init__(self, held: HeldBytes) -> None:
         self._held = held
 
     def begin(self, tenant: str, size: int) -> ExitStack:
-        """Count the bytes in memory of a download: `size`, or `_MAX_BYTES` if `size` is larger.
+        """Count the bytes that a download keeps in memory. They count until the caller closes the returned
+        exit stack.
 
-        Return an exit stack. The bytes count until the caller closes the stack.
+        Args:
+            tenant: tenant that downloads.
+            size: size of the download in bytes. If it is larger than `_MAX_BYTES`, only `_MAX_BYTES` are
+                counted.
 
         Raises:
-            ApiError: this process holds too many bytes of the tenant, or of all tenants (429).
+            ApiError: this process has too many bytes of the tenant, or of all tenants, in memory (429).
         """
         with ExitStack() as counted:
             counted.enter_context(self._held.counted(tenant))(min(size, _MAX_BYTES))
@@ -34,7 +39,9 @@ class Downloads:
 
 
 class CountedResponse(Response):
-    """Response that counts as a download until it is sent, or until the client has disconnected."""
+    """A response to a download. Its bytes count towards the memory limits until it is sent, or until the
+    client has disconnected.
+    """
 
     def __init__(self, shown: Response, counted: ExitStack) -> None:
         super().__init__()

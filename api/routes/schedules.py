@@ -99,7 +99,9 @@ class ScheduleRoutes:
         return json_response(page_of(SchedulePage, data, more=more))
 
     async def get(self, request: Request, schedule_id: str) -> Response:
-        """Retrieve a schedule, with the times of its next runs and with its latest runs."""
+        """Retrieve a schedule, with the times of its next runs and with its latest runs. Each run creates one
+        batch.
+        """
         return json_response(await self._schedules.shown(await self._row(request, schedule_id)))
 
     async def change(self, request: Request, schedule_id: str) -> Response:
@@ -109,13 +111,15 @@ class ScheduleRoutes:
         return json_response(await self._schedules.change(row, fields, caller_of(request, self._settings)))
 
     async def delete(self, request: Request, schedule_id: str) -> Response:
-        """Delete a schedule and its list of runs. Batches that it has created continue to run."""
+        """Delete a schedule and the list of its runs. Batches that it has created continue to run."""
         row = await self._row(request, schedule_id)
         await self._schedules.delete(row)
         return json_response(DeletedSchedule(id=row.id))
 
     async def pause(self, request: Request, schedule_id: str) -> Response:
-        """Pause a schedule. Runs that are due during the pause are skipped."""
+        """Pause a schedule. No batches are created for the times within the pause, and they are not created
+        later.
+        """
         return json_response(await self._schedules.pause(await self._row(request, schedule_id)))
 
     async def resume(self, request: Request, schedule_id: str) -> Response:

@@ -1,4 +1,4 @@
-"""/v1/stats: requests that all workers have sent, by backend and model; for operators."""
+"""/v1/stats: how many requests the running workers have sent, by backend and model; for operators."""
 
 import asyncio
 import time
@@ -22,12 +22,13 @@ from batchwright.rules.worker_stats import FRESH_AGE, FleetTraffic, sum_traffic
 
 
 class _FleetTotals(NamedTuple):
-    """Numbers for the whole fleet: the sum over all workers.
+    """Numbers for all workers together.
 
     Attributes:
-        traffic: requests that the workers have sent, by backend and model.
+        traffic: requests that the running workers have sent since they started, by backend and model.
         workers: number of running workers.
-        in_flight: maximum number of requests in flight, by URL of the backend; None for no limit.
+        in_flight: maximum number of requests that may be in flight at a backend, by URL of the backend; None
+            for no limit.
         lines_left: number of lines without a final result, by model.
     """
 
@@ -50,9 +51,9 @@ class StatsRoutes:
         return router
 
     async def get(self) -> Response:
-        """Show how many requests all workers have sent, by registered backend and model.
+        """Show how many requests all running workers have sent, by registered backend and model.
 
-        The data is at most a second old.
+        Each worker counts from its start. The data is at most a second old.
         """
         totals = await self._totals.get("all")
         found = totals.traffic

@@ -111,9 +111,11 @@ class UploadRoutes:
         """Create the upload `row` with its idempotency key, and return the row.
 
         If an earlier request with the same key has created an upload, return the row of that upload as it was
-        created.
+        when it was created.
 
         Args:
+            row: database row of the new upload.
+            key: the idempotency key.
             fingerprint: digest of the request. It is stored with the key, and shows whether the key is used
                 again for another request.
 
@@ -201,8 +203,8 @@ class UploadRoutes:
     async def _row_if_ended(self, row: UploadRow, error: ApiError | ObjectMissing) -> UploadRow:
         """Return the upload's current row if the upload has ended. Otherwise raise an error.
 
-        The caller uses this after it could not assemble the file. This failure does not matter if another
-        request has completed or cancelled the upload, or if retention has expired it.
+        The caller uses this after it could not assemble the file. If another request has completed or
+        cancelled the upload meanwhile, or if it has expired, this failure does not matter.
 
         Args:
             row: row of the upload before the failure.
@@ -221,7 +223,9 @@ class UploadRoutes:
         raise ApiError(500, "A part of the upload is lost.", code="content_missing")
 
     async def _discard_parts(self, row: UploadRow) -> None:
-        """Delete the stored objects of all parts of an upload. If the storage is unavailable, retention
+        """Delete the stored objects of all parts of an upload.
+
+        If the storage is unavailable, the retention activity (which deletes data that is no longer needed)
         deletes them later.
         """
         try:

@@ -172,14 +172,16 @@ class WebhookRoutes:
         return json_response(webhook_object(changed, self._clock()))
 
     async def delete(self, request: Request, webhook_id: str) -> Response:
-        """Delete an endpoint and its deliveries. No further events are sent to it."""
+        """Delete an endpoint and the list of its deliveries (attempts to send events to it). No further
+        events are sent to it.
+        """
         row = await self._row(request, webhook_id)
         if not await self._endpoints.delete(row.tenant, row.id):
             raise webhook_not_found(webhook_id)
         return json_response(DeletedWebhook(id=row.id))
 
     async def rotate(self, request: Request, webhook_id: str) -> Response:
-        """Replace the secret of an endpoint. During an overlap, events are signed with the old and the new
+        """Replace the secret of an endpoint. For some time, events are signed with both the old and the new
         secret.
         """
         overlap = parse_overlap(await read_optional_object(request))
@@ -187,7 +189,7 @@ class WebhookRoutes:
         return json_response(webhook_object(row, self._clock(), secret))
 
     async def test(self, request: Request, webhook_id: str) -> Response:
-        """Send a test event to an endpoint. The event is about a batch that does not exist."""
+        """Send a test event to an endpoint. The batch in the event does not exist."""
         fields = await read_optional_object(request)
         reject_unknown(fields, TestBody.model_fields)
         event = None if fields.get("event") is None else parse_event(fields["event"], "event")
@@ -204,7 +206,9 @@ class WebhookRoutes:
             str | None, Query(description="only deliveries with this status"), enum_schema(*_STATUSES)
         ] = None,
     ) -> Response:
-        """List the deliveries to an endpoint, newest first, each with its attempts."""
+        """List the deliveries to an endpoint, newest first. A delivery is one event for the endpoint, with
+        all attempts to send it.
+        """
         row, page_size = await self._row(request, webhook_id), page_limit(limit, default=20, maximum=100)
         if status is not None and status not in _STATUSES:
             named = ", ".join(_STATUSES)
@@ -221,12 +225,12 @@ class WebhookRoutes:
         return json_response(page_of(DeliveryPage, [delivery_object(row) for row in found], more=more))
 
     async def delivery(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Retrieve a delivery with its attempts."""
+        """Retrieve a delivery: one event for an endpoint, with all attempts to send it."""
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
 
     async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Send the event of an ended delivery again, with the same header `webhook-id`."""
+        """Send the event of an ended delivery to the endpoint again, with the same header `webhook-id`."""
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
 

@@ -1,4 +1,4 @@
-"""/admin/audit-log: list and export who changed or destroyed what, for operators."""
+"""/admin/audit-log: list and export the entries that show who changed or destroyed what, for operators."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta
@@ -105,7 +105,7 @@ class AuditLogRoutes:
         limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: _After = None,
     ) -> Response:
-        """List the entries of the audit log, newest first."""
+        """List the entries of the audit log, newest first by default."""
         reject_unknown(request.query_params, (*_FILTERS, "order", "limit"))
         page_size, ascending = page_limit(limit, default=20, maximum=100), is_ascending(order)
         if after is not None:
@@ -120,12 +120,12 @@ class AuditLogRoutes:
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
         """Export the audit log as JSON lines, oldest first. With `after`, continue an earlier export.
 
-        The export contains only complete entries. So it ends before the first action that has no outcome yet
-        and may still be running. Such an action is less than ten minutes old (less than a day if the action
-        is `consistency.repair`).
+        The export contains only entries of actions whose outcome is known. So it ends before the first action
+        that has no outcome yet and may still be running. Such an action is less than ten minutes old (less
+        than a day if the action is `consistency.repair`).
 
-        Retention deletes old entries. If it has deleted entries that follow `after`, the header
-        `X-Batchwright-Warning` says how many.
+        Batchwright deletes old entries after a time. If it has deleted entries that follow `after`, the
+        header `X-Batchwright-Warning` says how many.
         """
         reject_unknown(request.query_params, _FILTERS)
         extent = await self._extent(after)
@@ -138,9 +138,10 @@ class AuditLogRoutes:
         return StreamingResponse(lines, media_type=_JSON_LINES, headers=headers)
 
     async def _lines(self, filters: AuditFilters, above: str | None, below: str) -> AsyncGenerator[bytes]:
-        """Yield the entries as JSON lines, by ascending id. Each item has the lines of one page of entries.
+        """Yield the entries as JSON lines, by ascending id. Many lines are joined into each yielded value.
 
         Args:
+            filters: conditions that an entry must meet.
             above: yield only entries with greater ids; None to begin with the first entry.
             below: yield only entries with smaller ids.
         """
@@ -155,14 +156,15 @@ class AuditLogRoutes:
                 above = actions[-1].id
 
     async def _extent(self, after: str | None) -> AuditLogExtent:
-        """Return the extent of the audit log: which entries it has, and which earlier entries were deleted.
+        """Check the parameter `after`. Return which entries the audit log has, and which earlier entries were
+        deleted.
 
         Args:
             after: id of the entry after which a list or an export begins; None to begin with the first entry.
 
         Raises:
             ApiError: no entry with the id `after` ever existed, or the database was restored from a backup
-                without this entry.
+                without this entry (404).
         """
         if after is not None and not is_audit_entry_id(after):
             raise _entry_not_found(after)

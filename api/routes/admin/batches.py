@@ -129,7 +129,7 @@ class OperatorBatchRoutes:
         limit: Annotated[str | None, Query(), limit_schema(20, 100)] = None,
         after: Annotated[str | None, Query(description="a batch id")] = None,
     ) -> Response:
-        """List batches of all tenants, newest first."""
+        """List batches of all tenants, newest first by default."""
         reject_unknown(request.query_params, _FILTERS)
         page_size, ascending = page_limit(limit, default=20, maximum=100), is_ascending(order)
         for name, text in (("tenant", tenant), ("model", model)):
@@ -170,7 +170,8 @@ class OperatorBatchRoutes:
         return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def slices(self, batch_id: str) -> Response:
-        """Show the slices of a batch: the pieces of its lines that workers run.
+        """Show the slices of a batch. A slice is a part of the batch's lines of one model, which one worker
+        sends.
 
         For each slice, the response says which state it has, since when, and why it waits.
         """
@@ -182,7 +183,7 @@ class OperatorBatchRoutes:
         return await self._perform(request, batch_id, "cancelled", self._control.cancel)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending the requests of a batch. Its completion window keeps running."""
+        """Stop sending the requests of a batch. The time of its completion window continues to run."""
         return await self._perform(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:
@@ -190,8 +191,8 @@ class OperatorBatchRoutes:
         return await self._perform(request, batch_id, "resumed", self._control.resume_paused)
 
     async def abandon(self, request: Request, batch_id: str) -> Response:
-        """End a batch whose result files cannot be written. Its results are kept, so that the tenant can
-        resume it.
+        """End a batch whose result files cannot be written. The results are not deleted, so the tenant can
+        resume the batch.
         """
         return await self._perform(request, batch_id, "abandoned", self._control.abandon)
 

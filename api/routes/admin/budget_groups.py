@@ -41,8 +41,9 @@ logger = logging.getLogger(__name__)
 class BudgetGroupUpdate(BaseModel):
     """New values for a budget group. Fields that are missing stay unchanged.
 
-    `null` or 0 in `tokens_per_day` or `cost_per_day` removes this budget. `members` replaces the whole list:
-    the tenants of an organization, or the ids of the API keys of a team or user.
+    If `tokens_per_day` or `cost_per_day` is `null` or 0, this budget is removed. `members` replaces the whole
+    list of members. The members of an organization are tenants. The members of a team or user are ids of API
+    keys.
     """
 
     tokens_per_day: TokensPerDay | None = None
@@ -156,8 +157,9 @@ class BudgetGroupRoutes:
         return json_response(DeletedBudgetGroup(kind=group.kind, tenant=tenant, name=name))
 
     async def _parse_members(self, group: BudgetGroup, fields: Mapping[str, object]) -> Sequence[str]:
-        """Check the field `members` and return it: tenants of an organization, or ids of API keys of a team
-        or user.
+        """Check the field `members` of a request, and return its value.
+
+        The members of an organization are tenants. The members of a team or user are ids of API keys.
 
         Raises:
             ApiError: a tenant's name is not valid, a tenant belongs to another organization, or a key does
@@ -206,7 +208,7 @@ def _checked_kind(kind: str) -> GroupKind:
 
 
 def _checked_group(kind: str, tenant: str | None, name: str) -> BudgetGroup:
-    """Return the budget group that the URL names by its kind, its tenant and its own name.
+    """Return the budget group that the URL of a request names by its kind, its tenant and its own name.
 
     Raises:
         ApiError: a name is not valid, a team or user has no tenant, or an organization has a tenant.

@@ -42,7 +42,9 @@ _BATCHES_PER_CALL = 20
 
 
 class RetryAllBody(RerunBody):
-    """Schema of the body that selects the dead letters to retry. An empty body selects all of them."""
+    """Schema of the body that selects the dead letters to retry (lines that used up their attempts). An empty
+    body selects all of them.
+    """
 
     tenant: str | None = Field(None, pattern=NO_NUL)
     batch_id: str | None = Field(None, pattern=NO_NUL)
@@ -111,7 +113,9 @@ class DeadLetterRoutes:
         return json_response(page_of(DeadLetterPage, data, more=more))
 
     async def retry(self, request: Request, letter_id: str) -> Response:
-        """Create a batch that retries one dead letter. A repeated call returns the same batch."""
+        """Create a batch that retries one dead letter (a line that used up its attempts). A repeated call
+        returns the same batch.
+        """
         fields = await read_optional_object(request)
         reject_unknown(fields, RerunBody.model_fields)
         found = await self._dead_letters.get(letter_id)
@@ -122,9 +126,9 @@ class DeadLetterRoutes:
         return json_response(batch_object(row))
 
     async def retry_all(self, request: Request) -> Response:
-        """Retry all dead letters that were not retried yet. Each call creates at most 20 batches.
+        """Retry all dead letters (lines that used up their attempts) that were not retried yet.
 
-        Each new batch contains the dead letters of one ended batch.
+        Each call creates at most 20 batches. Each new batch contains the dead letters of one ended batch.
         """
         fields = await read_optional_object(request)
         reject_unknown(fields, RetryAllBody.model_fields)
@@ -147,10 +151,16 @@ class DeadLetterRoutes:
     async def _retry_all_of(
         self, tenant: str, origin: str, fields: Mapping[str, object]
     ) -> Sequence[DeadLetterRetryObject]:
-        """Retry the dead letters of the batch with the id `origin`. Return one object for each new batch.
+        """Retry the dead letters (lines that used up their attempts) of one ended batch. Return one object
+        for each batch that retries them.
 
-        If the retry is rejected, for example because of a quota, return one object that has the reason in
-        `refused`. So the caller can continue with other batches.
+        If the retry is rejected, for example because of a quota, return one object with the reason in the
+        field `refused`. So the caller can continue with other batches.
+
+        Args:
+            tenant: tenant of the ended batch.
+            origin: id of the ended batch.
+            fields: body of the request.
         """
         try:
             rows = await self._retries.retry_all(tenant, origin, fields)
@@ -161,7 +171,9 @@ class DeadLetterRoutes:
         ]
 
     async def delete(self, letter_id: str) -> Response:
-        """Delete a dead letter from this list. The line stays in the error file of its batch."""
+        """Delete a dead letter (a line that used up its attempts) from this list. The line stays in the error
+        file of its batch.
+        """
         if not await self._dead_letters.delete(letter_id):
             raise _dead_letter_not_found(letter_id)
         return json_response(DeletedDeadLetter(id=letter_id))

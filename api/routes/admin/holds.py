@@ -1,4 +1,4 @@
-"""/admin/holds: hold a tenant or a model, so that none of its lines are sent, and release it; for
+"""/admin/holds: stop sending the lines of a tenant or a model (hold), and allow it again (release); for
 operators.
 """
 
@@ -28,8 +28,8 @@ _MODEL_PATTERN = rf"^[^\x00]{{1,{_MAX_NAME_CHARACTERS}}}$"
 
 
 class NewHold(BaseModel):
-    """The tenant or the model to hold. None of its lines are sent until it is released. Set exactly one
-    field.
+    """The tenant or the model to hold: none of its lines are sent until it is released. Set only one of the
+    two fields.
     """
 
     tenant: str | None = Field(None, pattern=NAME_PATTERN)
@@ -66,9 +66,10 @@ class HoldRoutes:
         return await self._hold_list()
 
     async def put(self, request: Request) -> Response:
-        """Hold a tenant or a model. None of its lines are sent until it is released.
+        """Hold a tenant or a model: none of its lines are sent until it is released.
 
-        Workers apply a hold within seconds. Requests in flight complete. Completion windows keep running.
+        Workers apply a hold within seconds. Requests that are already sent are completed. The time of
+        completion windows continues to run.
         """
         fields = await read_json_object(request)
         reject_unknown(fields, NewHold.model_fields)
@@ -83,7 +84,9 @@ class HoldRoutes:
         tenant: Annotated[str | None, Query(), pattern_schema(NAME_PATTERN)] = None,
         model: Annotated[str | None, Query(), pattern_schema(_MODEL_PATTERN)] = None,
     ) -> Response:
-        """Release a tenant or a model that is held. If it is not held, nothing happens."""
+        """Release a tenant or a model that is held, so that its lines are sent again. If it is not held,
+        nothing happens.
+        """
         reject_unknown(request.query_params, NewHold.model_fields)
         kind, name = _parse_hold({"tenant": tenant, "model": model})
         await self._holds.remove(kind, name)

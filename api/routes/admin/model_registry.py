@@ -1,4 +1,6 @@
-"""/admin/models and /admin/model-configs: the model registry and its changes at run time, for operators."""
+"""/admin/models and /admin/model-configs: the model registry (the list of models, their backends and
+settings) and its changes at run time; for operators.
+"""
 
 import logging
 from collections.abc import Callable, Generator, Sequence
@@ -120,11 +122,13 @@ class ModelRegistryRoutes:
         return self._audit_log.of_operator(action, ModelTarget)
 
     async def list(self) -> Response:
-        """List the registered models with their backends. Workers apply changes within seconds."""
+        """List the registered models with their backends, as they are now. If you change a model, workers
+        apply the change within seconds.
+        """
         return await self._registry_response(await self._changes.all())
 
     async def get(self, model: _Model) -> Response:
-        """Show the effective settings of a model, and where each setting comes from.
+        """Show the settings of a model that are in effect, and where each setting comes from.
 
         The header `ETag` contains the version of the model's settings.
         """
@@ -134,7 +138,9 @@ class ModelRegistryRoutes:
         return json_response(found, headers=etag(found.version))
 
     async def put(self, request: Request, model: _Model) -> Response:
-        """Register a model, or replace all settings of a model. This overrides the registry file."""
+        """Register a model, or replace all settings of a model. These settings then apply instead of those in
+        the registry file.
+        """
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)
         config = validated_config(name, lambda: ModelConfig.model_validate(fields))
@@ -209,7 +215,7 @@ class ModelRegistryRoutes:
         return self._entry_of(name, changes, seen)
 
     async def delete(self, request: Request, model: _Model) -> Response:
-        """Remove a model. It stays removed until you register it again or revert the removal.
+        """Remove a model. It stays removed until you register it again or undo the removal.
 
         You can also remove a model that is in the registry file. The file itself does not change.
         """
@@ -226,15 +232,18 @@ class ModelRegistryRoutes:
         return await self._registry_response(changes, name)
 
     async def get_config(self, model: _Model) -> Response:
-        """Show how requests are sent to a model: synchronously or as jobs, and how often they are retried."""
+        """Show how requests are sent to a model: synchronously, or as jobs (which a backend accepts at once
+        and answers later). Also show how often they are retried.
+        """
         entry = self._entry_of(_checked_name(model), *await self._read())
         found = model_config_object(entry, self._deps.settings)
         return json_response(found, headers=etag(found.version))
 
     async def put_config(self, request: Request, model: _Model) -> Response:
-        """Override how requests are sent to a model.
+        """Change how requests are sent to a model. The settings in the body apply instead of those in the
+        registry file or in the model lists of the backends.
 
-        If the body lacks a setting, an earlier override of this setting is removed.
+        If the body lacks a setting, an earlier change of this setting is undone.
         """
         name, expected = _checked_name(model), expected_versions(request)
         fields = await read_json_object(request)

@@ -47,13 +47,13 @@ class QuotaUpdate(BaseModel):
     """New values for a tenant. Fields that are missing stay unchanged. `null` resets a field to the default.
 
     `weight` is the tenant's share of the workers, relative to other tenants. `max_in_flight` is the maximum
-    number of the tenant's requests in flight on all workers together. However, each worker that runs slices
-    of the tenant may always send one request. `max_priority` is the highest priority that a new batch may
-    have. `over_quota` selects what happens to a batch that exceeds the quota of enqueued lines or tokens: it
-    fails (the default) or waits. `window_too_short` selects what happens to a batch that cannot complete
-    within its completion window: it is accepted (the default) or refused. `backend_requests_per_minute` and
-    `backend_tokens_per_minute` limit what all workers together send to backends for the tenant.
-    `cost_per_day` is in the currency of the prices.
+    number of the tenant's requests in flight (sent, but not answered yet) on all workers together. However,
+    each worker that runs slices of the tenant may always send one request. `max_priority` is the highest
+    priority that a new batch may have. `over_quota` selects what happens to a batch that exceeds the quota of
+    enqueued lines or tokens: the batch fails (the default) or waits. `window_too_short` selects what happens
+    to a batch that cannot complete within its completion window: the batch is accepted (the default) or
+    refused. `backend_requests_per_minute` and `backend_tokens_per_minute` limit what all workers together
+    send to backends for the tenant. `cost_per_day` is in the currency of the prices.
     """
 
     tenant: str = Field(pattern=NAME_PATTERN)

@@ -1,4 +1,6 @@
-"""/admin/rates: rate limits of the whole fleet and their changes at run time, for operators."""
+"""/admin/rates: limits for the requests per second of all workers together, and their changes at run time;
+for operators.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -73,11 +75,16 @@ class RateRoutes:
         return router
 
     async def list(self) -> Response:
-        """List the rate limits in effect. Workers apply changes within 5 seconds."""
+        """List the rate limits (requests per second of all workers together) that are in effect.
+
+        If you change a limit, workers apply the change within 5 seconds.
+        """
         return await self._rate_list(await self._changes.all())
 
     async def put(self, request: Request) -> Response:
-        """Set a rate limit. It overrides the settings until it is changed or removed."""
+        """Set a rate limit: the requests per second of all workers together. It applies instead of the limit
+        in the settings until it is changed or removed.
+        """
         fields = await read_json_object(request)
         reject_unknown(fields, RateUpdate.model_fields)
         for name in RateUpdate.model_fields:
@@ -90,9 +97,9 @@ class RateRoutes:
         self,
         model: Annotated[str | None, Query(description="if absent, the rate over all models")] = None,
     ) -> Response:
-        """Undo a change of a rate limit, so that the limit in the settings applies again.
+        """Remove a rate limit that was set at run time. The limit in the settings then applies again.
 
-        If the limit was not changed, nothing happens.
+        If no limit was set at run time, nothing happens.
         """
         if model == ALL_MODELS:
             raise invalid_value("model", "Invalid value for 'model': leave it out for all models.")
@@ -130,8 +137,8 @@ class RateRoutes:
         )
 
     async def _rate_list(self, changes: Sequence[RateChange]) -> Response:
-        """Return the response with all rate limits. The limit for all models comes first, then each model by
-        name.
+        """Return the response with all rate limits: first the limit for all models together, then the limits
+        of single models, sorted by name.
         """
         rates = self._effective_rates(changes)
         shared = _shared_rate(rates, await self._deps.models.served())

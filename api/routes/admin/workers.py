@@ -1,4 +1,4 @@
-"""/admin/workers: the live worker processes, for operators."""
+"""/admin/workers: list the running worker processes, for operators."""
 
 from fastapi import APIRouter, Response
 

@@ -43,9 +43,11 @@ def result_file_ids(row: BatchRow) -> list[str]:
     """Return the ids of the files from which the results of a batch are read; empty if the batch has not
     ended.
 
-    These are the output file and the error file. If a message batch ended without these files, return the id
-    of its input file: each request in it is then shown as a request without a result. If any other batch
-    ended without files, return an empty list, because its input may be invalid.
+    These are normally the output file and the error file. If a batch ended without these files:
+
+    - For a message batch, return the id of its input file. Each request in the file is then shown as a
+      request without a result.
+    - For a batch that was created with OpenAI's API, return an empty list, because its input may be invalid.
     """
     if not has_ended(row):
         return []

@@ -80,11 +80,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def results(row: BatchRow, files: Sequence[FileRow], storage: Storage) -> AsyncGenerator[bytes]:
-    """Yield the results of an ended batch in Anthropic's format: JSON lines, with many lines in each item.
+    """Yield the results of an ended batch in Anthropic's format, as JSON lines. Many lines are joined into
+    each yielded value.
 
     Args:
+        row: the batch's row.
         files: the output file and the error file. If the batch ended without these files, pass its input
             file. Each request of the input then gets a result that says how the batch ended.
+        storage: storage that contains the files.
 
     Raises:
         ObjectMissing: the content of a file was deleted.

@@ -1,4 +1,4 @@
-"""/v1/messages/batches: Anthropic's Message Batches. Each is a batch of the endpoint `/v1/messages`.
+"""/v1/messages/batches: Anthropic's Message Batches. Each is a batch with the endpoint `/v1/messages`.
 
 `msgbatch_X` is the id of the batch `batch_X`. You can use the same batch with Anthropic's and OpenAI's API.
 """
@@ -198,9 +198,10 @@ class MessageBatchRoutes:
         return self._created(request, created)
 
     async def _repeat(self, request: Request, earlier: IdempotencyClaim) -> Response:
-        """Return the batch of an earlier request with the same idempotency key.
+        """Return the batch that an earlier request with the same idempotency key has created.
 
-        The requests in the body are read only to compare them with the earlier ones. They are not stored.
+        `earlier` is stored with the key, and contains a digest of that request. The body of the new request
+        is read only to compare it with this digest. It is not stored.
 
         Raises:
             ApiError: the earlier request had different content, or its batch was deleted (400). Too many
@@ -342,8 +343,7 @@ class MessageBatchRoutes:
         return row
 
     async def _delete_input(self, tenant: str, file_id: str) -> None:
-        """Delete the input file of a message batch. Clients do not see this file, so they cannot delete it
-        themselves.
+        """Delete the input file of a message batch. Clients do not see the file, so they cannot delete it.
 
         The file is kept as long as any other batch uses it, such as a batch that resumes or retries this one.
         If the deletion fails, the file is deleted later, when it expires.
@@ -363,7 +363,7 @@ class MessageBatchRoutes:
 def _conflict_as_invalid_request() -> Generator[None]:
     """Context manager that turns a 409 error into a 400 error if a retry of the request cannot succeed.
 
-    A 409 error with the header Retry-After is not changed, because a later retry may succeed.
+    A 409 error with the header Retry-After is raised unchanged, because a later retry may succeed.
     """
     try:
         yield

@@ -181,8 +181,8 @@ class RequestSplitter:
         return len(self._buffer)
 
     def feed(self, piece: bytes) -> Iterator[bytes | OversizedRequest]:
-        """Add a piece of the body. Yield the objects that are now complete, as JSON. The caller must read all
-        of them before the next call.
+        """Add `piece`, the next bytes of the body. Yield the objects that are now complete, as JSON. The
+        caller must read all of them before the next call.
 
         Raises:
             ApiError: the body does not have the expected form (400), or an object is too large and its
@@ -322,9 +322,9 @@ def _end_of(pattern: re.Pattern[bytes], buffer: bytearray, at: int) -> int:
 
 
 def _read_request(request: bytes, place: str) -> dict[str, bytes]:
-    """Return the fields of a request by name.
+    """Return the fields of a request by name, each as JSON with exactly the bytes that the client sent.
 
-    Each value is JSON, with exactly the bytes that the client sent.
+    `place` names the request in error messages by its position in the body, such as `requests.0`.
 
     Raises:
         ApiError: the request is not JSON, or it has an unknown field.

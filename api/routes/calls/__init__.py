@@ -1,1 +1,3 @@
-"""Single calls: routes that turn them into lines of batches, or pass them on to a backend at once."""
+"""Routes for single calls (requests without a batch). They turn a call into a line of a batch, or send it to
+a backend immediately.
+"""

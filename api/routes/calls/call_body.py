@@ -1,4 +1,4 @@
-"""Reads and checks the bodies of single calls."""
+"""Reads and checks the bodies of single calls: requests that clients send without a batch."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -25,7 +25,8 @@ _TRUE, _ABSENT = b"true", (b"false", b"null")
 
 
 class CallBodies:
-    """A reader of the bodies of single calls. It limits their size.
+    """A reader of the bodies of single calls (requests that clients send without a batch). It limits their
+    size.
 
     A call becomes a line of a batch. So its body must not be larger or more deeply nested than a line may be.
 

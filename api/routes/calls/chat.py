@@ -49,8 +49,14 @@ class ChatRoutes:
         flex: FlexCalls,
         interactive: InteractiveForwarder | None,
     ) -> None:
-        """Create the routes. If `interactive` is None, only calls with the service tier `flex` are
-        accepted.
+        """Create the routes.
+
+        Args:
+            deps: dependencies of the API.
+            bodies: reader of the requests' bodies.
+            flex: sends calls with the service tier `flex`, as lines of batches.
+            interactive: sends all other calls to backends immediately. If it is None, only calls with the
+                service tier `flex` are accepted.
         """
         self._settings, self._bodies, self._flex = deps.settings, bodies, flex
         self._interactive = interactive

@@ -1,7 +1,7 @@
 """Calls with `service_tier: "flex"`: the connection stays open until the backend has answered.
 
-The call waits in the queue like a line of a batch. If the connection breaks, the client can get the answer
-with the same request and the same Idempotency-Key.
+The call becomes a line of a batch, and waits like any other line until it is sent. If the connection breaks,
+the client can get the answer with the same request and the same Idempotency-Key.
 """
 
 from fastapi import Request, Response
@@ -26,7 +26,9 @@ _STATUSES: dict[str, int] = {
 
 
 class FlexCalls:
-    """A service that submits calls, and keeps each client's connection open until its call has ended."""
+    """A service for calls that clients send without a batch, and that may wait. It submits a call, and keeps
+    the client's connection open until the call has ended.
+    """
 
     def __init__(self, deps: ApiDependencies, calls: Calls) -> None:
         self._settings, self._calls, self._held = deps.settings, calls, HeldCalls(deps)
@@ -70,7 +72,7 @@ def disconnected_response() -> Response:
 
 
 def failure_response(call: Call) -> Response:
-    """Return the error response for a call that has ended without a successful answer."""
+    """Return the error response for a call that has ended without a successful answer of a backend."""
     response = None if call.answer is None else read_result(call.answer).response
     if response is not None:
         return Response(bytes(response.body), response.status_code, media_type="application/json")

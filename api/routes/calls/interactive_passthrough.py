@@ -1,4 +1,5 @@
-"""Interactive calls: the answer of a backend is passed on to the client as it arrives.
+"""Interactive calls: requests without a batch that are sent to a backend immediately. The backend's answer is
+passed on to the client as it arrives.
 
 Without the setting `interactive_passthrough`, the API does not use this module.
 """
@@ -71,7 +72,9 @@ class _CallBody(BaseModel):
 
 
 class InteractiveForwarder:
-    """A forwarder of interactive calls to backends, and of the backends' answers to the clients."""
+    """A forwarder of interactive calls (requests that are sent to a backend immediately). It also passes on
+    the backends' answers to the clients.
+    """
 
     def __init__(self, deps: ApiDependencies, calls: InteractiveCalls) -> None:
         self._settings, self._calls = deps.settings, calls
@@ -87,9 +90,11 @@ class InteractiveForwarder:
         stops and the call has not ended within the time to drain.
 
         Args:
+            request: the client's request.
+            endpoint: endpoint of the backend to which the request is sent.
             fields: the fields of the request's body.
-            opened: exit stack that releases what the request holds, such as its share of the memory limit. It
-                is closed after the response was sent.
+            opened: exit stack with the resources of the request, such as the bytes that it counts towards the
+                memory limit. It is closed after the response was sent.
 
         Raises:
             ApiError: as in `InteractiveCalls.answer`. The backend's answer cannot be used (502). There are
@@ -130,6 +135,7 @@ class InteractiveForwarder:
         """Receive the whole body of a backend's answer. Return the response for the client.
 
         Args:
+            answer: the backend's answer.
             count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
 
         Raises:
@@ -165,7 +171,7 @@ class InteractiveForwarder:
         return response
 
     async def _pieces(self, answer: BackendAnswer) -> AsyncGenerator[bytes]:
-        """Yield the body of a backend's answer in pieces, as the backend has encoded it.
+        """Yield the bytes of a backend's answer as they arrive. They are not decoded or decompressed.
 
         Raises:
             ResponseTooLarge: the body is too large.
@@ -224,7 +230,9 @@ class InteractiveForwarder:
 
 
 class InteractiveRoutes:
-    """Routes of the endpoints that accept only interactive calls."""
+    """The routes of the endpoints that accept only interactive calls: requests that are sent to a backend
+    immediately.
+    """
 
     def __init__(self, deps: ApiDependencies, bodies: CallBodies, forwarder: InteractiveForwarder) -> None:
         self._settings, self._bodies, self._forwarder = deps.settings, bodies, forwarder
@@ -247,7 +255,7 @@ class InteractiveRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Send the request to a backend of its model at once, and return the backend's answer."""
+        """Send the request to a backend of its model immediately, and return the backend's answer."""
         async with AsyncExitStack() as opened:
             reading = self._bodies.read(request, tenant_of(request, self._settings))
             fields = await opened.enter_async_context(reading)
@@ -255,11 +263,13 @@ class InteractiveRoutes:
 
 
 def _prepared(endpoint: Endpoint, fields: Fields, *, is_stream: bool) -> tuple[bytes, bool]:
-    """Return the body to send to the backend, and True if the token usage must be removed from the stream.
+    """Return the body to send to the backend. Also return whether the token usage must be removed from the
+    stream of events that the client gets.
 
-    Batchwright counts tokens by the usage that the backend reports. Some endpoints report the usage of a
-    stream only on request. If the client has not requested it, the returned body does so. The usage must then
-    be removed from the stream, because the client does not expect it.
+    Batchwright counts tokens by the usage that the backend reports. For streams, some endpoints report the
+    usage only if the request contains `include_usage`. If the client has not sent `include_usage`, it is
+    added to the returned body. The usage must then be removed from the stream, because the client does not
+    expect it.
     """
     hides_usage = is_stream and endpoint in _REPORTS_USAGE_IF_ASKED and not _asks_for_usage(fields)
     return _with_usage(fields) if hides_usage else edit_body(fields), hides_usage
@@ -275,7 +285,9 @@ def _asks_for_usage(fields: Fields) -> bool:
 
 
 def _with_usage(fields: Fields) -> bytes:
-    """Return the body with `include_usage` set in `stream_options`. The backend then reports its tokens."""
+    """Return the body with `include_usage` set in `stream_options`. The backend then reports how many tokens
+    it used.
+    """
     options = fields.get("stream_options", msgspec.Raw(b"null"))
     known = {} if bytes(options) == b"null" else nested(fields, "stream_options")
     asked = msgspec.json.encode({**known, "include_usage": True})
@@ -283,9 +295,9 @@ def _with_usage(fields: Fields) -> bytes:
 
 
 async def _named(body: bytes, model: str) -> bytes:
-    """Return `body`, a backend's answer, so that it names the model that has answered.
+    """Return a backend's answer with the name of a model in it.
 
-    If `body` already names a model, return it unchanged. Otherwise add the name `model`.
+    If `body`, the answer, already names a model, return it unchanged. Otherwise add the name `model`.
     """
     if len(body) <= INLINE_REWRITE_BYTES:
         return with_default_model(body, model)

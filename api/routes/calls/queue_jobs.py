@@ -1,4 +1,6 @@
-"""/queue: jobs. A job is a single call for any endpoint. Its result can be posted to a URL of the client."""
+"""/queue: submit and retrieve jobs. A job is a single request for any endpoint, without a batch. Its result
+can be posted to a URL of the client.
+"""
 
 from functools import partial
 

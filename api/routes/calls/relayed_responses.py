@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 
 class EventRelay(Response):
-    """Response that sends the events of a backend until the answer or the connection ends.
+    """A response that sends the events of a backend until the answer or the connection ends.
 
     If the process stops before the answer ends, the last event is an error.
     """
@@ -36,7 +36,7 @@ class EventRelay(Response):
         Args:
             relay: function that sends the events of the backend to the client.
             connection: task that ends when the client disconnects.
-            opened: resources of the request. They are released when the response has ended.
+            opened: exit stack with the resources of the request. It is closed when the response has ended.
         """
         self._relay, self._connection, self._opened = relay, connection, opened
         super().__init__(headers=_UNBUFFERED, media_type=EVENTS)
@@ -53,7 +53,9 @@ class EventRelay(Response):
 
 
 class HeldResponse(Response):
-    """Response that keeps resources of its request, such as counted bytes, until it is sent completely."""
+    """A response that releases the resources of its request, such as counted bytes in memory, only when it
+    has been sent completely.
+    """
 
     def __init__(self, shown: Response, opened: AsyncExitStack) -> None:
         self._opened = opened
@@ -74,6 +76,7 @@ async def while_open(connection: asyncio.Task[None], work: Coroutine[None, None,
 
     Args:
         connection: task that ends when the client disconnects, and is cancelled when the process stops.
+        work: coroutine that answers the client's request.
 
     Raises:
         ApiError: the process stops before `work` has ended (503).

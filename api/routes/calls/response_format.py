@@ -44,8 +44,8 @@ _RAW_DEFAULTS = {name: _raw(value) for name, value in _DEFAULTS.items()}
 def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
     """Return the fields of a request that its response object shows until the backend has answered.
 
-    The result is a JSON object of at most `MAX_ECHOED_BYTES`. If the fields are larger, the largest of them
-    are left out, and the response object shows defaults for them.
+    The result is a JSON object. Its values have at most `MAX_ECHOED_BYTES` together. If they are larger, the
+    largest fields are left out, and the response object shows defaults for them.
     """
     kept, size = dict[str, msgspec.Raw](), 0
     for name in sorted(_DEFAULTS.keys() & fields.keys(), key=lambda name: (len(bytes(fields[name])), name)):
@@ -57,7 +57,7 @@ def echoed_fields(fields: Mapping[str, msgspec.Raw]) -> bytes:
 
 
 def response_body(call: Call, profile: Profile) -> bytes:
-    """Return the response object of a call as JSON.
+    """Return the response object of a call (a single request without a batch) as JSON.
 
     If the backend has answered, the object has the fields of the answer. Otherwise it repeats the stored
     fields of the request.

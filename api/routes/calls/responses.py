@@ -98,7 +98,11 @@ class ResponseRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create a response in the background, or keep the connection open until the response is complete."""
+        """Create a response.
+
+        With `background: true`, the API answers at once, and the client retrieves the response later.
+        Otherwise the connection stays open until the response is complete.
+        """
         tenant = tenant_of(request, self._settings)
         async with AsyncExitStack() as opened:
             fields = await opened.enter_async_context(self._bodies.read(request, tenant))
@@ -146,7 +150,7 @@ def _is_background(fields: Fields) -> bool:
     """Return True if the client retrieves the response later; False if it waits on the open connection.
 
     Raises:
-        ApiError: the request asks for a kind of answer that is not offered (400): an answer at once, a
+        ApiError: the request asks for a kind of answer that is not offered (400): an immediate answer, a
             stream, or a background response that is not stored.
     """
     background = flag(fields, "background")
