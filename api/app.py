@@ -84,9 +84,14 @@ def build_app(
 ) -> FastAPI:
     """Build the FastAPI application with its routes, middleware and error handlers.
 
-    The caller opens and closes the dependencies, and runs `events` and `interactive` in the background. If
-    `interactive` is None, the API rejects interactive calls (single requests that a backend must answer at
-    once).
+    The caller opens and closes the dependencies. While the application serves requests, the caller must also
+    run `events` and `interactive` in the background.
+
+    Args:
+        deps: the opened dependencies, such as the database.
+        events: the event streams that show clients the progress of batches.
+        interactive: the sender of interactive calls (single requests that a backend must answer immediately).
+            If it is None, the API rejects these calls.
     """
     app = DocumentedApp(
         title="Batchwright",
@@ -184,9 +189,10 @@ def _add_middleware(
 
 
 def _key_parameters(settings: Settings) -> list[DependsOn]:
-    """Return FastAPI dependencies that describe the API key in `/openapi.json`; empty if no key is required.
+    """Return FastAPI dependencies that describe the API key in `/openapi.json`. The list is empty if the
+    settings require no key.
 
-    They do not check the key: `AuthenticationMiddleware` does.
+    The dependencies do not check the key: `AuthenticationMiddleware` does.
     """
     if settings.auth != "api_key":
         return []

@@ -1,6 +1,6 @@
-"""Finds the row of a batch, and inserts it if it is missing while the batch's workflow runs.
+"""Finds the database row of a batch. If the row is missing while the batch's workflow runs, inserts it.
 
-A batch has no row if the database did not respond while the batch was created. Its workflow inserts the row,
+The row is missing if the database did not respond while the batch was created. The workflow inserts the row,
 too, but only when a worker runs.
 """
 
@@ -34,9 +34,12 @@ class BatchRows:
         return None if order is None else await self._batches.upsert(order)
 
     async def owner(self, batch_id: str) -> str | None:
-        """Return the name of the batch's tenant; None if there is no such batch.
+        """Return the name of the tenant to which a batch belongs; None if there is no such batch.
 
-        If the row is missing but the batch's workflow runs, insert the row.
+        If the batch's row is missing but its workflow runs, insert the row.
+
+        Raises:
+            TemporalUnavailable: the batch has no row, and Temporal does not respond, so the batch may exist.
         """
         if not is_batch_id(batch_id):
             return None

@@ -30,8 +30,8 @@ class ListedModels(Protocol):
         ...
 
     async def served_now(self) -> frozenset[str]:
-        """Read the model registry from the database again. Return the names of the models that a backend
-        serves.
+        """Read the model registry (the list of models and their backends) from the database again. Return the
+        names of the models that a backend serves.
 
         This also updates the prices and aliases that the other methods return.
         """
@@ -61,8 +61,8 @@ class ModelRouters(Protocol):
         ...
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Free memory: drop the routers of models that no backend lists, except those that requests still
-        use.
+        """Free memory: drop the routers (which choose backends) of models that no backend lists, except
+        models that requests still use.
 
         Args:
             awaited: names of the models that requests still use.
@@ -71,7 +71,7 @@ class ModelRouters(Protocol):
 
 
 def now() -> datetime:
-    """Return the current time in whole seconds. Times in the API have this precision."""
+    """Return the current time without fractions of a second. Times in the API have this precision."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
@@ -102,9 +102,10 @@ class ApiDependencies:
 
     @cached_property
     def running_batches(self) -> RunningBatches:
-        """The object that finds running batches without a database row.
+        """The object that finds running batches without a database row. It limits how many unknown ids a
+        tenant may ask for.
 
-        All routes share it, so that its limit of unknown ids applies to all requests of a tenant together.
+        All routes share it, so that the limit applies to all requests of a tenant together.
         """
         return RunningBatches(self.temporal, self.settings, self.clock)
 

@@ -81,7 +81,9 @@ async def _bad_parameter(_: Request, error: Exception) -> Response:
 
 
 class _RoutingErrors:
-    """The handlers of the router's errors: there is no such path, or the path does not allow the method."""
+    """The handlers for two errors of FastAPI's router: no route has the path, or the path does not allow the
+    method.
+    """
 
     def __init__(self, routers: Sequence[APIRouter]) -> None:
         self._routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
@@ -140,7 +142,7 @@ async def _unavailable(_: Request, error: Exception) -> Response:
 
 
 def path_hint(path: str, exists: Callable[[str], bool]) -> str:
-    """Return a sentence that says what is probably wrong in a URL; empty if the mistake is not clear.
+    """Return a sentence that says what is probably wrong in the URL of a request; empty if this is not clear.
 
     Args:
         path: path of the request, for which no route exists.

@@ -85,14 +85,14 @@ def conflict(message: str, *, code: str | None = None, param: str | None = None)
 def rate_limited(
     message: str, limit: int, *, seconds: int = RETRY_AFTER_SECONDS, window: int | None = None
 ) -> ApiError:
-    """Return a 429 error for a limit of requests that is reached.
+    """Return the 429 error for a request beyond a limit for the number of requests.
 
     The error has the rate limit headers of OpenAI's API and of the IETF draft (`RateLimit`).
 
     Args:
         limit: number of requests that the limit allows.
         seconds: seconds until the client may retry.
-        window: length of the limit's period in seconds; None if it has no period.
+        window: period in seconds for which `limit` requests are allowed; None if the limit has no period.
     """
     headers = {
         "Retry-After": str(seconds),
@@ -138,7 +138,14 @@ def schedule_quota_exceeded(limit: int) -> ApiError:
 
 
 def _too_many(objects: str, limit: int, remedy: str) -> ApiError:
-    """Return a 429 error for too many objects of one kind. A header tells clients not to retry."""
+    """Return the 429 error for a tenant that has too many objects of one kind. A header tells clients not to
+    retry.
+
+    Args:
+        objects: name of the kind in the plural, such as "schedules".
+        limit: number of objects that the tenant may have.
+        remedy: sentence that says what the tenant can do.
+    """
     message = f"Too many {objects}: you may have at most {limit}. {remedy}"
     headers = {
         "Retry-After": str(RETRY_AFTER_SECONDS),
@@ -163,9 +170,13 @@ def expanded_file_too_large(limit: int) -> ApiError:
 
 
 def input_refused(error: ValidationError) -> ApiError:
-    """Return the error for an object in storage that cannot be the input of a batch.
+    """Return the error for an object in S3 that a client has named as input, but that cannot be the input of
+    a batch.
 
     A batch with this input would fail with the same error code.
+
+    Args:
+        error: the reason why the object cannot be used.
     """
     statuses: dict[str, int] = {
         ValidationCode.INPUT_NOT_FOUND: 404,
@@ -177,8 +188,8 @@ def input_refused(error: ValidationError) -> ApiError:
 
 
 def estimate_too_slow(seconds: float) -> ApiError:
-    """Return a 503 error for an input that could not be read in `seconds`. A header tells clients not to
-    retry.
+    """Return the 503 error for an estimate whose input could not be read within `seconds`. A header tells
+    clients not to retry.
     """
     message = f"The input was not read within {seconds:g} s. Create the batch without an estimate."
     return ApiError(503, message, code="estimate_too_slow", param="input_file_id", headers=_FINAL)
@@ -210,7 +221,9 @@ def call_not_found(call_id: str) -> ApiError:
 
 
 def no_room(message: str) -> ApiError:
-    """Return a 429 error for a call that is rejected because too many calls are waiting."""
+    """Return the 429 error for a call (a single request without a batch) that is rejected because too many
+    calls are waiting.
+    """
     headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return ApiError(429, message, code="resource_unavailable", headers=headers)
 
@@ -222,7 +235,9 @@ def model_not_found(model: str) -> ApiError:
 
 
 def budget_used_up(message: str) -> ApiError:
-    """Return a 429 error for a daily budget that is used up. A header tells clients not to retry."""
+    """Return the 429 error for a request whose daily budget (of tokens or cost) is used up. A header tells
+    clients not to retry.
+    """
     return ApiError(429, message, code="insufficient_quota", headers=_FINAL)
 
 

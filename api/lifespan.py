@@ -77,7 +77,8 @@ async def open_dependencies(settings: Settings) -> AsyncGenerator[ApiDependencie
 
 
 def publish_registry(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Publish the model registry in the metrics of this process.
+    """Publish data of the model registry (the list of models and their backends) in the metrics of this
+    process.
 
     The metric `registry_info` shows the registry's fingerprint. Processes with the same registry have the
     same fingerprint, so the metric shows which processes differ. The metrics also get the names of the
@@ -88,9 +89,10 @@ def publish_registry(registry: BackendRegistry, metrics: Metrics) -> None:
 
 
 def _update_circuits(registry: BackendRegistry, metrics: Metrics) -> None:
-    """Update the metrics of the circuit breakers in this process.
+    """Update the metrics of the circuit breakers in this process. A circuit breaker stops requests to a
+    backend that fails.
 
-    The API process has circuit breakers only for interactive calls.
+    The API process has circuit breakers only for interactive calls (requests that are sent without a batch).
     """
     update_backend_circuits(registry.routers, metrics)
     update_model_circuits(registry.routers, metrics)

@@ -38,18 +38,18 @@ _BINDING = (errno.EACCES, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
 class _CannotListen(Exception):
-    """The API cannot listen on its address and port: the port is in use, binding is not allowed, or this
-    machine lacks the address.
+    """The error if the API cannot listen on its address and port: the port is in use, binding is not allowed,
+    or this machine lacks the address.
     """
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers.
+    """A version of uvicorn's server without its signal handlers.
 
     This module handles signals itself, because the exit code after a signal must be 0.
 
-    When the server stops, it ends the streams that follow a batch. All other requests may finish, but after
-    `config.timeout_graceful_shutdown` seconds they are cut off.
+    When the server stops, it ends the event streams in which clients follow batches. All other requests may
+    finish, but after `config.timeout_graceful_shutdown` seconds they are cut off.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: ApiShutdown) -> None:

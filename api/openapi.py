@@ -138,7 +138,7 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 class DocumentedApp(FastAPI):
-    """FastAPI application whose OpenAPI description lists only responses that its routes can return.
+    """A FastAPI application whose OpenAPI description lists only responses that its routes can return.
 
     FastAPI itself would add a 422 response for invalid requests, but this API returns 400.
     """
@@ -162,8 +162,8 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
     """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
 
-    Nested objects are copied in the same way. `_UNUSED` says which keys are left out of which nested object.
-    For example, the key `422` is left out of the object `responses`.
+    Nested objects are copied in the same way, but each with other keys to leave out: `_UNUSED` lists these
+    keys by the name of the nested object. For example, the key `422` is left out of the object `responses`.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

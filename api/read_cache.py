@@ -13,10 +13,11 @@ _REFRESH_AFTER = 0.5  # fraction of a value's lifetime after which it is refresh
 
 
 class CoalescingCache(Generic[Key, Value]):
-    """A cache of the results of `read`, by key, each for `seconds`. Exceptions of `read` are not cached.
+    """A cache that reads missing values with the function `read`, and keeps each value for `seconds`.
+    Exceptions of `read` are not cached.
 
-    In the second half of a value's lifetime, `get` returns the value at once and starts a new `read` in the
-    background. So callers rarely have to wait.
+    In the second half of a value's lifetime, `get` returns the value immediately and starts a new `read` in
+    the background. So callers rarely have to wait.
     """
 
     def __init__(
@@ -32,8 +33,8 @@ class CoalescingCache(Generic[Key, Value]):
     async def get(self, key: Key) -> Value:
         """Return the cached value of the key. If there is none, call `read` and return its result.
 
-        Concurrent callers for the same key wait for one common call of `read`. Exceptions of `read` are
-        raised.
+        If several callers need the same key at the same time, `read` is called only once, and all wait for
+        it. Exceptions of `read` are raised.
         """
         now = self._clock()
         read_at, value = self._values.get(key, (0.0, None))
@@ -46,9 +47,8 @@ class CoalescingCache(Generic[Key, Value]):
         return await asyncio.shield(reading)  # a cancelled caller must not cancel the read for others
 
     def _running_read(self, key: Key, now: float) -> "asyncio.Task[Value]":
-        """Return the running task that reads the value of this key. If there is none, start one.
-
-        If the task has run for as long as the lifetime of a value, start a new task and return that.
+        """Return the running task that reads the value of this key. If no task is running, or if it started
+        at least as long ago as a value is kept, start a new task and return that.
         """
         started_at, reading = self._reading.get(key, (0.0, None))
         if reading is None or now - started_at >= self._seconds:

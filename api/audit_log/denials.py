@@ -1,7 +1,7 @@
 """Records denied requests in the audit log.
 
-A request is denied if its caller is known, but lacks the scope for an action or names another tenant. An
-action is an operation that changes or destroys something, such as the removal of a model.
+A request is denied if its caller is known, but lacks the scope (the right) for an action or names another
+tenant. An action is an operation that changes or destroys something, such as the removal of a model.
 """
 
 import logging
@@ -24,12 +24,12 @@ class DenialRecorder:
     """A recorder that writes to the audit log if a caller was denied an action, such as the removal of a
     model.
 
-    Authentication denies a request before FastAPI finds the route of the request. So `record` finds the route
-    itself. A request is recorded only if its route declares an action for the audit log.
+    A request is recorded only if its route declares an action for the audit log. `record` finds the route
+    itself, because authentication denies requests before FastAPI has found their routes.
 
     A denied action of operators is always recorded. A denied action of tenants is recorded if the caller
-    names another tenant. It is not recorded if the caller only lacks the scope, because keys without the
-    scope `write` are normal.
+    names another tenant. It is not recorded if the caller only lacks the scope `write`, because many API keys
+    may only read.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:

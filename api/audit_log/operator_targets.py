@@ -1,5 +1,5 @@
-"""Finds the targets of operators' actions for the audit log: objects of any tenant, or of the whole
-installation.
+"""Finds the targets of operators' actions for the audit log. A target is the object that an action changes.
+It can belong to any tenant, or to the whole installation.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,9 @@ from batchwright.temporal import TemporalUnavailable
 
 
 class OperatorBatchTarget(BatchTarget):
-    """A batch of any tenant, as a target in the audit log."""
+    """A batch of any tenant, as the target of an action in the audit log (the object that the action
+    changes).
+    """
 
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["batch_id"]
@@ -45,10 +47,10 @@ class DeadLetterTarget(TargetKind):
 
 
 class DeadLettersTarget(TargetKind):
-    """Dead letters (lines that used up their attempts) as a target in the audit log: all, or those of one
-    tenant or one batch.
+    """Dead letters (lines that used up their attempts), as the target of an action in the audit log: all dead
+    letters, or those of one tenant or one batch.
 
-    Their state is not recorded.
+    The audit log does not show their state before and after the action.
     """
 
     type = AuditTargetType.DEAD_LETTER
@@ -93,8 +95,8 @@ class BudgetGroupTarget(TargetKind):
 
 
 class KeyTarget(TargetKind):
-    """An API key of any tenant, as a target in the audit log. The path of the request contains the key's
-    id.
+    """An API key of any tenant, as the target of an action in the audit log. The path of the request contains
+    the key's id.
     """
 
     type = AuditTargetType.KEY
@@ -112,7 +114,7 @@ class KeyTarget(TargetKind):
 
 
 class NewKeyTarget(KeyTarget):
-    """A new API key, as a target in the audit log. The recorded request creates this key.
+    """A new API key, as the target of an action in the audit log. The recorded request creates this key.
 
     The audit log needs the key's id before the key exists. So `find` chooses the id, and the route creates
     the key with it.
@@ -125,13 +127,13 @@ class NewKeyTarget(KeyTarget):
 
     @staticmethod
     def id_of(request: Request) -> str:
-        """Return the id that `find` has chosen for the new key."""
+        """Return the id that `find` has chosen for the API key that this request creates."""
         return str(request.state.new_key_id)
 
 
 class RateTarget(TargetKind):
-    """A rate limit, as a target in the audit log. The target's id is the name of the model. The id is empty
-    for the limit over all models.
+    """A rate limit, as the target of an action in the audit log. The target's id is the name of the model.
+    The id is empty for the limit over all models.
     """
 
     type = AuditTargetType.RATE
@@ -147,8 +149,8 @@ class RateTarget(TargetKind):
 
 
 class HoldTarget(TargetKind):
-    """A hold, as a target in the audit log. A hold is an operator's order to send no lines of a tenant or a
-    model.
+    """A hold, as the target of an action in the audit log. A hold is an operator's order to send no lines of
+    a tenant or a model.
 
     The target's id is `tenant/NAME` or `model/NAME`.
     """
@@ -169,8 +171,8 @@ class HoldTarget(TargetKind):
 
 
 class ModelTarget(TargetKind):
-    """A model, as a target in the audit log. Its state contains only the changes that operators have made at
-    run time.
+    """A model, as the target of an action in the audit log. Its state contains only those of its settings
+    that operators have changed at run time.
 
     A model without such changes has no state.
     """
@@ -194,8 +196,8 @@ class ModelTarget(TargetKind):
 
 
 async def _parameters(request: Request) -> Mapping[str, object]:
-    """Return the parameters of a request. They are in the query of a DELETE request, and in the body of any
-    other request.
+    """Return the parameters of a request by name. They are in the query of a DELETE request, and in the body
+    of any other request.
     """
     return request.query_params if request.method == "DELETE" else await read_json_object(request)
 

@@ -54,7 +54,7 @@ class AuditLog:
         self.one_time = AttemptLimiter(ONE_TIME_PER_MINUTE)
 
     def of_operator(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
-        """Return the FastAPI dependencies for a route of operators. They record each request in the audit
+        """Return the FastAPI dependencies that a route of operators needs to record its requests in the audit
         log.
 
         A request that the API refuses is recorded, too.
@@ -69,32 +69,31 @@ class AuditLog:
         self, action: AuditAction, target: type[TargetKind], ends: Applies | None = None
     ) -> list[DependsOn]:
         """Return the FastAPI dependencies for a route that changes or ends an object of a tenant, such as a
-        batch.
+        batch. They record each request in the audit log if its object exists.
 
-        They record each request in the audit log, but only if the object exists.
-
-        Two limits prevent a tenant from filling the log. Further requests get a 429:
+        Two limits prevent a tenant from filling the log. A request beyond a limit gets a 429:
 
         - 60 requests per minute whose action can be repeated, such as a pause. Refused requests count, too.
         - 600 requests per minute that end an object, such as a deletion. Each object can be ended only once,
           so this limit can be higher.
 
         Args:
+            action: name under which the requests are recorded.
             target: finds and reads the object that a request changes.
-            ends: for an action that ends the object, a function that gets the object's state. It returns
-                False if the object has already ended; the request is then not recorded. None if the action
+            ends: for an action that ends the object: a function that gets the object's state, and returns
+                False if the object has already ended. The request is then not recorded. None if the action
                 can be repeated.
         """
         return [Depends(TenantAction(self, action, target(self._deps), ends), scope="function")]
 
     def of_creation(self, action: AuditAction, target: type[TargetKind]) -> list[DependsOn]:
         """Return the FastAPI dependencies for a route with which tenants create an object, such as a
-        schedule.
+        schedule. They record each request in the audit log.
 
-        They record each request in the audit log. If a tenant sends more than 600 requests in a minute,
-        further requests get a 429.
+        A tenant may send 600 such requests per minute. Further requests get a 429.
 
         Args:
+            action: name under which the requests are recorded.
             target: kind of the new object. Its method `find` chooses the id of the object.
         """
         return [Depends(CreationAction(self, action, target(self._deps), None), scope="function")]
@@ -122,8 +121,8 @@ class AuditLog:
             yield
 
     async def record_denial(self, scope: Scope, declared: "OperatorAction", code: str) -> None:
-        """Record that a known caller was denied an action. For each tenant, record at most 60 denials per
-        minute.
+        """Record that a known caller was denied an action. At most 60 denials per minute are recorded for
+        each tenant; the others are dropped.
 
         Args:
             scope: the request's ASGI scope, including the path parameters of its route.
@@ -210,11 +209,12 @@ class TenantAction(OperatorAction):
             self._log.repeated.release(target.tenant)
 
     def _limit(self, limiter: AttemptLimiter, limit: int, tenant: str, which: str = "") -> None:
-        """Count the request in `limiter`, or reject it if the tenant has reached the limit.
+        """Count the request, or reject it if the tenant has reached the limit.
 
         The request is counted before it is executed, so that concurrent requests count, too.
 
         Args:
+            limiter: counter of the requests of each tenant.
             limit: number of requests per minute, for the error message.
             which: words for the error message that say which requests count; empty if all count.
 
@@ -241,8 +241,8 @@ class CreationAction(TenantAction):
 
 
 def in_any_state(state: State) -> bool:
-    """Return True always. Pass this function to `AuditLog.of_tenant` as `ends` for an action that can end an
-    object in any state.
+    """Return True always. Pass this function to `AuditLog.of_tenant` as `ends` if an action can end an object
+    in every state.
 
     For example, a webhook can be deleted even if it is disabled.
     """
@@ -250,15 +250,17 @@ def in_any_state(state: State) -> bool:
 
 
 def is_live(batch: State) -> bool:
-    """Return True if the batch has not ended. Pass this function to `AuditLog.of_tenant` as `ends` for the
-    cancellation of a batch.
+    """Return True if the batch has not ended.
+
+    Pass this function to `AuditLog.of_tenant` as `ends` for the route that cancels a batch.
     """
     return batch["status"] in LIVE_STATES
 
 
 def has_not_ended(call: State) -> bool:
-    """Return True if the call has not ended. Pass this function to `AuditLog.of_tenant` as `ends` for the
-    cancellation of a call.
+    """Return True if a call (a single request that a client sends without a batch) has not ended.
+
+    Pass this function to `AuditLog.of_tenant` as `ends` for the route that cancels a call.
     """
     return call["status"] in (CallStatus.QUEUED, CallStatus.IN_PROGRESS)
 

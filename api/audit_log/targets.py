@@ -1,7 +1,7 @@
-"""Finds the targets of actions for the audit log: the object that a request changes, and its state.
+"""Finds the targets of actions for the audit log. A target is the object that a request changes.
 
-The state contains no secrets, and no content of requests or results. As a second protection, `recorder.py`
-redacts all text that looks like a secret.
+The audit log also shows the state of the object. The state contains no secrets, and no content of requests or
+results. As a second protection, `recorder.py` redacts all text that looks like a secret.
 """
 
 from abc import ABC, abstractmethod
@@ -54,8 +54,8 @@ class TargetKind(ABC):
 
 
 class _OwnTarget(TargetKind):
-    """An object of the caller's tenant, as a target in the audit log. `_id_name` is the name of the path
-    parameter with the object's id.
+    """An object of the caller's tenant, as the target of an action in the audit log. `_id_name` is the name
+    of the path parameter that contains the object's id.
     """
 
     _id_name: str
@@ -89,7 +89,7 @@ class UploadTarget(_OwnTarget):
 
 
 class BatchTarget(_OwnTarget):
-    """A batch of the caller's tenant, as a target in the audit log."""
+    """A batch of the caller's tenant, as the target of an action in the audit log."""
 
     type, _id_name = AuditTargetType.BATCH, "batch_id"
 
@@ -103,7 +103,8 @@ class BatchTarget(_OwnTarget):
 
 
 class MessageBatchTarget(BatchTarget):
-    """A message batch (Anthropic's kind of batch) of the caller's tenant, as a target in the audit log.
+    """A message batch (a batch of Anthropic's API) of the caller's tenant, as the target of an action in the
+    audit log.
 
     The audit log shows its id in the form `batch_...`, like the ids of other batches.
     """
@@ -114,8 +115,10 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget(_OwnTarget):
-    """A single call of the tenant, which clients see as a response of `/v1/responses`, as a target in the
-    audit log.
+    """A call (a single request that a client sends without a batch), as the target of an action in the audit
+    log.
+
+    Clients see the call as a response of `/v1/responses`.
     """
 
     type, _id_name = AuditTargetType.CALL, "response_id"
@@ -163,7 +166,8 @@ class ScheduleTarget(_OwnTarget):
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A new schedule, as a target in the audit log. The recorded request creates this schedule.
+    """A new schedule, as the target of an action in the audit log. The recorded request creates this
+    schedule.
 
     The audit log needs the schedule's id before the schedule exists. So `find` chooses the id, and the route
     gets the id from `new_id`.
@@ -180,7 +184,7 @@ class NewScheduleTarget(ScheduleTarget):
 
 
 def target_of_tenant(type: AuditTargetType, id: str, tenant: str) -> AuditTarget:
-    """Return a target that belongs to `tenant`.
+    """Return a target (the object that an action changes) that belongs to `tenant`.
 
     `id` and `tenant` are shortened to 256 characters, because the request is not validated yet.
     """

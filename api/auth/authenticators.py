@@ -47,7 +47,7 @@ DEFAULT_SCOPES = frozenset({ApiScope.READ, ApiScope.WRITE})  # scopes of callers
 
 
 class AccessDenied(ApiError):
-    """Error response for a caller without access. `reason` is a short word that metrics and logs show."""
+    """An error response for a caller without access. `reason` is a short word that metrics and logs show."""
 
     def __init__(
         self, reason: str, status: int, message: str, *, code: str, headers: dict[str, str] | None = None
@@ -83,8 +83,8 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 
 
 class ApiKeyAuthenticator:
-    """Accepts a request if its API key or token is valid, and if the scopes of the key or token allow the
-    route.
+    """An authenticator that accepts a request if its API key or token is valid, and if the scopes (rights) of
+    the key or token allow the route.
 
     Tokens are accepted only if an issuer of tokens is configured. Requests of the pages at `/ui` contain no
     key. The ASGI scope of such a request contains the visitor's session, which belongs to an API key.
@@ -122,10 +122,13 @@ class ApiKeyAuthenticator:
         self._check_request(scope, row.tenant, row.scopes, "API key")
 
     def _check_request(self, scope: Scope, tenant: str, scopes: Collection[str], credential: str) -> None:
-        """Check that the scopes allow the route. If the request has a tenant header, check that it names
-        `tenant`.
+        """Check that the caller's scopes allow the route. If the request has a tenant header, also check that
+        the header names `tenant`.
 
         Args:
+            scope: the request's ASGI scope.
+            tenant: tenant of the caller's key or token.
+            scopes: rights of the caller, such as `read`.
             credential: what the caller has sent, for error messages: "token" or "API key".
 
         Raises:
@@ -141,7 +144,7 @@ class ApiKeyAuthenticator:
         _check_scope(scopes, scope, f"This {credential}")
 
     async def row_of(self, key: ApiKey | str | None, address: str) -> ApiKeyRow:
-        """Return the database row of a valid API key.
+        """Return the database row of the API key that a client has sent, if the key is valid.
 
         Args:
             key: the key that the client sent. Text that does not have the form of a key, or None, is
@@ -204,9 +207,10 @@ class ApiKeyAuthenticator:
         return identity
 
     def _begin_attempt(self, address: str, credentials: str) -> None:
-        """Count a failed attempt for the client's address before the key or token is checked.
+        """Count a failed attempt for the client's address. Call this before the key or token is checked.
 
-        If the key or token turns out to be valid, the caller must undo this with `self._failures.release`.
+        If the key or token is valid, the caller must then call `self._failures.release`, so that the attempt
+        no longer counts.
 
         Args:
             credentials: what is checked, for the error message: "API keys" or "tokens".
@@ -239,8 +243,8 @@ class ApiKeyAuthenticator:
 
 
 class TrustedHeaderAuthenticator:
-    """An authenticator that trusts the headers in which a gateway states the tenant and the scopes. It
-    rejects disabled tenants.
+    """An authenticator that trusts the headers in which a gateway states the caller's tenant and scopes
+    (rights). It rejects disabled tenants.
 
     If the settings name no header for scopes, callers may read and write, but may not use admin routes.
     """

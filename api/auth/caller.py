@@ -95,13 +95,17 @@ def tenant_from_headers(headers: Headers, settings: Settings) -> str:
 
 
 def scopes_from_headers(headers: Headers, name: str) -> list[str]:
-    """Return the scopes from the last value of the header `name`; empty if the header is missing."""
+    """Return the caller's scopes (rights) from the last value of the header `name`; empty if the header is
+    missing.
+    """
     values = headers.getlist(name)
     return _last_value(values).split() if values else []
 
 
 def _last_value(values: list[str]) -> str:
-    """Return the last value of a header. The header may be repeated, or have values separated by commas."""
+    """Return the last value of a header that can be repeated, and can have several values separated by
+    commas.
+    """
     return values[-1].rpartition(",")[2].strip(" \t")
 
 

@@ -1,4 +1,4 @@
-"""Cache of valid API keys, and recorder of the time at which each key was last used."""
+"""Cache of valid API keys. Also stores in the database when each key was last used."""
 
 import asyncio
 import logging
@@ -64,7 +64,9 @@ class KeyCache:
         return found.key
 
     def is_cached(self, key: ApiKey) -> bool:
-        """Return True if the cache contains this key with the same secret, even if the entry has expired."""
+        """Return True if the cache contains this key with the same secret, even if the cached row is too old
+        to be used.
+        """
         cached = self._cached.get(key.prefix)
         return cached is not None and secret_matches(key, cached.found.secret_hash)
 
@@ -85,7 +87,9 @@ class KeyUsageRecorder:
         self._writing: set[asyncio.Task[None]] = set()
 
     def record(self, key: ApiKeyRow, at: datetime) -> None:
-        """Store the time of use of a key in the background, at most once a minute for each key."""
+        """Store `at` as the time at which the key was last used. The database is updated in the background,
+        at most once a minute for each key.
+        """
         last = max((time for time in (key.last_used_at, self._recorded.get(key.id)) if time), default=None)
         if last is not None and at - last < _RECORD_INTERVAL:
             return

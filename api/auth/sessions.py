@@ -1,7 +1,7 @@
 """Sessions of the pages at `/ui`. A random token in a browser's cookie takes the place of an API key.
 
-The browser never has the key. The database has only the token's hash, so a copy of the table lets no one sign
-in. All API processes share the sessions.
+The browser never has the key. The database contains only a hash of the token. So a copy of the table is not
+enough to sign in. All API processes share the sessions.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Limits how many bytes of clients and backends are in the memory of an API process."""
+"""Limits how many bytes an API process keeps in memory for clients and backends."""
 
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -37,8 +37,8 @@ class HeldBytes:
 
     @contextmanager
     def counted(self, tenant: str) -> Generator[Callable[[int], None]]:
-        """Context manager that yields a function to count bytes of the tenant. At the end of the `with`
-        block, the bytes that this function has counted are subtracted again.
+        """Context manager that yields a function to count bytes of the tenant. When the `with` block ends,
+        these bytes no longer count.
 
         The argument of the function is the number of bytes to add, or to subtract if it is negative. If a
         limit would be exceeded, the function counts nothing and raises ApiError (429).

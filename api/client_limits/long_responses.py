@@ -8,7 +8,9 @@ _LAST_SECONDS = 1.0  # end of the drain time, kept free to send the ends of resp
 
 
 class ShutdownStage:
-    """A stage of the process's shutdown. When the stage begins, it calls all registered functions."""
+    """A stage of the process's shutdown. When the stage begins, it calls all functions that were registered
+    with `on_set`.
+    """
 
     def __init__(self) -> None:
         self.is_set = False
@@ -27,10 +29,11 @@ class ShutdownStage:
 
 
 class ApiShutdown(ShutdownStage):
-    """First stage of the shutdown, which is set when the process begins to stop.
+    """The first stage of the shutdown. It begins when the process is told to stop.
 
     Attributes:
-        drained: second stage. It is set shortly before the process cuts the connections that are still open.
+        drained: the second stage. It begins shortly before the process cuts the connections that are still
+            open.
     """
 
     def __init__(self) -> None:
@@ -38,13 +41,14 @@ class ApiShutdown(ShutdownStage):
         self.drained = ShutdownStage()
 
     def set(self, drain_seconds: float = 0.0) -> None:
-        """Set this stage now. Set `drained` later, shortly before the process cuts open connections.
+        """Begin this stage now. Begin the stage `drained` later, shortly before the process cuts open
+        connections.
 
         Call this in the event loop.
 
         Args:
-            drain_seconds: seconds until the process cuts open connections. `drained` is set one
-                second earlier, or after three quarters of this time if it is below four seconds.
+            drain_seconds: seconds from now until the process cuts open connections. `drained` begins one
+                second earlier. If `drain_seconds` is below 4, `drained` begins after three quarters of it.
         """
         self._set()
         left = drain_seconds - min(_LAST_SECONDS, drain_seconds / 4)

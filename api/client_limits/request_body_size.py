@@ -22,8 +22,8 @@ async def read_body(
 
     Args:
         max_bytes: maximum size of the body in bytes.
-        count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
-            body.
+        count: function that is called each time a part of the body arrives, with the part's number of bytes.
+            It can raise ApiError to reject the body.
 
     Raises:
         ApiError: the body is too large (413), or the client closed the connection too early (400).

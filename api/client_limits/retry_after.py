@@ -1,4 +1,4 @@
-"""Spreads the retries of rejected batch creations over time, so that they do not all come together."""
+"""Chooses when rejected batch creations may be retried, so that the retries do not come all together."""
 
 import random
 import time
@@ -17,12 +17,12 @@ class _RejectedCallers(NamedTuple):
 
 
 class RetryAfterSpread:
-    """A source of Retry-After values for rejected requests, so that each tenant sends about one retry per
-    second.
+    """A source of Retry-After values for rejected requests. With these values, a tenant sends about one retry
+    per second.
 
-    Requests that are rejected at the same time get the values 5, 6, 7 and so on (seconds). If the next value
-    would be over `MAX_RETRY_SECONDS`, the request gets a random value between half of this maximum and the
-    maximum.
+    If a tenant has many requests rejected at the same time, they get the values 5, 6, 7 and so on (seconds).
+    If the next value would be over `MAX_RETRY_SECONDS`, the request gets a random value between half of this
+    maximum and the maximum.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -14,8 +14,8 @@ LINGER_SECONDS = 5.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol, which also rejects malformed and slow requests with errors in the API's
-    format.
+    """A version of uvicorn's HTTP protocol that also rejects malformed and slow requests, with errors in the
+    API's format.
 
     If the server responds before it has read the whole request, the client might lose the response when the
     connection closes. So the connection *lingers* before it closes: it reads and drops data, for at most
@@ -163,7 +163,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _RequestTransport:
-    """Connection through which uvicorn sends the response to one request.
+    """The connection through which uvicorn sends the response to one request.
 
     While the connection lingers (waits to be closed), written data is dropped.
     """

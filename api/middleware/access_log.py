@@ -29,7 +29,9 @@ def path_for_logs(scope: Scope) -> str:
 
 
 class AccessLogMiddleware:
-    """Logs each request at level INFO. Health probes and metric scrapes are logged at level DEBUG."""
+    """The middleware that logs each request at level INFO. Health probes and metric scrapes are logged at
+    level DEBUG.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

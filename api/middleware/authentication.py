@@ -31,7 +31,8 @@ PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/
 
 
 class AuthenticationMiddleware:
-    """Rejects requests that fail authentication. Stores the tenant of accepted requests in the ASGI scope.
+    """The middleware that rejects requests that fail authentication. It stores the tenant of accepted
+    requests in the ASGI scope.
 
     Requests for `PUBLIC_PATHS` and callbacks of backends are not checked, and get no tenant. During a long
     response, such as an event stream, the caller is checked again every `RECHECK_SECONDS`. So the response

@@ -22,7 +22,8 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 
 
 class CrossSiteGuardMiddleware:
-    """Rejects requests from web pages of other sites. It is used if callers need no API key.
+    """A middleware that rejects requests from web pages of other sites. It is used if callers need no API
+    key.
 
     The headers Host and Origin show to which site the page belongs.
     """

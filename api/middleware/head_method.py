@@ -13,7 +13,8 @@ def is_head(request: Request) -> bool:
 
 
 class HeadMethodMiddleware:
-    """Turns a HEAD request into a GET request for the routes, and sends their response without its body.
+    """A middleware that passes a HEAD request to the routes as a GET request, and sends their response
+    without its body.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

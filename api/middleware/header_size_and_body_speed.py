@@ -46,8 +46,8 @@ class HeaderSizeAndBodySpeedMiddleware:
 class _TimedBody:
     """A receiver of a request body, which rejects clients that send too slowly.
 
-    A client has a time budget in seconds. Waiting for the client uses it up, and each received byte adds some
-    time. A request whose budget is used up gets a 408.
+    Each request has a time budget in seconds. The time spent waiting for the client is subtracted from the
+    budget, and each received byte adds some time to it. A request whose budget is used up gets a 408.
     """
 
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:

@@ -1,8 +1,9 @@
-"""Rejects paths that end with a line break, which routes would confuse with the path before it.
+"""Rejects paths that end with a line break, because routes treat them like the same path without the line
+break.
 
 The pattern of a route ends with `$`, which also matches before a line break at the end. So `/v1/stats%0A`
-would reach the route `/v1/stats`. But authentication compares whole paths, so it would require only the scope
-`read` for this path instead of `viewer`.
+would reach the route `/v1/stats`. But authentication compares whole paths, so for `/v1/stats%0A` it would
+require only the scope (right) `read`, and not the scope `viewer` that this route needs.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send

@@ -22,7 +22,7 @@ _MAX_NAME_LENGTH = 64
 
 
 class QueryParametersMiddleware:
-    """Rejects unknown query parameters of GET requests, or warns about them.
+    """A middleware that rejects unknown query parameters of GET requests, or warns about them.
 
     Without this check, a list request with a misspelt filter would return everything. The known parameters
     are those in the signature of the route's function. A map parameter, such as `metadata[key]`, must be
@@ -71,8 +71,8 @@ def _query_names(dependant: Dependant) -> frozenset[str]:
 
 
 def _with_warning(send: Send, unknown: list[str]) -> Send:
-    """Return a `send` function that adds a warning header to the response. The header lists the names in
-    `unknown`.
+    """Return a `send` function that passes messages to `send`, and adds a warning header to the response. The
+    header lists the names in `unknown`.
     """
     named = ", ".join(quote(name[:_MAX_NAME_LENGTH], safe="[]") for name in unknown[:_MAX_NAMES])
 

@@ -26,7 +26,9 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 
 
 class RequestIdMiddleware:
-    """Gives each request an id and records metrics. Returns a 500 response for an unexpected exception."""
+    """The middleware that gives each request an id and records metrics. It returns a 500 response if an
+    unexpected exception is raised.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -49,7 +51,9 @@ class RequestIdMiddleware:
 
 
 class _RecordedResponse:
-    """The response to one request. It adds the request id to the headers, and records metrics."""
+    """The response to one request. While it is sent, the request id is added to the headers, and metrics are
+    recorded.
+    """
 
     def __init__(self, scope: Scope, send: Send, metrics: Metrics) -> None:
         self._scope = scope
