@@ -1,4 +1,4 @@
-"""Builds the objects that /admin/audit-log returns."""
+"""Builds the objects that /admin/audit-log returns from the entries in the database."""
 
 from batchwright.contracts.api_objects.audit_log import (
     AuditActorObject,

@@ -113,7 +113,9 @@ class _StrictBody(_BatchBody):
 
 
 class MaxCostBody(BaseModel):
-    """Schema of the body that changes the maximum cost of a batch."""
+    """Schema of the body that changes the maximum cost of a batch. When this cost is reached, no more lines
+    are sent.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -126,7 +128,11 @@ _BODIES: dict[Profile, type[_BatchBody]] = {Profile.RELAXED: _RelaxedBody, Profi
 
 
 def batch_body_spec(profile: Profile) -> dict[str, object]:
-    """Return the OpenAPI description of the body of `POST /v1/batches` for this profile."""
+    """Return the OpenAPI description of the body of `POST /v1/batches`.
+
+    The profile `strict` allows only what OpenAI's API allows. The profile `relaxed` also allows Batchwright's
+    own fields and values.
+    """
     return json_body_spec(_BODIES[profile])
 
 
@@ -134,8 +140,9 @@ class BatchCreate(NamedTuple):
     """A validated request to create a batch.
 
     Attributes:
-        template: the batch's parameters that a schedule can store, too, such as the input and the window.
-        webhook: endpoint that gets the events of this batch; None for no endpoint.
+        template: those parameters of the batch that a schedule can also store, such as the input and the
+            completion window.
+        webhook: URL and settings for the events of this batch; None to send no events for this batch alone.
         start_at: time at which the batch starts; None to start it when it is created.
     """
 
@@ -247,7 +254,8 @@ def _endpoint(text: str, profile: Profile) -> Endpoint:
 
 
 def parse_window(value: object, settings: Settings) -> tuple[str, timedelta]:
-    """Validate a completion window. Return it as the client wrote it, and as a duration.
+    """Validate a completion window (the time within which a batch must complete). Return it as the client
+    wrote it, and as a duration.
 
     If `value` is None, return the default window. The profile `strict` has no default window.
 

@@ -16,7 +16,9 @@ _Code = Annotated[str, Field(min_length=1, max_length=MAX_CODE_CHARACTERS, patte
 
 
 class RerunBody(BaseModel):
-    """Schema of the optional body of a request to retry or resume a batch, which creates a new batch."""
+    """Schema of the optional body of a request to retry or resume a batch. Such a request creates a new
+    batch.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

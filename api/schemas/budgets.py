@@ -1,4 +1,4 @@
-"""Validation of budgets per day: names, amounts and lists of members."""
+"""Validates budgets per day: names of tenants and budget groups, amounts, and lists of members."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated

@@ -49,7 +49,7 @@ FILE_BODY = {"requestBody": {"required": True, "content": {"multipart/form-data"
 
 
 class ExpiryBody(BaseModel):
-    """Schema of `expires_after` and `output_expires_after`."""
+    """Schema of `expires_after` and `output_expires_after`, which say when a file expires."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -74,6 +74,7 @@ def file_size_limit(settings: Settings, purpose: Purpose | None) -> int:
     """Return the maximum size in bytes of a file that is uploaded with one request.
 
     Args:
+        settings: settings of the API process.
         purpose: purpose of the file. If it is None (not known yet), the largest limit of all purposes is
             returned.
     """

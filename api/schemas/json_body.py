@@ -62,14 +62,15 @@ async def read_optional_object(request: Request) -> Mapping[str, object]:
 async def read_raw_object(
     request: Request, max_bytes: int, count: Callable[[int], None]
 ) -> dict[str, msgspec.Raw]:
-    """Read the body of a call, which must be a JSON object. Return its fields with unparsed values.
+    """Read the body of a call (a single request without a batch). It must be a JSON object. Return its fields
+    with unparsed values.
 
     If a key is repeated, its last value is used. The body may be nested at most MAX_CALL_NESTING levels deep.
 
     Args:
         max_bytes: maximum size of the body in bytes.
-        count: called with the number of bytes of each piece of the body. It can raise ApiError to reject the
-            body.
+        count: function that is called each time a part of the body arrives, with the part's number of bytes.
+            It can raise ApiError to reject the body.
 
     Raises:
         ApiError: the body is too large, is not JSON, is not an object or is nested too deeply.
@@ -202,8 +203,7 @@ def optional_body_spec(model: type[BaseModel]) -> dict[str, object]:
 def _schema_of(model: type[BaseModel]) -> Mapping[str, object]:
     """Return the JSON schema of `model`. The caller must not change it.
 
-    The schema is cached, because several routes have the same body, and tests build the application many
-    times.
+    The schema is cached because many routes need it, and because tests build the application many times.
     """
     return model.model_json_schema()
 

@@ -1,4 +1,4 @@
-"""Builds the objects of the model registry's routes: settings of a model, and `/admin/model-configs`."""
+"""Builds the objects that /admin/models and /admin/model-configs return: the settings of a model."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -24,9 +24,9 @@ from batchwright.settings import Settings
 
 
 class ModelConfigBody(BaseModel):
-    """Body of PUT /admin/model-configs: settings that override how requests to a model are sent.
+    """Body of PUT /admin/model-configs: settings that say how requests to a model are sent.
 
-    If a setting is missing or null, its earlier override is removed.
+    If a setting is missing or null, an earlier change of this setting is undone.
     """
 
     model_type: Literal["sync", "async"] | None = None

@@ -1,4 +1,6 @@
-"""Validates run-time changes of the model registry. Reads and writes model versions in HTTP headers."""
+"""Validates changes of the model registry (the list of models and their backends) at run time. Reads and
+writes model versions in HTTP headers.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -102,14 +104,15 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
     """Convert the body of PUT /admin/model-configs to a change of settings.
 
     The result is nested like a `ModelConfig`. A setting that is missing or null in the body is null in the
-    result. This removes an earlier override of the setting.
+    result. This undoes an earlier change of the setting.
 
     The body can only say that a model runs jobs (`async`), but not which kind of jobs. So the kind is taken
     from `base`. If `base` runs no jobs, the kind is `poll`.
 
     Args:
         fields: the body.
-        base: the model's configuration without changes made at run time; None if there is none.
+        base: the model's configuration without changes made at run time; None if the model has no such
+            configuration.
 
     Raises:
         ApiError: a field is unknown or not valid.
@@ -137,7 +140,7 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
 
 def _merged(one: ModelSettings, other: ModelSettings) -> ModelSettings:
     """Combine two changes of settings into one. If both change the same setting, use the value in `other`,
-    even if this value is null.
+    even if this value is null (which undoes an earlier change).
     """
     result = dict(one)
     for name, value in other.items():

@@ -1,4 +1,4 @@
-"""Bodies of `/v1/x/schedules`, and response objects built from rows."""
+"""Checks the bodies of requests to `/v1/x/schedules`, and builds the response objects from database rows."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Forecasts of a batch's end as responses of the API show them. `rules/forecast/` computes them."""
+"""Builds the forecasts of a batch's end that responses of the API show. `rules/forecast/` computes them."""
 
 from datetime import datetime, timedelta
 
@@ -12,8 +12,9 @@ FORECAST_AGE = timedelta(minutes=1)  # control workers forecast every 15 s
 def forecast_object(row: BatchRow, now: datetime) -> ForecastObject | None:
     """Return the forecast of when a batch ends, as of the time `now`; None if there is no valid forecast.
 
-    A forecast is valid for `FORECAST_AGE` after it was made. While the batch is paused, or while no control
-    worker runs, no new forecast is made. A batch that is being cancelled has no valid forecast.
+    A forecast is valid for `FORECAST_AGE` after it was made. No new forecast is made while the batch is
+    paused, or while no control worker runs (a worker process that runs workflows). A batch that is being
+    cancelled has no valid forecast.
     """
     forecast = row.forecast
     if forecast is None or row.cancel_requested_at is not None or now - forecast.made_at > FORECAST_AGE:

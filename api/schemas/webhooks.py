@@ -1,4 +1,6 @@
-"""Bodies of `/v1/x/webhooks` and of `x_batchwright.webhook`, and response objects built from rows."""
+"""Checks the bodies of `/v1/x/webhooks` and the field `x_batchwright.webhook` of a new batch. Builds the
+response objects from database rows.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -39,7 +41,9 @@ _DETAILS = "send more about the batch in `data.x_batchwright`"
 
 
 class BatchWebhookBody(BaseModel):
-    """Schema of `x_batchwright.webhook`: an endpoint that gets the events of one batch."""
+    """Schema of `x_batchwright.webhook`: a URL to which the events of one batch are sent, and its
+    settings.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,7 +59,9 @@ class BatchWebhookBody(BaseModel):
 
 
 class WebhookBody(BaseModel):
-    """Schema of the request body that creates a webhook endpoint."""
+    """Schema of the request body that creates a webhook endpoint (a URL to which events are sent, and its
+    settings).
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,7 +72,7 @@ class WebhookBody(BaseModel):
 
 
 class WebhookChanges(BaseModel):
-    """Schema of the body that changes an endpoint. Fields that are missing stay unchanged."""
+    """Schema of the body that changes a webhook endpoint. Fields that are missing stay unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -78,7 +84,7 @@ class WebhookChanges(BaseModel):
 
 
 class RotateBody(BaseModel):
-    """Schema of the optional body of a request to replace the secret of an endpoint."""
+    """Schema of the optional body of a request to replace the secret of a webhook endpoint."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -100,7 +106,7 @@ class TestBody(BaseModel):
 
 
 class WebhookSpec(NamedTuple):
-    """A validated request for a webhook endpoint: its URL, and the events that it receives.
+    """A validated request for a webhook endpoint: its URL, and the events that are sent to it.
 
     Attributes:
         details: True to send events with more fields than OpenAI's events.
@@ -234,10 +240,14 @@ def webhook_object(row: WebhookEndpoint, now: datetime, secret: str | None = Non
 
 
 def _next_attempt_at(listed: ListedDelivery) -> datetime | None:
-    """Return the time of the next attempt of a pending delivery, computed from its earlier attempts.
+    """Return the time of the next attempt to send the event of a delivery, computed from the earlier
+    attempts.
 
-    Return None if the delivery is not pending or had no attempt yet. Also return None if it was replayed:
-    then the time is not known, because the attempts do not show which of them belong to the replay.
+    Return None in these cases:
+
+    - The delivery is not pending or had no attempt yet.
+    - A client has requested to send its event again (a replay). The time is then not known, because the
+      attempts do not show which of them belong to the replay.
     """
     row, attempts = listed.delivery, listed.attempts
     if row.status != "pending" or row.replays or not attempts:
