@@ -1,4 +1,6 @@
-"""Selects result lines from a list, and from the file of a batch that has ended."""
+"""Selects lines with results: from a list of lines, and from the output or error file of a batch that has
+ended.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -18,7 +20,7 @@ class NotInFile(Exception):
 
 
 class SentLines:
-    """The lines that were sent to a client before the batch ended.
+    """The lines whose results were sent to a client before the batch ended.
 
     Raises:
         StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
@@ -62,10 +64,11 @@ class LineFilter(NamedTuple):
 async def selected_lines(
     pieces: AsyncIterator[bytes], only: LineFilter, is_disconnected: Callable[[], Awaitable[bool]]
 ) -> AsyncGenerator[bytes]:
-    """Yield the selected lines of a file, many in each item, until the file ends or the client disconnects.
+    """Yield the selected lines of a file until the file ends or the client disconnects. Many lines are joined
+    into each yielded value.
 
     Args:
-        pieces: the bytes of the file.
+        pieces: the bytes of the file, in parts.
         only: conditions for the lines to select.
         is_disconnected: function that returns True if the client has disconnected.
 
@@ -99,7 +102,7 @@ async def selected_lines(
 
 
 def joined(lines: list[bytes], custom_id: str | None) -> bytes:
-    """Join lines into bytes, and add a newline to each line.
+    """Join lines into one bytes object, with a newline after each line.
 
     If `custom_id` is not None, skip lines with another custom id.
     """
@@ -110,7 +113,7 @@ def joined(lines: list[bytes], custom_id: str | None) -> bytes:
 
 
 def _beginning(custom_id: str) -> bytes:
-    """Return the bytes that each result line with this custom id has directly after the line's id.
+    """Return the bytes that follow the line's id in each result line with this custom id.
 
     The caller compares result lines with these bytes, which is faster than parsing the lines.
     """

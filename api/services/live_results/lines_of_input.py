@@ -2,7 +2,8 @@
 input.
 
 A line takes 12 bytes. A duplicate takes 20 bytes more, and the size of its record in the list of duplicates.
-These data are stored in columns, which are on the local disk if the batch is large.
+These data are stored in columns (arrays of numbers). If the batch is large, the columns are on the local
+disk.
 """
 
 import struct
@@ -26,20 +27,21 @@ _DUPLICATE = struct.Struct(">QQQI")
 
 
 class BatchLines(NamedTuple):
-    """All lines of a batch, as columns of numbers. Lines are numbered from 0 in the order of the input.
+    """All lines of a batch, as columns (arrays of numbers). Lines are numbered from 0 in the order of the
+    input.
 
-    A duplicate is a line that repeats an earlier line, its original, and gets the same result. Ingestion has
-    stored a record of each duplicate.
+    A duplicate is a line that repeats an earlier line, its original, and gets the same result. Ingestion (the
+    step that reads the input) has stored a record of each duplicate.
 
     Attributes:
-        columns: owner of the memory, or of the file, in which the columns below are stored.
+        columns: owner of the memory, or of the file on disk, that contains the columns below.
         offsets: for each line, the byte at which it begins in the input file.
         distances: for each line, its number minus the number of its original; 0 if the line is not a
             duplicate.
         originals, duplicates: pairs of line numbers, sorted. Line `duplicates[n]` repeats line
             `originals[n]`.
-        entries, lengths: for each pair, the position and length of the duplicate's record in `texts`, in
-            bytes.
+        entries, lengths: for the pair number `n`, the duplicate's record begins at byte `entries[n]` of
+            `texts` and has `lengths[n]` bytes.
         texts: the records of all duplicates, as ingestion has stored them.
     """
 
@@ -69,7 +71,9 @@ class BatchLines(NamedTuple):
             self.columns.release_pages()
 
     def number(self, offset: int) -> int | None:
-        """Return the number of the line that begins at this byte of the input; None if none begins there."""
+        """Return the number of the line that begins at the byte `offset` of the input; None if no line begins
+        there.
+        """
         line = bisect_left(self.offsets, offset)
         return line if line < len(self.offsets) and self.offsets[line] == offset else None
 
@@ -97,8 +101,8 @@ class BatchLines(NamedTuple):
 
 
 class LineCollector:
-    """Collects the lines of a batch from several lists, in any order. The method `lines` then returns all
-    lines.
+    """A collector of the lines of a batch from several lists, in any order. The method `lines` then returns
+    all lines in input order.
 
     Raises, from all methods:
         StorageFull, StorageUnavailable: the lines need the local disk, and it is full or cannot be used.
@@ -108,11 +112,11 @@ class LineCollector:
         self._offsets, self._duplicates, self._texts = (space.new_bytes() for _ in range(3))
 
     def add_plan(self, entries: bytes) -> None:
-        """Add the lines in `entries`, which is a part of a plan. A plan lists a model's lines in the order of
-        sending.
+        """Add the lines of a part of a plan. A plan is a stored list of a model's lines in the order of
+        sending, with one entry for each line.
 
         Raises:
-            PlanDamaged: `entries` does not consist of whole entries.
+            PlanDamaged: `entries` ends within an entry.
         """
         self.add_offsets([offset for offset, _, _ in walk_entries(entries)])
 
@@ -143,7 +147,7 @@ class LineCollector:
         self.add_offsets([offset for _, offset, _, _ in map(_DUPLICATE.unpack, rows)])
 
     def lines(self, space: ColumnSpace) -> BatchLines:
-        """Return all lines in input order. This takes about 2 microseconds for each line.
+        """Return all collected lines in input order. This takes about 2 microseconds for each line.
 
         Args:
             space: creates the columns (arrays in memory or in a file) in which the lines are returned.

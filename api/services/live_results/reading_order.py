@@ -1,4 +1,4 @@
-"""Selects which results of a running batch to read next, in input order or in the order in which lines
+"""Selects which results of a running batch to send next: in input order, or in the order in which lines
 settle.
 
 A line settles when its final result is stored.
@@ -14,8 +14,10 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """The lines whose results are read from storage together. `end` is the position at which the next window
-    begins.
+    """The numbers of the lines whose results are read from storage together.
+
+    `end` is the position at which the next search for lines must start. It is a line number in input order,
+    or the number of a result if results are sent in the order in which they were found.
     """
 
     lines: list[int]
@@ -26,7 +28,8 @@ NextWindow = Callable[[LiveIndex, int, bool], Window | None]
 
 
 def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window | None:
-    """Return the lines to read next in input order: from `start` up to the first line without a result.
+    """Return the lines whose results to send next in input order: from line number `start` up to the first
+    line without a result.
 
     The returned window contains only successful lines, or only failed lines if `success` is False. It is
     limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if the line `start` has no
@@ -43,8 +46,8 @@ def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window |
 
 
 def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
-    """Return the lines to read next, from result number `start`. Results are numbered in the order in which
-    they were found.
+    """Return the lines whose results to send next, beginning with result number `start`. Results are numbered
+    in the order in which they were found.
 
     The returned window contains only successful lines, or only failed lines if `success` is False. It is
     limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if result number `start`

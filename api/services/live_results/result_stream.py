@@ -70,7 +70,8 @@ class LiveResults:
     """A reader of the results of running batches (from segments) and of ended batches (from files).
 
     A segment is an object with results that a worker writes while the batch runs. All readers of a batch
-    share one index, so the segments of a batch are listed at most once a second.
+    share one index, which shows where each result is stored. So the segments of a batch are listed at most
+    once a second.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -125,8 +126,8 @@ class LiveResults:
             del self._readers[tenant]
 
     async def index(self, row: BatchRow) -> LiveIndex | None:
-        """Return the index of a running batch's results. Return None if the batch's input is not validated
-        yet or is invalid: there is no index then.
+        """Return the index of a running batch's results, which shows where each result is stored. Return None
+        if the batch's input is not validated yet or is invalid: there is no index then.
 
         Raises:
             ObjectMissing: the batch has ended meanwhile.
@@ -153,7 +154,8 @@ class LiveResults:
         return await open_index(self._deps.storage, row.order, ingested, self.space, seconds)
 
     def _make_room(self, size: int) -> None:
-        """Drop indexes from the local disk until a new index of `size` bytes fits into the limit.
+        """Drop indexes (lists of where results are stored) from the local disk until a new index of `size`
+        bytes fits into the limit.
 
         An index that a reader is using stays. Of the others, the index that was not used for the longest time
         is dropped first.
@@ -179,13 +181,15 @@ class LiveResults:
             self._recent.popitem(last=False)
 
     def forget(self, batch_id: str) -> None:
-        """Drop the index of a batch's results, to free memory or disk. Call this when the batch has ended."""
+        """Drop the index of a batch (the list of where its results are stored), to free memory or disk. Call
+        this when the batch has ended.
+        """
         self._indexes.pop(batch_id, None)
         self._recent.pop(batch_id, None)
 
 
 class _Reader:
-    """Reads the selected results of one batch for one request."""
+    """A reader of the selected results of one batch, for one request."""
 
     def __init__(
         self, results: LiveResults, deps: ApiDependencies, row: BatchRow, query: ResultQuery
@@ -200,10 +204,10 @@ class _Reader:
         self._sent: SentLines | None = None  # None for input order, for which `_last` is enough to continue
 
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
-        """Yield the selected lines, many in each item.
+        """Yield the selected lines. Many lines are joined into each yielded value.
 
-        Before the first item, the line `after` of the query is checked. So the caller can still send an error
-        response instead. The first item may be empty.
+        Before the first value is yielded, the line `after` of the query is checked. So the caller can still
+        send an error response instead. The first value may be empty.
 
         Raises:
             ApiError: the line `after` is not one of the selected lines, or the file of the ended batch was
@@ -254,8 +258,8 @@ class _Reader:
     async def _settled(self) -> AsyncGenerator[bytes]:
         """Yield the selected lines that have a result now and were not yielded before.
 
-        The first item is always empty. It shows that the line `after` of the query was found, or that there
-        is no such condition.
+        The first yielded value is always empty. It shows that the line `after` of the query was found, or
+        that the query has no `after`.
 
         Raises:
             ApiError: `after` is not one of the selected lines.
@@ -357,7 +361,8 @@ def _has_ended(row: BatchRow) -> bool:
 
 
 def _start_after(index: LiveIndex, id: str, success: bool) -> int:
-    """Return the number of the line that follows the line with this id.
+    """Return the number of the line that follows the line with this id. Lines are numbered from 0 in input
+    order.
 
     Args:
         success: True if successes are requested, False if failures are requested.

@@ -41,7 +41,7 @@ BYTES_PER_LINE = 38  # size of an index, if no line is a duplicate
 
 
 class _Place(NamedTuple):
-    """The place of a result in its segment (an object with results): first byte and length in bytes."""
+    """The position of a line's result in its segment (an object with results), in bytes."""
 
     line: int
     position: int
@@ -86,7 +86,7 @@ class LiveIndex:
         """Create an index without results. Do not call this: use `open_index`.
 
         Args:
-            columns: new columns from `_result_columns`, in which all numbers are still 0.
+            columns: new arrays from `_result_columns`, in which all numbers are still 0.
             refresh_seconds: minimum time between two listings of the segments.
         """
         self._storage, self._order, self._lines = storage, order, lines
@@ -129,12 +129,13 @@ class LiveIndex:
         return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
 
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
-        """Yield settled lines, each with its success or failure, in the order in which this index found the
-        results.
+        """Yield settled lines in the order in which this index found their results. Each line is yielded with
+        its success or failure.
 
-        The yielded lines have the positions from `start` up to, but not including, `end` in this order.
-        Positions never change. Indexes in other processes may have another order. If a success was found
-        after a failure of the same line, the line is yielded for both.
+        In this order, results have positions, counted from 0. The results with the positions from `start` up
+        to, but not including, `end` are yielded. Positions never change, but indexes in other processes may
+        have another order. If a success was found after a failure of the same line, the line is yielded for
+        both.
         """
         found = self._settlements[start : min(end, self._settled)]
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in found)
@@ -348,8 +349,8 @@ def _result_columns(space: ColumnSpace, lines: int) -> Columns:
 
 
 async def _whole_entries(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield a plan (list of lines) in pieces of whole entries. The pieces in `pieces` may end within an
-    entry.
+    """Yield a plan (a stored list of lines, with one entry for each line) in parts that end at the end of an
+    entry. The parts in `pieces` may end within an entry.
     """
     rest = b""
     async for piece in pieces:
@@ -372,7 +373,8 @@ async def _whole_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes
 
 
 async def read_entries(storage: Storage, info: ObjectInfo) -> list[IndexEntry] | None:
-    """Return an index entry for each result in a segment; None if the segment no longer exists.
+    """Return one entry for each result in a segment, with the position of the result. Return None if the
+    segment no longer exists.
 
     The end of a segment lists its results, so only this end is read.
 
