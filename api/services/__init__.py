@@ -1,3 +1,3 @@
-"""The services do the work of the API's routes. Each folder has the services for one subject; the files
-beside the folders serve several subjects.
+"""Services, which do the work of the API's routes. Each folder has the services for one subject, such as
+batches. The files outside the folders serve several subjects.
 """

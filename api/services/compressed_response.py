@@ -54,11 +54,14 @@ async def encoded(
 ) -> AsyncGenerator[bytes]:
     """Yield the body of a response: `first`, followed by `rest`. Compress it unless `compression` is None.
 
-    Pieces are compressed in a thread, one at a time. Uncompressed pieces are yielded in parts of at most 128
-    KiB, because the connection of a slow client keeps two parts in memory.
+    The parts of the body are compressed in a thread, one at a time. Without compression, each yielded part
+    has at most 128 KiB, because the connection of a slow client keeps two of them in memory.
 
     Args:
-        flushes: True for a live stream. The client can then decompress each piece as soon as it arrives.
+        first: beginning of the body.
+        rest: the other bytes of the body, in parts.
+        compression: format; None to send the body uncompressed.
+        flushes: True for a live stream. The client can then decompress each part as soon as it arrives.
     """
     if compression is None:
         for part in _parts(first):

@@ -64,10 +64,11 @@ class IdempotencyKeys:
         return None if existing is None else stored_result(existing, fingerprint)
 
     async def find_claim(self, key: str) -> IdempotencyClaim | None:
-        """Return the claim of the earlier request with this key: the digest of the request, and its result.
-        Return None if there was no such request.
+        """Return what is stored with this key: the digest of the earlier request, and its result. Return None
+        if the key is not stored.
 
-        Use this if the digest of the request is not known yet, and then check the claim with `stored_result`.
+        Use this if the digest of the new request is not known yet. When it is known, pass it to
+        `stored_result` with the returned object.
         """
         return await self._claims.find(self._tenant, self._operation, key, self._clock() - KEY_LIFETIME)
 
@@ -85,11 +86,12 @@ class IdempotencyKeys:
         If the key is already stored, change nothing, and return the stored result as JSON.
 
         Args:
+            key: the idempotency key.
             fingerprint: digest of the request.
             made: result of this request, as JSON.
             row: row of the file or upload that the request creates; None if there is none.
-            admissions: what the request counts towards quotas. If the key is already stored, nothing is
-                counted.
+            admissions: objects that say what the request counts towards quotas. If the key is already stored,
+                nothing is counted.
 
         Raises:
             QuotaExhausted: the tenant would exceed the quota.

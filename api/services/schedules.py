@@ -34,9 +34,9 @@ class Schedules:
     fixed times.
 
     The database row contains what the schedule creates and when. A schedule in Temporal with the same id
-    starts the runs, and stores whether the schedule is paused. Methods that take an id raise ApiError (404)
-    if the tenant has no such schedule. All methods that use Temporal raise TemporalUnavailable if it does not
-    respond.
+    starts the runs (each creates one batch), and stores whether the schedule is paused. Methods that take an
+    id raise ApiError (404) if the tenant has no such schedule. All methods that use Temporal raise
+    TemporalUnavailable if Temporal does not respond.
     """
 
     def __init__(self, deps: ApiDependencies) -> None:
@@ -93,8 +93,8 @@ class Schedules:
             return await self._table.get(row.tenant, row.id)
 
     async def shown(self, row: ScheduleRow) -> ScheduleObject:
-        """Return the schedule object for a database row, with the times of its next runs and its latest
-        runs.
+        """Return the schedule object for a database row. It contains the times of the next runs and the
+        latest runs. Each run creates one batch.
         """
         runs = await self._table.runs(row.tenant, row.id, SHOWN_RUNS)
         return schedule_object(row, await self._status(row.id), runs)
@@ -147,7 +147,8 @@ class Schedules:
         return await self.shown(row)
 
     async def trigger(self, row: ScheduleRow) -> ScheduleObject:
-        """Start a run of the schedule now, even if the schedule is paused. Return the schedule.
+        """Start a run of the schedule now, even if the schedule is paused. A run creates one batch. Return
+        the schedule.
 
         Raises:
             ApiError: the overlap policy is `skip`, and an earlier batch of the schedule has not ended (409).

@@ -1,4 +1,6 @@
-"""Creates, changes and tests webhook endpoints, and repeats deliveries to them."""
+"""Creates, changes and tests webhook endpoints (URLs to which events are sent), and sends earlier events
+again.
+"""
 
 import logging
 import secrets
@@ -159,8 +161,8 @@ class Webhooks:
         return EndpointWithSecret(changed, secret)
 
     async def test(self, row: WebhookEndpoint, event: EventType | None) -> ListedDelivery:
-        """Send a test event to the endpoint, and return its delivery. The event is about a batch that does
-        not exist.
+        """Send a test event to the endpoint. Return the delivery: a record of the event and the attempts to
+        send it. The batch in the event does not exist.
 
         If `event` is None, the event has the first of the endpoint's event types.
 
@@ -185,7 +187,7 @@ class Webhooks:
         return ListedDelivery(delivery, [])
 
     async def delivery(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Return a delivery with its attempts.
+        """Return a delivery: one event for an endpoint, with all attempts to send it.
 
         Raises:
             ApiError: the endpoint has no such delivery (404).
@@ -198,9 +200,10 @@ class Webhooks:
         return found
 
     async def replay(self, row: WebhookEndpoint, delivery_id: str) -> ListedDelivery:
-        """Send the event of a delivery again, with the same `webhook-id`. Return the delivery.
+        """Send the event of a delivery again, with the same `webhook-id`. Return the delivery (the record of
+        the event and the attempts to send it).
 
-        Only these deliveries can be replayed:
+        Only these deliveries can be replayed (sent again):
 
         - A delivery that has ended.
         - A pending delivery whose workflow was started more than 73 h ago. That workflow is lost, for example

@@ -67,7 +67,7 @@ class BatchControl:
         return self.shown(row, reported, polled)
 
     async def page(self, rows: Sequence[BatchRow]) -> list[BatchObject]:
-        """Return the batch objects for the rows of one page of a list.
+        """Return the batch objects for database rows, in the same order.
 
         For live batches, the objects include why they wait, and a forecast of their end.
         """
@@ -141,15 +141,17 @@ class BatchControl:
         return batch_object(row, paused=False)
 
     async def _claim_pause_or_resume(self, tenant: str, batch_id: str, verb: str) -> tuple[BatchRow, int]:
-        """Check that a batch may be paused or resumed once more, and count this pause or resume. Return the
-        batch's row and the number of this change: 1 for the batch's first pause or resume, then 2 and so on.
+        """Check that a batch may be paused or resumed once more, and count this pause or resume.
+
+        Return the batch's row and the number of this pause or resume: 1 for the first of the batch, then 2
+        and so on.
 
         Call this before you send the pause or resume as a signal to the batch's workflow. Each signal makes
-        the workflow's history longer, so the number of changes is limited. A change without effect counts,
-        too, such as the pause of a paused batch.
+        the workflow's history longer, so the number of pauses and resumes is limited. A signal without effect
+        counts, too, such as the pause of a paused batch.
 
         Signals may arrive in another order than they were sent. So the workflow and the database ignore a
-        change if they already have a change with a greater number.
+        pause or resume if they already have one with a greater number.
 
         Args:
             verb: name of the operation in error messages: "pause" or "resume".
@@ -179,12 +181,13 @@ class BatchControl:
     ) -> None:
         """Send a pause or resume to the workflow of a batch. The batch was live when its row was read.
 
-        If the workflow did not get the signal, the change does not count towards the limit of the batch's
-        changes. If Temporal does not answer in time, the change counts, because the workflow may have got the
-        signal.
+        If the workflow did not get the signal, this pause or resume does not count towards the batch's limit
+        of pauses and resumes. If Temporal does not answer in time, it counts, because the workflow may have
+        got the signal.
 
         Args:
             signal: function that sends the signal. It gets the batch id and the number `change`.
+            row: row of the batch.
             change: number of this pause or resume, from `_claim_pause_or_resume`.
             verb: name of the operation in error messages: "pause" or "resume".
 
@@ -250,7 +253,7 @@ class BatchControl:
         return batch_object(row)
 
     async def _is_finalizing(self, row: BatchRow) -> bool:
-        """Return True if a live batch is writing its result files, or if this is its next step.
+        """Return True if a live batch is writing its result files, or if this is the next thing it does.
 
         The batch's row gets the status `finalizing` only when a worker begins to write. During an outage, a
         worker may begin late. So if the row's status is `in_progress`, the state of the batch's workflow is

@@ -71,7 +71,8 @@ class EstimateRunner:
         """Return the estimate of a batch, from the content of its input.
 
         Args:
-            content: pieces of the input.
+            request: the validated request for an estimate.
+            content: the bytes of the input, in parts.
             enter_large: function that is called once if the input has more than _LARGE_LINES lines. It waits
                 until no other estimate of such a large input runs. It raises ApiError (429) if this takes too
                 long.
@@ -107,6 +108,7 @@ class EstimateRunner:
         """Return how long a batch with these lines would take; None if this cannot be forecast.
 
         Args:
+            tenant: tenant of the batch.
             lines: number of the batch's lines, by model.
             weight: the tenant's share of the workers, relative to other tenants.
         """
@@ -130,7 +132,7 @@ class EstimateRunner:
         )
 
     async def _content(self, tenant: str, request: EstimateRequest) -> AsyncGenerator[bytes]:
-        """Check that the tenant may read the input, and return its content in pieces.
+        """Check that the tenant may read the input, and return its bytes in parts.
 
         Raises:
             ApiError: the location is not allowed (403), or the file does not exist (404) or is too large.
@@ -165,10 +167,11 @@ class EstimateRunner:
         estimator: InputEstimator,
         enter_large: Callable[[], Awaitable[object]],
     ) -> None:
-        """Pass the input to the estimator, with only one piece in memory at a time.
+        """Pass the input to the estimator in parts. Only one part is in memory at a time.
 
         Args:
-            content: pieces of the input.
+            content: the bytes of the input, in parts.
+            estimator: object that counts the lines and estimates their tokens.
             enter_large: function that is called once if the input has more than _LARGE_LINES lines. It waits
                 until no other estimate of such a large input runs.
 

@@ -1,7 +1,7 @@
-"""Creates batches: builds the order, checks the quotas, starts the workflow, and inserts the batch's row into
-the database.
+"""Creates batches.
 
-The order is the message that starts the workflow of a batch. It contains everything that workers need.
+The service builds the batch's order, checks the quotas, starts the workflow, and inserts the batch's row into
+the database. The order is the message that starts the workflow. It contains everything that workers need.
 """
 
 import logging

@@ -82,14 +82,17 @@ class DeadLetterRetries:
     async def _claimed_order(
         self, tenant: str, batch_id: str, ids: Sequence[str], fields: Mapping[str, object]
     ) -> BatchOrder | None:
-        """Assign dead letters of a batch to a new batch, which retries them. Return the order of the new
+        """Reserve dead letters of a batch for a new batch, which retries them. Return the order of the new
         batch: the message with which the caller must start it.
 
-        If one of the dead letters was deleted or belongs to another retry, assign none of them and return
-        None.
+        If one of the dead letters was deleted or is already reserved for another new batch, reserve none of
+        them and return None.
 
         Args:
+            tenant: tenant of the batches.
+            batch_id: id of the batch that has the dead letters.
             ids: ids of the dead letters (lines that used up their attempts).
+            fields: body of the request.
 
         Raises:
             ApiError: the original batch no longer exists, a field is not valid, a quota is exhausted, or too

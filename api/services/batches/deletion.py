@@ -1,4 +1,4 @@
-"""Deletes an ended batch with everything that belongs to it, except its input file."""
+"""Deletes an ended batch and all its data, except its input file."""
 
 import asyncio
 import logging
@@ -104,10 +104,10 @@ class BatchDeletion:
         )
 
     async def _check_copied(self, row: BatchRow) -> None:
-        """Check that no files of an ended batch will still be copied to the batch's output location.
+        """Check that no workflow will still copy files of an ended batch to the batch's output location.
 
-        A workflow copies the files. If it was terminated, the database shows forever that the files are still
-        to be copied. So the check also passes if, according to Temporal, that workflow has ended.
+        If such a workflow was terminated, the database shows forever that the files are still to be copied.
+        So the check also passes if, according to Temporal, the workflow has ended.
 
         Raises:
             ApiError: files will still be copied (409).

@@ -31,6 +31,7 @@ async def failed_line_digests(error: FileRow, codes: Collection[str], deps: ApiD
     Args:
         error: database row of the error file.
         codes: error codes, as shown in the batch's `errors_summary`; empty for all lines of the file.
+        deps: dependencies of the API.
 
     Raises:
         ObjectMissing: the file's content is missing.
@@ -94,8 +95,8 @@ async def copy_lines(row: BatchRow, wanted: bytes, source: FileRow, deps: ApiDep
 
 
 class _LineSelector:
-    """Selects the failed lines of an input file. Pass each piece of the file to `feed`, and then call
-    `finish`.
+    """A selector of the failed lines of an input file. Pass the bytes of the file to `feed` in order, and
+    then call `finish`.
 
     Args:
         failed: digests that identify the failed lines, joined in the order of the input. Each is computed
@@ -110,9 +111,10 @@ class _LineSelector:
         return self._select(self._splitter.feed(piece))
 
     def finish(self) -> bytes:
-        """Return the last line of the input if it has no newline and is selected. Otherwise return no bytes.
+        """Return the last line of the input if it has no newline and is selected. Otherwise return an empty
+        bytes object.
 
-        Call this after the last piece of the input.
+        Call this after all bytes of the input were passed to `feed`.
 
         Raises:
             InputMismatch: a failed line was not in the input.
@@ -134,8 +136,8 @@ class _LineSelector:
 
 
 class _LineHeads:
-    """A reader that computes the digest of each line id in an error file. Pass each piece of the file to
-    `feed`.
+    """A reader that computes the digest of each line id in an error file. Pass the bytes of the file to
+    `feed` in order.
 
     The id is at the beginning of a line, so only the beginning of the current line is kept in memory.
     """

@@ -42,10 +42,11 @@ class LineSearch:
         """Return batches of all tenants that have a line with this custom id. Only operators may do this.
 
         Args:
+            custom_id: custom id to search for.
             filters: other conditions for the batches.
             limit: maximum number of batches to return.
-            ascending: order of the batches: True for oldest first, False for newest first.
-            after: id of the batch after which to continue; None for the first page.
+            ascending: True to return the oldest batches first, False to return the newest first.
+            after: id of the batch after which to continue; None to begin with the first batch.
         """
         async with self._limiter.slot(_OPERATORS, custom_id):
             return await self._operator_batches.search(

@@ -1,5 +1,5 @@
-"""Sends the progress of batches to clients as Server-Sent Events. One loop reads all batches that clients
-follow.
+"""Sends the progress of batches to clients as Server-Sent Events. One loop reads all followed batches from
+the database.
 """
 
 import asyncio
@@ -78,11 +78,13 @@ class Topic:
         self.source: object = None  # values from which the latest poll made an event; None before the first
 
     def publish(self, event: Event, source: object) -> None:
-        """Send an event to all listeners. If it is the same as the latest event, send nothing.
+        """Send an event to all listeners (the clients' event streams). If it is the same as the latest event,
+        send nothing.
 
         Args:
-            source: values from which the event was made. It is stored, so that the next poll can skip a batch
-                whose values are the same.
+            event: event with the current state of the batch.
+            source: values from which the event was made. They are stored, so that the next poll can skip a
+                batch whose values are the same.
         """
         self.source = source
         if event.id != self.event.id:
@@ -173,8 +175,8 @@ class BatchEvents:
 
     @contextmanager
     def listener(self, topic: Topic, known: str | None) -> Generator[Listener]:
-        """Context manager that yields a new listener. The listener (the event stream of one client) counts
-        towards the limits until the `with` block ends.
+        """Context manager that yields a new listener: the event stream of one client. The listener counts
+        towards the limits of listeners until the `with` block ends.
 
         Args:
             topic: the batch to listen to.
@@ -200,14 +202,14 @@ class BatchEvents:
                 self._drop(topic)
 
     async def run(self) -> None:
-        """Poll all batches that have listeners, again and again. This ends only with an error.
+        """Poll all batches that have listeners, again and again, until an error is raised.
 
-        A pause between two polls usually lasts `POLL_SECONDS`. After a slow poll it is longer, up to
+        The pause between two polls usually lasts `POLL_SECONDS`. After a slow poll it is longer, up to
         `MAX_PAUSE_SECONDS`, so that polls take at most about 5 % of the time. While the database is
         unavailable, polls continue, and the outage is logged once.
 
-        After any other error, all streams end and the error is raised. If the streams stayed open, they would
-        get no new events. After the end, clients connect again and get the present state.
+        After any other error, all event streams end and the error is raised. If the streams stayed open, they
+        would get no new events. After the end, clients connect again and get the present state.
         """
         loop = asyncio.get_running_loop()  # its clock also times the pauses
         outages = OutageLog(logger, "watched batches cannot be read")
@@ -263,14 +265,14 @@ class BatchEvents:
                     topic.publish(event, source)
 
     def _drop(self, topic: Topic) -> None:
-        """Stop polling a topic. If a client follows the batch again, it gets a new topic."""
+        """Stop polling the batch of a topic. If a client follows this batch again, it gets a new topic."""
         if self._topics.get(topic.key) is topic:
             del self._topics[topic.key]
         if not self._topics:
             self._polled = None
 
     def _close(self) -> None:
-        """End all streams now. Their clients then connect again."""
+        """End all event streams now. Their clients then connect again."""
         for topic in self._topics.values():
             topic.close()
 

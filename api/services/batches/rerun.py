@@ -115,7 +115,7 @@ class BatchReruns:
         return _NewBatch(await self._builder.order(row, template.model_copy(update=changed)), file)
 
     async def _failed_lines(self, row: BatchRow, error: FileRow, codes: list[str]) -> bytes:
-        """Return digests that identify failed lines in an error file. Each has 16 bytes, and all are joined.
+        """Return digests that identify the failed lines in an error file: 16 bytes for each line, joined.
 
         If `codes` is not empty, only lines that failed with one of these error codes are included.
 
@@ -243,8 +243,8 @@ def _results_gone(row: BatchRow, what: str) -> ApiError:
 
 
 def resume_refusal(row: BatchRow) -> str:
-    """Return the reason why an ended batch cannot be resumed, as a message for the client; empty if it can
-    be.
+    """Return the reason why an ended batch cannot be resumed, as a message for the client; empty if the batch
+    can be resumed.
     """
     if row.files_pending:
         return _FILES_PENDING
@@ -259,7 +259,7 @@ def resume_refusal(row: BatchRow) -> str:
 
 
 class RerunBuilder:
-    """Builds a new batch that sends lines of an ended batch again.
+    """A builder of a new batch that sends lines of an ended batch again.
 
     The builder also stores a claim: a record that these lines now belong to the new batch. The claim prevents
     a second batch from sending the same lines.
@@ -302,8 +302,8 @@ class RerunBuilder:
     async def order(self, row: BatchRow, template: BatchTemplate) -> BatchOrder:
         """Build the order of the new batch: the message that starts its workflow.
 
-        The new batch has the priority of the ended batch. If the tenant may now only use lower priorities, it
-        has the highest of those.
+        The new batch has the priority of the ended batch. If the tenant may now only use lower priorities,
+        the new batch has the highest priority that the tenant may use.
         """
         own = await self._deps.database.quotas.get(row.order.tenant)
         priority = min(row.order.priority, own.highest_priority)

@@ -1,4 +1,6 @@
-"""Finds the reasons why batches wait: those that workers report, and task queues that no worker polls."""
+"""Finds the reasons why batches wait: reasons that workers report, and task queues of Temporal that no worker
+polls.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -27,10 +29,10 @@ PAUSED = "paused"
 
 
 class PolledQueues(NamedTuple):
-    """The names of the task queues that workers poll, and the rate limits in effect.
+    """The names of Temporal's task queues that workers poll, and the rate limits in effect.
 
     Workers get a model's slices (parts of batches) from a task queue whose name depends on the model's rate
-    limit. So both are needed to find queues that no worker polls.
+    limit. So both are needed to find task queues that no worker polls.
     """
 
     queues: Collection[str]
@@ -86,10 +88,11 @@ class BatchWaitingReasons:
     async def report_paused(self, row: BatchRow, change: int) -> None:
         """Store that the batch is paused, so that clients see it.
 
-        The pauses and resumes of a batch are numbered. If a later pause or resume is already stored, do
-        nothing.
+        The pauses and resumes of a batch are numbered. If a pause or resume with a greater number is already
+        stored, do nothing.
 
         Args:
+            row: row of the batch.
             change: number of this pause.
         """
         order, now = row.order, self._deps.clock()
@@ -106,10 +109,11 @@ class BatchWaitingReasons:
     async def clear_paused(self, row: BatchRow, change: int) -> None:
         """Store that the batch is not paused, so that clients see it.
 
-        The pauses and resumes of a batch are numbered. If a later pause or resume is already stored, do
-        nothing.
+        The pauses and resumes of a batch are numbered. If a pause or resume with a greater number is already
+        stored, do nothing.
 
         Args:
+            row: row of the batch.
             change: number of this resume.
         """
         await self._table.clear_pause(row.order.tenant, row.order.batch_id, change)

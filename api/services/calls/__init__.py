@@ -1,1 +1,3 @@
-"""Services for single calls: accept them, send them, and hold the connections of clients that wait."""
+"""Services for single calls (requests that clients send without a batch): accept and send them, and keep the
+connections of waiting clients open.
+"""

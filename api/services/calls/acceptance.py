@@ -1,4 +1,5 @@
-"""Accepts single calls, and starts rolling batches, which contain the calls as lines.
+"""Accepts single calls (requests without a batch), and starts rolling batches, which contain the calls as
+lines.
 
 A rolling batch collects calls of one tenant, model and endpoint for half a second. A call is accepted when
 its row is stored and the workflow of its batch is started.
@@ -75,7 +76,9 @@ class CallRequest(NamedTuple):
 
 
 class SentKey(NamedTuple):
-    """An idempotency key that a client has sent, and a digest of the client's request."""
+    """An idempotency key that a client has sent, and a digest of the client's request. The digest shows
+    whether a later request with the same key is the same request.
+    """
 
     text: str
     fingerprint: str
@@ -83,7 +86,7 @@ class SentKey(NamedTuple):
 
 @dataclass
 class _CallUsage:
-    """A tenant's limits for calls, and how much of each limit is used.
+    """A tenant's limits for single calls (open calls and stored bytes), and how much of each limit is used.
 
     The usage was read from the database. `add` adds the calls that this process has accepted since then.
     """
@@ -157,7 +160,7 @@ class Calls:
         return await self._store(id, request, tenant, caller)
 
     async def get(self, tenant: str, id: str) -> Call:
-        """Return a call.
+        """Return a single call (a request that a client has sent without a batch) as it is stored now.
 
         Raises:
             ApiError: the tenant has no such call (404).
@@ -168,7 +171,8 @@ class Calls:
         return found
 
     async def cancel(self, tenant: str, id: str) -> Call:
-        """Cancel a call that has not ended, and return it.
+        """Cancel a single call (a request that a client has sent without a batch) that has not ended. Return
+        the call.
 
         Raises:
             ApiError: the tenant has no such call (404).
@@ -178,8 +182,8 @@ class Calls:
         return await self.get(tenant, id)
 
     async def _admit(self, request: CallRequest, tenant: str) -> None:
-        """Check that the limits of the tenant allow this call. Then add the call to the tenant's usage, as
-        this process knows it.
+        """Check that the limits of the tenant allow this call. Then count the call in this process's copy of
+        the tenant's usage.
 
         Raises:
             ApiError: the tenant may not use the model, or no backend serves it (404). Too many calls of the
@@ -292,7 +296,8 @@ class Calls:
         return order.model_copy(update={"input_file_id": input_file_id, "policy": policy})
 
     async def _start(self, call: NewCall, created_at: datetime, order: BatchOrder) -> None:
-        """Start the batch of a call. Do nothing if this process has already started it.
+        """Start the batch of a call (a single request, which is a line of this batch). Do nothing if this
+        process has already started the batch.
 
         If Temporal is unavailable, the call is usually not accepted: it is deleted, and the error is raised.
         There are two exceptions:
@@ -302,8 +307,10 @@ class Calls:
           to that request. The error is raised.
 
         Args:
+            call: the stored call.
             created_at: time at which this request has stored the call. It shows whether another request has
                 stored the call again.
+            order: message that starts the workflow of the batch.
 
         Raises:
             TemporalUnavailable: the batch was not started, and no batch has collected the call.

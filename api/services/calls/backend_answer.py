@@ -1,4 +1,6 @@
-"""Handles an interactive call at one backend: request, answer, and report to the circuit breaker."""
+"""Handles an interactive call (a request that is sent immediately, without a batch) at one backend: request,
+answer, and report to the circuit breaker.
+"""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -46,7 +48,7 @@ class InteractiveCall(NamedTuple):
 
 @dataclass(eq=False)
 class CallCharge:
-    """A record of how one request to a backend counts towards the limits per minute.
+    """A record of how one request to a backend counts towards the limits of requests and tokens per minute.
 
     Attributes:
         is_sent: True if the backend has got the request.
@@ -69,12 +71,12 @@ class CallCharge:
 
 @dataclass(eq=False)
 class SentCall:
-    """An interactive call that is sent to one backend.
+    """An interactive call (a request without a batch) that is sent to one backend.
 
     Attributes:
         body: body of the request as the backend gets it.
-        reports: the background tasks of this process. If a probe (a small test request) must come before the
-            report to the circuit breaker, both run in such a task, so that the client does not wait.
+        reports: the background tasks of this process that report calls to circuit breakers. They are used if
+            the backend must first be probed (with a small test request), because the client must not wait.
         reporting: the background task with the report of this call; None if there is none.
         is_prompt_refused: True if the backend has refused this call with 401 or 403, but accepts the
             operator's API key.
@@ -99,7 +101,7 @@ class SentCall:
         return client.key_changes != self._key_changes
 
     def estimate(self, output_tokens: int) -> Tokens:
-        """Return an estimate of the call's tokens, for a backend that has not reported them.
+        """Return an estimate of the call's tokens. It is used if the backend has not reported the tokens.
 
         The tokens of the prompt are estimated from the size of the body.
 
@@ -109,8 +111,8 @@ class SentCall:
         return Tokens(len(self.body) // _BYTES_PER_TOKEN, output_tokens=output_tokens)
 
     def failure(self, error: Exception) -> Outcome:
-        """Return the outcome of a call that has failed with `error`. The outcome's message is meant for the
-        client.
+        """Return the outcome of a call that raised `error` when it was sent or answered. The outcome has a
+        message for the client.
         """
         return self.dispatch.upstream.backend.client.failure(error)
 
@@ -214,7 +216,7 @@ def _small(outcome: Outcome) -> Outcome:
 
 @dataclass(eq=False)
 class BackendAnswer:
-    """A backend's answer to an interactive call. Its body is still arriving.
+    """A backend's answer to an interactive call (a request without a batch). Its body is still arriving.
 
     When the body is complete or has broken off, the caller must call `end`. Without this, the call counts as
     one whose client has disconnected, and only the estimated tokens of the prompt are counted.
@@ -250,29 +252,34 @@ class BackendAnswer:
         self.tokens = self.sent.estimate(output_tokens) if reported is None else reported
 
     def read(self, body: bytes) -> Outcome:
-        """Return the outcome of the answer with this complete body, and report it to the circuit breaker."""
+        """Return what the complete body of the answer means for the call (its outcome). Also report the
+        outcome to the backend's circuit breaker.
+        """
         outcome = parse_response(self.response.status, self.response.headers, body, self.sent.body)
         self.is_success = outcome.verdict is SUCCESS
         self.sent.report(outcome)
         return outcome
 
     def fail(self, error: Exception) -> Outcome:
-        """Return the outcome of an answer that has broken off, and report it to the circuit breaker."""
+        """Return the outcome of a call whose answer has broken off with `error`. Also report the outcome to
+        the backend's circuit breaker.
+        """
         outcome = self.sent.failure(error)
         self.sent.report(outcome)
         return outcome
 
     def succeed(self) -> None:
-        """Report to the circuit breaker that a stream has arrived completely, without an error in it."""
+        """Report success to the backend's circuit breaker. Call this when a stream has arrived completely,
+        without an error in it.
+        """
         self.is_success = True
         self._report_success()
 
     def begin(self) -> None:
-        """Report success to the circuit breaker already at the first event of a stream, if this call is a
-        trial.
+        """Report success to the backend's circuit breaker if this call is a trial: a request that shows
+        whether a backend that has failed works again. Call this at the first event of a stream.
 
-        A trial is a request that shows whether a backend that has failed works again. The first event shows
-        this, while the end of the stream may take minutes.
+        The first event already shows that the backend works, while the end of the stream may take minutes.
         """
         if self.sent.dispatch.attempt.is_trial:
             self._report_success()
@@ -283,11 +290,11 @@ class BackendAnswer:
             report_success(self.sent.dispatch)
 
     def settle(self, charge: CallCharge) -> None:
-        """Set how many tokens the call counts towards the limits per minute. Call this at the end of the
-        call.
+        """Store in `charge` how many tokens of this call count towards the limits per minute. Call this when
+        the call has ended.
 
-        Before the end, the call counts with an estimate. If a successful answer reports no tokens, the
-        estimate stays. Lines of batches are counted in the same way.
+        Until then, an estimate counts. If a successful answer reports no tokens, the estimate continues to
+        count. Lines of batches are counted in the same way.
 
         Args:
             charge: object in which the number of tokens is stored.

@@ -1,4 +1,6 @@
-"""Connections that stay open until their call has ended, and the loop that watches these calls."""
+"""Keeps connections of clients open until their call (a single request without a batch) has ended. One loop
+watches all these calls.
+"""
 
 import asyncio
 import logging
@@ -26,9 +28,9 @@ _PAUSE_PER_POLL_TIME = 9  # ratio of pause to poll, so that 10 % of the time is 
 class HeldConnections:
     """A limit for the number of client connections that stay open while clients wait for answers.
 
-    There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which a
-    batch sends) and interactive calls (which are sent immediately) have separate objects of this class, so
-    each kind has its own limits.
+    There is one limit for each tenant, and one for all tenants of this process together. Flex calls (which
+    become lines of batches) and interactive calls (which are sent immediately) have separate objects of this
+    class, so each kind has its own limits.
     """
 
     def __init__(self) -> None:
@@ -57,7 +59,7 @@ class HeldConnections:
 
 
 class HeldCalls:
-    """Clients that wait on an open connection until their call (a single request of theirs) has ended.
+    """The calls (single requests without a batch) for which clients wait on an open connection.
 
     One query reads the state of all these calls together. If no client waits, no query is sent.
     """
@@ -74,6 +76,7 @@ class HeldCalls:
         return False.
 
         Args:
+            key: tenant and id of the call.
             receive: ASGI function that returns the next message of the client, after its whole body.
 
         Raises:

@@ -1,4 +1,5 @@
-"""Decides whether interactive calls may be sent: permissions, budgets, holds and limits per minute.
+"""Decides whether interactive calls (requests that are sent immediately, without a batch) may be sent: checks
+permissions, budgets, holds and limits per minute.
 
 A budget is a maximum of tokens or cost per day. A hold is an operator's order to send no calls of a tenant or
 a model.
@@ -44,7 +45,8 @@ _RATE_RETRY_SECONDS = 1  # a rate allows the next call after a moment
 
 
 class InteractiveAuthorizer:
-    """Applies permissions, budgets, holds and limits per minute to the interactive calls of this process.
+    """The object that checks whether interactive calls (requests without a batch) of this process may be
+    sent. It applies permissions, budgets, holds and limits per minute.
 
     A budget is a maximum of tokens or cost per day. A hold is an operator's order to send no calls of a
     tenant or a model. All these rules are read from the database at most once a second.
@@ -102,14 +104,17 @@ class InteractiveAuthorizer:
 
     @contextmanager
     def charged(self, tenant: str, router: ModelRouter, request_bytes: int) -> Generator[CallCharge]:
-        """Context manager that counts one request towards the limits per minute of its tenant and model.
+        """Context manager that counts one request towards the limits (of requests and tokens per minute) of
+        its tenant and model.
 
         The limits are checked in the same step, so that concurrent calls cannot exceed them. At first, the
         request counts with estimated tokens. At the end of the `with` block, the tokens in the yielded charge
-        replace the estimate. A request that no backend has got is then no longer counted.
+        replace the estimate. If no backend has got the request, it no longer counts.
 
         Args:
-            request_bytes: size of the request's body, for the estimate.
+            tenant: tenant that has sent the call.
+            router: router of the model.
+            request_bytes: size of the request's body in bytes, for the estimate.
 
         Raises:
             ApiError: a limit per minute is used up (429), or an operator has just put the tenant or the model
@@ -142,9 +147,9 @@ class InteractiveAuthorizer:
     async def may_send_again(self, tenant: str, router: ModelRouter) -> bool:
         """Return True if a call that a backend has refused may be sent to another backend now.
 
-        Return False if a limit per minute is used up, or if an operator holds the tenant or the model. Also
-        return False if the database is unavailable, so that holds cannot be read. The client then gets the
-        backend's refusal, which says more than an error of the database.
+        Return False if a limit per minute is used up, or if an operator has stopped the calls of the tenant
+        or the model (a hold). Also return False if the database is unavailable, so that holds cannot be read.
+        The client then gets the backend's refusal, which says more than an error of the database.
         """
         try:
             await self._permissions.get(_ALL)
@@ -168,8 +173,8 @@ class InteractiveAuthorizer:
         raise ApiError(429, message, code="rate_limit_exceeded", headers=headers)
 
     def _limit_reached(self, tenant: str, router: ModelRouter) -> Limit | None:
-        """Return the limit per minute or the hold that forbids a request of the tenant to the model now; None
-        if the request is allowed.
+        """Return the limit per minute, or the hold (an operator's order to send no calls), that forbids a
+        request of the tenant to the model now. Return None if the request is allowed.
         """
         model, now = router.model, time.monotonic()
         limits = router.limits
@@ -200,12 +205,12 @@ class InteractiveAuthorizer:
         return own
 
     def _own_share(self, of_tenant: bool, name: str, requests: int | None, tokens: int | None) -> Rates:
-        """Return this process's share of the limits per minute of one tenant or model.
-
-        All processes of the installation share these limits.
+        """Return the part of a tenant's or model's limits per minute that this process may use. All processes
+        of the installation share these limits.
 
         Args:
             of_tenant: True if `name` is a tenant, False if it is a model.
+            name: name of the tenant or model.
             requests, tokens: limits per minute of the whole installation; None for no limit.
         """
         if requests is None and tokens is None:

@@ -45,8 +45,8 @@ _CREDENTIALS = (Category.AUTHENTICATION, Category.PERMISSION)
 
 
 class InteractiveCalls:
-    """The sender of interactive calls to backends. The calls count towards daily budgets (of tokens and cost)
-    and the limits of backends.
+    """The sender of interactive calls (requests without a batch) to backends. The calls count towards daily
+    budgets (of tokens and cost) and the limits of backends.
 
     Attributes:
         connections: limits the client connections that are open for interactive calls.
@@ -77,8 +77,8 @@ class InteractiveCalls:
         self._is_reported = True  # False while the database has a load or rates of this process
 
     async def close(self) -> None:
-        """Cancel the background tasks that report failed calls. Then write the load and usage of this process
-        to the database for the last time, as `publish` does.
+        """Cancel the background tasks that report failed calls. Then write how many calls are in flight, and
+        how much of limits and budgets they have used, to the database for the last time.
 
         Call this when the last interactive call has ended.
 
@@ -89,7 +89,7 @@ class InteractiveCalls:
         await self.publish()
 
     async def run(self) -> None:
-        """Write the load and usage of this process to the database every second, until cancelled."""
+        """Call `publish` (which writes load and usage to the database) every second, until cancelled."""
         outages = OutageLog(logger, "interactive load cannot be published")
         while True:
             await asyncio.sleep(REPORT_SECONDS)
@@ -223,8 +223,8 @@ class InteractiveCalls:
         return self._authorizer.charged(call.tenant, router, len(call.body))
 
     async def _checked(self, call: InteractiveCall, model: str) -> InteractiveCall:
-        """Call the operator's hooks, which can change or refuse a call. Return the call with the body that
-        they return.
+        """Call the operator's hooks (functions that can change or refuse a call). Return the call with the
+        body that the hooks return.
 
         Raises:
             _NotSent: a hook refuses the call or fails.
@@ -290,7 +290,9 @@ class InteractiveCalls:
 
 
 class _NotSent(Exception):
-    """A failed call: a hook has stopped it, or no backend has answered it. The client gets `error`."""
+    """The error for a call that got no answer: a hook (a function of the operator) has refused it, or no
+    backend has answered it. The client gets `error`.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
@@ -298,7 +300,7 @@ class _NotSent(Exception):
 
 
 def error_of(outcome: Outcome) -> ApiError:
-    """Return the error for a client whose call got no usable answer from any backend."""
+    """Return the error for a client whose call got no usable answer from any backend. `outcome` says why."""
     if outcome.verdict is HOOK_REJECTED:
         return ApiError(403, outcome.message, code=outcome.code.value)
     if outcome.verdict is HOOK_FAILED:

@@ -1,5 +1,5 @@
-"""Measures interactive calls: the calls in flight at each backend, and the use of the limits per minute. The
-results are averages over the last seconds.
+"""Measures interactive calls (requests without a batch): how many are in flight at each backend, and how much
+of the limits per minute they use. The results are averages over the last seconds.
 """
 
 import math
@@ -18,14 +18,14 @@ _NEGLIGIBLE_RATE = 0.05  # requests or tokens per minute; with fewer, a rate cou
 
 @dataclass(slots=True)
 class _BackendUse:
-    """Requests in flight at one backend: their number now, and their average number.
+    """Interactive calls in flight at one backend: their number now, and their average number.
 
     Attributes:
-        in_flight: number of requests in flight now.
-        request_seconds: sum of `in_flight` over time since the last report. For example, two requests in
-            flight for three seconds add 6.
-        changed_at: time of the last update of `request_seconds`.
-        mean: average number of requests in flight over the last seconds. Each report updates it.
+        in_flight: number of calls in flight now.
+        request_seconds: sum of `in_flight` over time since the last report. For example, two calls in flight
+            for three seconds add 6.
+        changed_at: time of the last update of `request_seconds`, in seconds of a monotonic clock.
+        mean: average number of calls in flight over the last seconds. Each report updates it.
     """
 
     changed_at: float
@@ -40,7 +40,9 @@ class _BackendUse:
 
 
 class InteractiveLoad:
-    """A counter of the interactive calls of this process that are in flight at each backend."""
+    """A counter of the interactive calls (requests without a batch) of this process that are in flight at
+    each backend.
+    """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._gauge = clock, metrics.interactive_in_flight
@@ -62,7 +64,8 @@ class InteractiveLoad:
             self._gauge.labels(url).set(use.in_flight)
 
     def report(self) -> list[BackendLoad]:
-        """Return the load of each backend that is not idle.
+        """Return how many calls are in flight at each backend: the present number, and the average over the
+        last seconds. Backends without calls in the last seconds are left out.
 
         Call this regularly, because it also updates the averages.
         """
@@ -81,10 +84,10 @@ class InteractiveLoad:
 
 @dataclass(slots=True)
 class _RateUse:
-    """Requests and tokens of one tenant or model that count towards its limits per minute.
+    """The requests and tokens of one tenant or model that count towards its limits per minute.
 
     Attributes:
-        requests, tokens: number since the last report.
+        requests, tokens: number of requests and tokens since the last report.
         requests_per_minute, tokens_per_minute: averages over the last seconds, as of the last report.
     """
 
@@ -94,10 +97,11 @@ class _RateUse:
     tokens_per_minute: float = 0.0
 
     def average(self, newest: float, seconds: float) -> None:
-        """Update the averages with the requests and tokens since the last report.
+        """Update the averages with the requests and tokens since the last report. Then count these from 0
+        again.
 
         Args:
-            newest: weight of these new numbers in the average, from 0 to 1.
+            newest: weight of the requests and tokens since the last report in the average, from 0 to 1.
             seconds: time since the last report.
         """
         per_minute = 60 / seconds
@@ -107,7 +111,9 @@ class _RateUse:
 
 
 class InteractiveRates:
-    """A counter of the requests and tokens of this process's interactive calls, for the limits per minute."""
+    """A counter of the requests and tokens of this process's interactive calls (requests without a batch).
+    They count towards the limits per minute.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -115,12 +121,14 @@ class InteractiveRates:
         self._reported_at = clock()
 
     def count(self, tenant: str, model: str, requests: int, tokens: int = 0, model_tokens: int = 0) -> None:
-        """Add requests and tokens of a call to the use of its tenant and its model.
+        """Add requests and tokens of a call to the numbers of its tenant and its model.
 
         Args:
+            tenant: tenant of the call.
+            model: model of the call.
             requests: number of requests to add; -1 subtracts a request that no backend has got.
-            tokens: tokens for the limit of the tenant.
-            model_tokens: tokens for the limit of the model.
+            tokens: number of tokens that count towards the tenant's limit.
+            model_tokens: number of tokens that count towards the model's limit.
         """
         for key, its_tokens in (((True, tenant), tokens), ((False, model), model_tokens)):
             use = self._uses.setdefault(key, _RateUse())
@@ -128,8 +136,8 @@ class InteractiveRates:
             use.tokens += its_tokens
 
     def report(self) -> list[InteractiveRate]:
-        """Return how much each tenant and each model has used of its limits per minute. Tenants and models
-        without calls in the last seconds are left out.
+        """Return for each tenant and each model how many requests and tokens per minute it uses, as averages
+        over the last seconds. Tenants and models without calls in the last seconds are left out.
 
         Call this regularly, because it also updates the averages.
         """

@@ -1,4 +1,5 @@
-"""Runs background tasks that report failed calls to the circuit breakers of their backends.
+"""Runs background tasks that report failed calls (requests of clients) to the circuit breakers of their
+backends.
 
 Before its report, a task sends the backend a probe: a small test request.
 """

@@ -16,7 +16,9 @@ class WatchedConnections:
     """
 
     def __init__(self, stopping: ShutdownStage) -> None:
-        """Create the object without connections. When `stopping` is set, the waits on all connections end."""
+        """Create the object without connections. When the process enters the shutdown stage `stopping`, the
+        waits on all connections end.
+        """
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()
         stopping.on_set(self._end_all)

@@ -25,7 +25,7 @@ class FormField(NamedTuple):
 
 
 class FormFile(NamedTuple):
-    """The start of a file in the form. The file's content follows as items of type bytes."""
+    """The start of a file in the form. The file's content follows as values of type bytes."""
 
     name: str
     filename: str
@@ -37,10 +37,12 @@ FormPiece = FormField | FormFile | bytes
 async def read_multipart(
     content_type: str, body: AsyncIterator[bytes], file: str = "file"
 ) -> AsyncGenerator[FormPiece]:
-    """Parse a multipart form. Yield its parts in order: fields, starts of files, and pieces of file content.
+    """Parse a multipart form. Yield in order: each field, the start of each file, and the content of each
+    file in pieces of bytes.
 
     Args:
         content_type: Content-Type header of the request, which contains the boundary.
+        body: bytes of the request's body, as they arrive.
         file: name of the part to treat as a file even if it has no file name.
 
     Raises:
@@ -63,8 +65,8 @@ async def read_multipart(
 
 
 class _FormParser:
-    """Converts the events of the multipart parser to items: a complete field, the start of a file, or a piece
-    of a file.
+    """A converter of the events of the multipart parser. Its results are complete fields, starts of files,
+    and pieces of a file's content.
     """
 
     def __init__(self, file: str) -> None:

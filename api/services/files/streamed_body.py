@@ -19,13 +19,15 @@ _MAX_DISCARD_SECONDS = 10.0
 async def stream_body(
     request: Request, limit: int, what: str = "file"
 ) -> AsyncGenerator[AsyncIterator[bytes]]:
-    """Context manager that yields the body of an upload in pieces. The file may have at most `limit` bytes.
+    """Context manager that yields the body of an upload, as it arrives. The file may have at most `limit`
+    bytes.
 
     If the `with` block rejects the body with an error, the client must be able to read the error. Many
     clients read no response before they have sent everything, so the rest of the body is first read and
     dropped. A client that waits for `100 Continue` has not sent the body, and gets the error immediately.
 
     Args:
+        limit: maximum size of the file in bytes.
         what: name of the uploaded object, for error messages.
 
     Raises:
@@ -71,7 +73,7 @@ class _UploadBodyStream:
 
 
 async def _discard(body: AsyncIterator[bytes]) -> None:
-    """Read and drop the rest of a rejected body, up to a maximum size and time."""
+    """Read and drop the rest of a rejected body. Stop after a maximum number of bytes or a maximum time."""
     discarded = 0
     try:
         async with asyncio.timeout(_MAX_DISCARD_SECONDS):

@@ -53,9 +53,10 @@ _FIELDS = ("purpose", _ANCHOR, _SECONDS)
 
 
 class FileUpload:
-    """One upload of a file by a request, such as `POST /v1/files`.
+    """One upload of a file with a single request, such as `POST /v1/files`.
 
-    Call the methods in this order: `check_quota`, `feed` for each piece of the form, `finish`, `row`.
+    Call the methods in this order: `check_quota`, `feed` for each piece of the form (such as a field or a
+    part of the file), `finish`, `row`.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class FileUpload:
         """Create the state of an upload.
 
         Args:
+            idempotency_key: idempotency key of the request; None if it has none.
             max_bytes: maximum size of the file; None for the limit of its purpose.
-            observer: function that is called with each piece of the file after the piece was stored; None for
-                no observer.
+            observer: function that is called with the bytes of the file after they were stored; None for no
+                observer.
         """
         self.tenant, self._max_bytes, self._observer = tenant, max_bytes, observer
         self.idempotency_key = idempotency_key
@@ -125,7 +127,8 @@ class FileUpload:
             self._checks.check_storage(self.quota, max(self._bytes, least))
 
     async def feed(self, piece: FormPiece, writer: ObjectWriter) -> None:
-        """Process the next piece of the form. Write content of the file to storage with `writer`.
+        """Process the next piece of the form: a field, the start of a file, or bytes of a file. Write bytes
+        of the file to storage with `writer`.
 
         Raises:
             ApiError: a field or the file is not valid, or the file is too large.
@@ -185,7 +188,9 @@ class FileUpload:
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes of the file that are in memory, besides the piece that is being processed."""
+        """Number of bytes of the file that are in memory. The bytes that `feed` is processing now are not
+        included.
+        """
         return self._first.held_bytes
 
     def _add_field(self, name: str, value: str) -> None:
@@ -223,7 +228,9 @@ class FileUpload:
         return self._content is not None and self._content.is_expanded
 
     async def _observed(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the pieces of the content. The observer is called with each piece after it was stored."""
+        """Yield the content unchanged. The observer is called with each piece of bytes after it was
+        stored.
+        """
         async for piece in content:
             yield piece
             if self._observer is not None:

@@ -109,8 +109,8 @@ def _file_row(upload: UploadRow, deps: ApiDependencies) -> FileRow:
 
 
 class _AssembledFile:
-    """The writer of the assembled file, which also checks its MD5 digest, its size, and the first line of
-    a batch input.
+    """The writer of the file that is assembled from the parts of an upload. It also checks the MD5 digest and
+    the size of the file, and the first line of a batch input.
 
     The digest is computed from the parts as they were sent, before a compressed file is decompressed.
     """
@@ -135,8 +135,8 @@ class _AssembledFile:
         return max(self._bytes - self._upload.bytes, 0)
 
     def described(self, row: FileRow) -> FileRow:
-        """Return the file's row. If the file was decompressed, the row has the size and the name of the
-        decompressed file.
+        """Return the file's row. If the file was decompressed, the returned row has the size and the name of
+        the decompressed file.
         """
         if not self._content.is_expanded:
             return row
