@@ -1,4 +1,5 @@
-"""Calls to Temporal: start a batch, signal it, query its state, and check the connection.
+"""Calls to Temporal that the API needs: start a batch, send a signal to it, read its state, and check the
+connection.
 
 All calls except `state` raise TemporalUnavailable if the server does not respond. The signals (`cancel`,
 `pause`, `resume` and `abandon`) raise RunMissing if the batch has no running workflow.
@@ -39,16 +40,18 @@ _EVENTS_PER_PAGE = 50  # enough, because ingestion is the first step of a batch
 
 
 class RunMissing(Exception):
-    """The batch has no running workflow: it has ended or never existed. The message is the batch id."""
+    """The error if a batch has no running workflow: the batch has ended or never existed. The message is the
+    batch id.
+    """
 
 
 class TemporalGateway(Protocol):
     schedules: BatchSchedules
 
     async def start(self, order: BatchOrder) -> bool:
-        """Start the workflow of the batch, and return True.
+        """Start the workflow of a new batch with `order` as its argument, and return True.
 
-        If the workflow was already started, do nothing and return False. Its start argument may differ from
+        If the workflow was already started, do nothing and return False. Its argument may differ from
         `order`.
         """
         ...
@@ -115,7 +118,7 @@ class TemporalGateway(Protocol):
         ...
 
     async def check(self) -> None:
-        """Check that Temporal responds and that batches can run in its namespace.
+        """Check that Temporal responds and that batches can run in the Temporal namespace of the settings.
 
         Raises:
             TemporalUnavailable: Temporal does not respond, or batches cannot run.

@@ -84,7 +84,8 @@ class ApiClient:
         """Send a GET request to the API, and return the API's response unchanged.
 
         Args:
-            names: names of those headers of the browser's request that are passed to the API.
+            path: path of the API.
+            names: names of the headers to pass on from the browser's request to the API.
         """
         sent = datastructures.Headers(scope=self._visit)
         headers = {name: sent[name] for name in names if name in sent}
@@ -94,7 +95,7 @@ class ApiClient:
         """Pass a file that the browser uploads to the API, and return the object in the API's response.
 
         Args:
-            receive: ASGI function that returns the upload form in pieces.
+            receive: ASGI function that returns the upload form as it arrives.
             kind: type of the returned object.
             observer: function that is called with each piece of the file's content; None for no observer.
 

@@ -27,7 +27,7 @@ class BatchPages:
         self._workflows = base and f"{base}/namespaces/{settings.temporal_namespace}/workflows/"
 
     def table(self) -> dict[str, Page]:
-        """Return the function for each page, by method and path, such as `GET /batches`."""
+        """Return the functions that make the pages. The keys are method and path, such as `GET /batches`."""
         return {
             "GET /batches": self.list,
             "GET /batches/events": self.list_events,
@@ -77,7 +77,8 @@ class BatchPages:
         return Markup((await self._live.latest(visit, path, chart, _CHART_SECONDS)).html.decode())
 
     async def webhooks(self, visit: Visit) -> Response:
-        """Show the deliveries of webhook events about a batch.
+        """Show the deliveries of events about a batch: each event that is sent to a webhook endpoint, with
+        all attempts to send it.
 
         The events were sent to the batch's own endpoint, or to endpoints that get the events of all batches.
         """

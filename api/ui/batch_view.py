@@ -1,4 +1,6 @@
-"""Computes what the pages show of a batch: timeline, window, throughput, and remedies for waiting reasons."""
+"""Computes what the pages show of a batch: its states over time, its completion window, its throughput, and
+what to do if it waits.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -31,7 +33,7 @@ _DEFAULT_REMEDY = "Nothing to do: it is tried again. If it lasts, the operator f
 
 
 class Step(NamedTuple):
-    """A state in the timeline of a batch.
+    """A state in the timeline of a batch (the list of its states, with times).
 
     Attributes:
         at: Unix time at which the state began.
@@ -44,7 +46,8 @@ class Step(NamedTuple):
 
 
 class WindowBar(NamedTuple):
-    """Bar that shows the completion window. Its fields are percentages of the window's length.
+    """A bar that shows how much of the completion window has passed. Its fields are percentages of the
+    window's length.
 
     Attributes:
         elapsed: part of the window that has passed.
@@ -115,7 +118,9 @@ def window_bar(batch: BatchObject, now: float) -> WindowBar:
 
 
 def remedy(why: WaitingObject) -> str:
-    """Return a sentence that says what a person can do about this waiting reason."""
+    """Return a sentence that says what a person can do so that the batch no longer waits for the reason
+    `why`.
+    """
     exact = _EXACT_REMEDIES.get(why.reason)
     return exact or next((text for part, text in _REMEDIES if part in why.reason), _DEFAULT_REMEDY)
 

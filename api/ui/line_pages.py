@@ -28,7 +28,9 @@ _MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 
 
 class _ShownResult(NamedTuple):
-    """Result of a line. `status` is the status of the backend's response; 0 if there is no response."""
+    """The result of a line. `status` is the HTTP status of the backend's response; 0 if there is no
+    response.
+    """
 
     id: str
     custom_id: str

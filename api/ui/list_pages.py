@@ -1,6 +1,6 @@
-"""Pages that show lists, such as files, and forms that perform one action.
+"""Pages that show lists, such as files, and forms with which a visitor changes something.
 
-Each list shows one or more objects of the API with a template. Each action is one call of the API.
+Each list shows one or more objects of the API with a template. Each form sends one request to the API.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ Form = Mapping[str, str]
 
 
 class _Source(NamedTuple):
-    """Source of a page's data: a path of the API, and the query parameters to send.
+    """The source of a page's data: a path of the API, and the query parameters to send.
 
     Attributes:
         kind: type of the object that the API returns.
@@ -81,13 +81,14 @@ class _Changed(BaseModel):
 
 
 class _Action(NamedTuple):
-    """Action of a form: a call of the API, and the page that the browser then shows.
+    """The effect of a form that a visitor submits: a request to the API, and the page that the browser then
+    shows.
 
     Attributes:
-        route: method and path of the call.
+        route: method and path of the request to the API.
         page: path of the page. `{id}` stands for the id of the object that the API has returned.
-        body: function that returns the body of the call; None if the call has no body.
-        query: fields of the form to send as query parameters of the call.
+        body: function that returns the body of the request; None if the request has no body.
+        query: fields of the form to send as query parameters of the request.
     """
 
     route: str

@@ -81,14 +81,17 @@ class LiveFragments:
     async def latest(
         self, visit: Visit, name: str, read: Read, seconds: float, *, is_new: bool = False
     ) -> Fragment:
-        """Return a part of a page that was rendered at most `seconds` ago. If there is none, render it.
+        """Return a part of a page. If the part was rendered at most `seconds` ago, return that rendering.
+        Otherwise render the part again.
 
         Callers with the same rights, the same cookie and the same name share one rendering. The cookie
         matters because forms contain a token that is derived from it.
 
         Args:
+            visit: the browser's request.
             name: name of the part.
             read: function that renders the part.
+            seconds: time for which a new rendering is returned to all these callers.
             is_new: True to render the part again, unless a rendering of it is running now.
 
         Raises:
@@ -107,9 +110,14 @@ class LiveFragments:
             end.set_result(None)
 
     async def _events(self, visit: Visit, read: Read, seconds: float) -> AsyncGenerator[bytes]:
-        """Yield the part of the page as an event each time it has changed.
+        """Yield a part of the page as an event, and again each time the part has changed.
 
         The stream ends after `LIFETIME_SECONDS`. The browser then connects again.
+
+        Args:
+            visit: the browser's request.
+            read: function that renders the part of the page.
+            seconds: time between two renderings.
         """
         loop = asyncio.get_running_loop()
         until, end, found, unchanged = loop.time() + LIFETIME_SECONDS, loop.create_future(), Fragment(b""), 0

@@ -40,7 +40,7 @@ _NO_DATABASE = "The database does not answer. Try again later."
 
 
 class _Description(BaseModel):
-    """The parts of the OpenAPI description that the page `/docs` shows."""
+    """Those parts of the API's OpenAPI description that the page `/docs` shows."""
 
     info: dict[str, str]
     paths: dict[str, dict[str, dict[str, JsonValue]]]

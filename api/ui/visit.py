@@ -1,4 +1,6 @@
-"""One request of a browser: who sends it, what the visitor may do, and the check of its forms."""
+"""One request of a browser to the pages at `/ui`: who sends it, what the visitor may do, and whether its form
+is genuine.
+"""
 
 import hmac
 import re
@@ -32,14 +34,14 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Visit:
-    """One request of a browser.
+    """One request of a browser to the pages at `/ui`.
 
     Attributes:
         api: client of the API with the rights of the visitor.
         token: content of the visitor's cookie. If the visitor has signed in, the token identifies the
             session.
         tenant: tenant of the visitor; empty if it is not known.
-        scopes: scopes of the visitor. The pages only use the scopes to hide actions that the API would
+        scopes: scopes (rights) of the visitor. The pages only use them to hide actions that the API would
             reject.
         has_session: True if the visitor has signed in.
         identity: text that identifies the rights of the visitor: the id of the API key, or the tenant and the
@@ -86,7 +88,7 @@ class Visit:
         return is_granted(ApiScope(scope), self.scopes)
 
     def argument(self, name: str) -> str:
-        """Return a query parameter of the page; empty if it is absent."""
+        """Return a query parameter in the URL of the page; empty if it is absent."""
         return self.request.query_params.get(name, "").strip()
 
     def path(self, name: str) -> str:
