@@ -16,9 +16,7 @@ from batchwright.temporal import TemporalUnavailable
 
 
 class OperatorBatchTarget(BatchTarget):
-    """A batch of any tenant, as the target of an action in the audit log (the object that the action
-    changes).
-    """
+    """A kind of target (object that an action changes) for the audit log: a batch of any tenant."""
 
     async def find(self, request: Request) -> AuditTarget:
         id: str = request.path_params["batch_id"]
@@ -47,8 +45,8 @@ class DeadLetterTarget(TargetKind):
 
 
 class DeadLettersTarget(TargetKind):
-    """Dead letters (lines that used up their attempts), as the target of an action in the audit log: all dead
-    letters, or those of one tenant or one batch.
+    """A kind of target (object that an action changes) for the audit log: dead letters, which are lines that
+    used up their attempts. An action changes all dead letters, or those of one tenant or one batch.
 
     The audit log does not show their state before and after the action.
     """
@@ -95,8 +93,8 @@ class BudgetGroupTarget(TargetKind):
 
 
 class KeyTarget(TargetKind):
-    """An API key of any tenant, as the target of an action in the audit log. The path of the request contains
-    the key's id.
+    """A kind of target (object that an action changes) for the audit log: an API key of any tenant. The path
+    of the request contains the key's id.
     """
 
     type = AuditTargetType.KEY
@@ -114,7 +112,8 @@ class KeyTarget(TargetKind):
 
 
 class NewKeyTarget(KeyTarget):
-    """A new API key, as the target of an action in the audit log. The recorded request creates this key.
+    """A kind of target (object that an action changes) for the audit log: a new API key, which the recorded
+    request creates.
 
     The audit log needs the key's id before the key exists. So `find` chooses the id, and the route creates
     the key with it.
@@ -132,8 +131,8 @@ class NewKeyTarget(KeyTarget):
 
 
 class RateTarget(TargetKind):
-    """A rate limit, as the target of an action in the audit log. The target's id is the name of the model.
-    The id is empty for the limit over all models.
+    """A kind of target (object that an action changes) for the audit log: a rate limit. Its id is the name of
+    the model, or empty for the limit over all models.
     """
 
     type = AuditTargetType.RATE
@@ -149,8 +148,8 @@ class RateTarget(TargetKind):
 
 
 class HoldTarget(TargetKind):
-    """A hold, as the target of an action in the audit log. A hold is an operator's order to send no lines of
-    a tenant or a model.
+    """A kind of target (object that an action changes) for the audit log: a hold. A hold is an operator's
+    order to send no lines of a tenant or a model.
 
     The target's id is `tenant/NAME` or `model/NAME`.
     """
@@ -171,8 +170,8 @@ class HoldTarget(TargetKind):
 
 
 class ModelTarget(TargetKind):
-    """A model, as the target of an action in the audit log. Its state contains only those of its settings
-    that operators have changed at run time.
+    """A kind of target (object that an action changes) for the audit log: a model. Its state contains only
+    the settings that operators have changed at run time.
 
     A model without such changes has no state.
     """

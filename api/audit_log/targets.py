@@ -33,7 +33,9 @@ State = dict[str, JsonValue]
 
 
 class TargetKind(ABC):
-    """A kind of object that the audit log can name as the target of an action, such as batches or quotas."""
+    """A kind of object that an action can change, such as batches or quotas. The audit log calls this object
+    the target of the action.
+    """
 
     type: AuditTargetType
 
@@ -42,7 +44,7 @@ class TargetKind(ABC):
 
     @abstractmethod
     async def find(self, request: Request) -> AuditTarget:
-        """Return the target that a request names, even if no such object exists.
+        """Return the target of a request: the object that it would change. The object need not exist.
 
         Raises:
             ApiError: the request's body is not a JSON object.
@@ -50,12 +52,14 @@ class TargetKind(ABC):
 
     @abstractmethod
     async def read(self, target: AuditTarget) -> State | None:
-        """Return the current state of a target, without secrets. Return None if the target does not exist."""
+        """Return the current state of a target (the object that an action changes), without secrets. Return
+        None if the object does not exist.
+        """
 
 
 class _OwnTarget(TargetKind):
-    """An object of the caller's tenant, as the target of an action in the audit log. `_id_name` is the name
-    of the path parameter that contains the object's id.
+    """A kind of target (object that an action changes) for the audit log: an object of the caller's tenant.
+    `_id_name` is the name of the path parameter that contains the object's id.
     """
 
     _id_name: str
@@ -89,7 +93,7 @@ class UploadTarget(_OwnTarget):
 
 
 class BatchTarget(_OwnTarget):
-    """A batch of the caller's tenant, as the target of an action in the audit log."""
+    """A kind of target (object that an action changes) for the audit log: a batch of the caller's tenant."""
 
     type, _id_name = AuditTargetType.BATCH, "batch_id"
 
@@ -103,8 +107,8 @@ class BatchTarget(_OwnTarget):
 
 
 class MessageBatchTarget(BatchTarget):
-    """A message batch (a batch of Anthropic's API) of the caller's tenant, as the target of an action in the
-    audit log.
+    """A kind of target (object that an action changes) for the audit log: a message batch (a batch of
+    Anthropic's API) of the caller's tenant.
 
     The audit log shows its id in the form `batch_...`, like the ids of other batches.
     """
@@ -115,8 +119,8 @@ class MessageBatchTarget(BatchTarget):
 
 
 class CallTarget(_OwnTarget):
-    """A call (a single request that a client sends without a batch), as the target of an action in the audit
-    log.
+    """A kind of target (object that an action changes) for the audit log: a call of the caller's tenant. A
+    call is a request that a client sends without a batch.
 
     Clients see the call as a response of `/v1/responses`.
     """
@@ -166,8 +170,8 @@ class ScheduleTarget(_OwnTarget):
 
 
 class NewScheduleTarget(ScheduleTarget):
-    """A new schedule, as the target of an action in the audit log. The recorded request creates this
-    schedule.
+    """A kind of target (object that an action changes) for the audit log: a new schedule, which the recorded
+    request creates.
 
     The audit log needs the schedule's id before the schedule exists. So `find` chooses the id, and the route
     gets the id from `new_id`.

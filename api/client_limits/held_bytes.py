@@ -23,7 +23,7 @@ class HeldBytes:
     """
 
     def __init__(self, largest: int) -> None:
-        """Create the limits.
+        """Create two limits: one for all tenants together, and one for each tenant.
 
         Args:
             largest: maximum size of one body or answer in bytes. Both limits are at least twice this size, so

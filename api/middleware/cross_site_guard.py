@@ -1,9 +1,9 @@
 """Protects an API without keys from web pages of other sites.
 
 Without keys, requests contain no secret. Any web page could then use the API through a browser that can reach
-the API. The Origin header shows that a request comes from a page of another site. The Host header shows that
-a page uses a DNS name of its own that points to the API's address (DNS rebinding). Requests of programs are
-allowed, and so are pages whose origin is in `api_cors_origins`.
+the API. Two headers show this: Origin shows whether a request comes from a page of another site. Host shows
+whether a page reaches the API by a DNS name of its own that points to the API's address (DNS rebinding).
+Requests of programs are allowed, and so are pages whose origin is in `api_cors_origins`.
 """
 
 import ipaddress

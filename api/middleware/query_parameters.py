@@ -1,5 +1,5 @@
-"""Handles unknown query parameters. The profile `strict` rejects them; `relaxed` lists them in a response
-header.
+"""Handles unknown query parameters. They are rejected if the setting for the profile is `strict`. If it is
+`relaxed`, a response header lists them.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""/v1/files: upload, list, get, content, delete."""
+"""/v1/files: upload, list, download and delete files."""
 
 import asyncio
 import logging

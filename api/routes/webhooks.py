@@ -124,7 +124,9 @@ class WebhookRoutes:
         return router
 
     async def create(self, request: Request) -> Response:
-        """Create an endpoint. Only this response contains its secret."""
+        """Create a webhook endpoint: a URL to which events about batches are sent. Only this response
+        contains its secret.
+        """
         spec = parse_webhook(await read_json_object(request))
         row, secret = await self._webhooks.create(spec, tenant_of(request, self._settings))
         return json_response(webhook_object(row, self._clock(), secret))
@@ -138,7 +140,7 @@ class WebhookRoutes:
             str | None, Query(description="the endpoint of this batch, instead of those for all batches")
         ] = None,
     ) -> Response:
-        """List endpoints, newest first."""
+        """List webhook endpoints (URLs to which events are sent), newest first."""
         tenant, page_size = tenant_of(request, self._settings), page_limit(limit, default=20, maximum=100)
         if batch_id is not None and not is_batch_id(batch_id):
             raise invalid_value("batch_id", "Invalid 'batch_id': expected the id of a batch.")
@@ -153,11 +155,11 @@ class WebhookRoutes:
         return json_response(page_of(WebhookPage, [webhook_object(row, now) for row in rows], more=more))
 
     async def get(self, request: Request, webhook_id: str) -> Response:
-        """Retrieve an endpoint, without its secret."""
+        """Retrieve a webhook endpoint (a URL to which events are sent), without its secret."""
         return json_response(webhook_object(await self._row(request, webhook_id), self._clock()))
 
     async def change(self, request: Request, webhook_id: str) -> Response:
-        """Change, enable or disable an endpoint. Fields that are missing stay unchanged."""
+        """Change, enable or disable a webhook endpoint. Fields that are missing stay unchanged."""
         fields = await read_json_object(request)
         reject_unknown(fields, WebhookChanges.model_fields)
         row = await self._row(request, webhook_id)
@@ -172,8 +174,8 @@ class WebhookRoutes:
         return json_response(webhook_object(changed, self._clock()))
 
     async def delete(self, request: Request, webhook_id: str) -> Response:
-        """Delete an endpoint and the list of its deliveries (attempts to send events to it). No further
-        events are sent to it.
+        """Delete a webhook endpoint and the list of its deliveries (events and attempts to send them). No
+        further events are sent to it.
         """
         row = await self._row(request, webhook_id)
         if not await self._endpoints.delete(row.tenant, row.id):
@@ -181,15 +183,15 @@ class WebhookRoutes:
         return json_response(DeletedWebhook(id=row.id))
 
     async def rotate(self, request: Request, webhook_id: str) -> Response:
-        """Replace the secret of an endpoint. For some time, events are signed with both the old and the new
-        secret.
+        """Replace the secret of a webhook endpoint. For some time, events are signed with both the old and
+        the new secret.
         """
         overlap = parse_overlap(await read_optional_object(request))
         row, secret = await self._webhooks.rotate(await self._row(request, webhook_id), overlap)
         return json_response(webhook_object(row, self._clock(), secret))
 
     async def test(self, request: Request, webhook_id: str) -> Response:
-        """Send a test event to an endpoint. The batch in the event does not exist."""
+        """Send a test event to a webhook endpoint. The batch in the event does not exist."""
         fields = await read_optional_object(request)
         reject_unknown(fields, TestBody.model_fields)
         event = None if fields.get("event") is None else parse_event(fields["event"], "event")
@@ -206,8 +208,8 @@ class WebhookRoutes:
             str | None, Query(description="only deliveries with this status"), enum_schema(*_STATUSES)
         ] = None,
     ) -> Response:
-        """List the deliveries to an endpoint, newest first. A delivery is one event for the endpoint, with
-        all attempts to send it.
+        """List the deliveries to a webhook endpoint, newest first. A delivery is one event for the endpoint,
+        with all attempts to send it.
         """
         row, page_size = await self._row(request, webhook_id), page_limit(limit, default=20, maximum=100)
         if status is not None and status not in _STATUSES:
@@ -225,12 +227,14 @@ class WebhookRoutes:
         return json_response(page_of(DeliveryPage, [delivery_object(row) for row in found], more=more))
 
     async def delivery(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Retrieve a delivery: one event for an endpoint, with all attempts to send it."""
+        """Retrieve a delivery: one event for a webhook endpoint, with all attempts to send it."""
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.delivery(row, delivery_id)))
 
     async def replay(self, request: Request, webhook_id: str, delivery_id: str) -> Response:
-        """Send the event of an ended delivery to the endpoint again, with the same header `webhook-id`."""
+        """Send the event of an ended delivery to the webhook endpoint again, with the same header
+        `webhook-id`.
+        """
         row = await self._row(request, webhook_id)
         return json_response(delivery_object(await self._webhooks.replay(row, delivery_id)))
 

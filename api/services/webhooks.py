@@ -65,7 +65,8 @@ class Webhooks:
         self._requested = AttemptLimiter(REQUESTED_PER_MINUTE)
 
     async def create(self, spec: WebhookSpec, tenant: str) -> EndpointWithSecret:
-        """Create an endpoint that gets the events of all batches of a tenant.
+        """Create a webhook endpoint (a URL to which events are sent) that gets the events of all batches of a
+        tenant.
 
         Raises:
             ApiError: the URL is not allowed (400), or the tenant has too many endpoints (429).
@@ -76,7 +77,8 @@ class Webhooks:
         return made
 
     async def create_for_batch(self, spec: WebhookSpec, order: BatchOrder) -> BatchWebhook:
-        """Create an endpoint that gets the events of one batch, and return it. Its URL is not checked.
+        """Create a webhook endpoint (a URL to which events are sent) that gets the events of one batch, and
+        return it. Its URL is not checked.
 
         A repeated call returns the same endpoint with the same secret.
         """
@@ -84,8 +86,8 @@ class Webhooks:
         return self._of_batch(await self._endpoints.insert_for_batch(made.row))
 
     async def create_for_call(self, spec: WebhookSpec, tenant: str, call_id: str) -> None:
-        """Create an endpoint that gets an event when a call (a request that a client sends without a batch)
-        ends. Its URL is not checked.
+        """Create a webhook endpoint (a URL to which events are sent) that gets an event when a call ends. A
+        call is a request that a client sends without a batch. The URL is not checked.
 
         If the endpoint already exists, nothing changes.
         """
@@ -93,7 +95,8 @@ class Webhooks:
         await self._endpoints.insert_for_batch(made.row)
 
     async def secret_of_call(self, tenant: str, call_id: str) -> str | None:
-        """Return the secret that signs the webhook of a single call.
+        """Return the secret that signs the event of a single call (a request that a client sends without a
+        batch).
 
         Return None if the call has no webhook, or if the secret cannot be decrypted.
         """
@@ -101,7 +104,9 @@ class Webhooks:
         return None if row is None else self._of_batch(row).secret
 
     async def find_for_batch(self, order: BatchOrder) -> BatchWebhook | None:
-        """Return the endpoint that `create_for_batch` has created for a batch; None if there is none."""
+        """Return the webhook endpoint that `create_for_batch` has created for a batch; None if there is
+        none.
+        """
         row = await self._endpoints.get(order.tenant, webhook_id_of_batch(order.batch_id))
         return None if row is None else self._of_batch(row)
 
@@ -131,7 +136,7 @@ class Webhooks:
         return row
 
     async def change(self, row: WebhookEndpoint, changes: EndpointChanges) -> WebhookEndpoint:
-        """Change fields of an endpoint, such as whether it is enabled. Return its new row.
+        """Change fields of a webhook endpoint, such as whether it is enabled. Return its new row.
 
         Fields that are None in `changes` keep their values in the database, which may be newer than `row`.
 
@@ -148,9 +153,9 @@ class Webhooks:
         return changed
 
     async def rotate(self, row: WebhookEndpoint, overlap_seconds: int) -> EndpointWithSecret:
-        """Replace the secret of an endpoint. Return the endpoint's new row and the new secret.
+        """Replace the secret of a webhook endpoint. Return the endpoint's new row and the new secret.
 
-        For `overlap_seconds`, events are signed with both the old and the new secret.
+        For `overlap_seconds` from now, events are signed with both the old and the new secret.
         """
         secret = new_secret(secrets.token_bytes(_SECRET_BYTES))
         until = self._clock() + timedelta(seconds=overlap_seconds)

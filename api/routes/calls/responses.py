@@ -1,4 +1,6 @@
-"""/v1/responses: responses that the client retrieves later, or for which it waits on an open connection."""
+"""/v1/responses: OpenAI's Responses API. The client retrieves a response later, or waits for it on an open
+connection.
+"""
 
 from contextlib import AsyncExitStack
 from functools import partial

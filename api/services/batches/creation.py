@@ -77,7 +77,7 @@ def check_output_location(settings: Settings, url: str, tenant: str, param_prefi
 
 
 class CreatedBatch(NamedTuple):
-    """A new batch, and the webhook endpoint that was created with it.
+    """A new batch, and the webhook endpoint (a URL that gets the batch's events) that was created with it.
 
     `webhook` is None if the client requested no endpoint. If the request repeats an earlier one (with the
     same idempotency key), `webhook` is the endpoint of the earlier request. It is None if the client has

@@ -131,7 +131,8 @@ def _waiting_object(row: WaitingRow) -> WaitingObject:
 
 
 def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:
-    """Return a waiting reason for each task queue that the batch needs but that no worker polls.
+    """Return a waiting reason for each of Temporal's task queues that the batch needs but that no worker
+    polls.
 
     The API itself finds these reasons, because perhaps no worker is running that could report them.
     """

@@ -38,7 +38,8 @@ class BatchSlices:
     async def read(self, row: BatchRow) -> BatchSlicesObject:
         """Return the slices of a batch that run or wait for a worker now, sorted by model and number.
 
-        The result also has the other steps of the batch's workflow that have not ended, such as ingestion.
+        The result also contains the other activities of the batch's workflow that have not ended, such as
+        reading the input.
 
         Raises:
             TemporalUnavailable, DatabaseUnavailable: the slices cannot be read.

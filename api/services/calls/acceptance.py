@@ -114,7 +114,8 @@ class Calls:
     async def submit(
         self, request: CallRequest, tenant: str, caller: Caller, key: SentKey | None = None
     ) -> Call:
-        """Accept a call, which a batch will soon send to a backend. Return the call.
+        """Accept a call: a single request, which becomes a line of a batch and is then sent to a backend.
+        Return the call.
 
         If an earlier request had the same idempotency key, return the call of that request.
 
@@ -132,7 +133,11 @@ class Calls:
             return await self._submit_once(request, tenant, caller, key)
 
     async def _submit_once(self, request: CallRequest, tenant: str, caller: Caller, key: SentKey) -> Call:
-        """Accept a call with an idempotency key, as in `submit`."""
+        """Accept a call whose request has an idempotency key. If an earlier request had the same key, return
+        the call of that request.
+
+        Raises the same errors as `submit`.
+        """
         keys = IdempotencyKeys(self._deps, tenant, "calls")
         # First, because a repeated request needs no room.
         if (accepted := await self._find_accepted(keys, tenant, key)) is not None:

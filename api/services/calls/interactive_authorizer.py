@@ -158,7 +158,8 @@ class InteractiveAuthorizer:
         return self._limit_reached(tenant, router) is None
 
     def _check_rates(self, tenant: str, router: ModelRouter) -> None:
-        """Check that holds and limits per minute allow one more request of the tenant to the model now.
+        """Check that one more request of the tenant to the model may be sent now. It must be within the
+        limits per minute, and there must be no hold (an operator's order to send no calls).
 
         Raises:
             ApiError: a limit is used up (429), or an operator holds the tenant or the model (503).

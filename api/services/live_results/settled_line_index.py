@@ -118,7 +118,7 @@ class LiveIndex:
         return bool(self._success[self._lines.original(line)])
 
     def size(self, line: int) -> int:
-        """Return the size of a line's result in bytes. A duplicate line has the size of its original."""
+        """Return the size of a line's result in bytes. A duplicate has the result of its original line."""
         return self._length[self._lines.original(line)]
 
     def find(self, request_id: str) -> int | None:
@@ -129,13 +129,12 @@ class LiveIndex:
         return next((line for line, id in enumerate(self.ids()) if id == request_id), None)
 
     def settlements(self, start: int, end: int) -> Iterator[Settlement]:
-        """Yield settled lines in the order in which this index found their results. Each line is yielded with
-        its success or failure.
+        """Yield settled lines in the order in which this index found their results, each with its success or
+        failure.
 
-        In this order, results have positions, counted from 0. The results with the positions from `start` up
-        to, but not including, `end` are yielded. Positions never change, but indexes in other processes may
-        have another order. If a success was found after a failure of the same line, the line is yielded for
-        both.
+        `start` (included) and `end` (not included) are positions in this order, counted from 0. Positions
+        never change, but indexes in other processes may have another order. If a success was found after a
+        failure of the same line, the line is yielded for both.
         """
         found = self._settlements[start : min(end, self._settled)]
         return (Settlement(entry >> 1, bool(entry & 1)) for entry in found)
@@ -192,8 +191,8 @@ class LiveIndex:
         return [self._result(line, found[original(line)]) for line in lines]
 
     def _spans(self, lines: Iterable[int]) -> list[_Span]:
-        """Return the byte ranges to read for the results of these lines. None of the lines may be a
-        duplicate.
+        """Return the byte ranges to read for the results of these lines. None of the lines may be a duplicate
+        (a line that repeats an earlier line and has no result of its own).
 
         Results that are close to each other in a segment share one range, so that there are fewer reads.
         """
