@@ -22,7 +22,7 @@ _UNBUFFERED = {"x-accel-buffering": "no"}  # otherwise nginx would hold events b
 
 
 class EventStreamResponse(Response):
-    """Response that sends the events of a batch, until the batch ends or the connection closes."""
+    """A response that sends the events of a batch, until the batch ends or the connection closes."""
 
     media_type = _MEDIA_TYPE
 

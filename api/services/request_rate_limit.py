@@ -11,7 +11,7 @@ from batchwright.rules.tenants.quotas import QuotaLimits
 
 
 class RequestRateLimit:
-    """FastAPI dependency that limits the requests of a tenant per minute. Routes for tenants declare it."""
+    """A FastAPI dependency that limits the requests of a tenant per minute. Routes for tenants declare it."""
 
     def __init__(self, deps: ApiDependencies) -> None:
         self._deps = deps

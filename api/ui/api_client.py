@@ -1,4 +1,4 @@
-"""Client that calls the API's own routes in the same process."""
+"""A client that calls the API's own routes in the same process, for the pages at `/ui`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping

@@ -61,7 +61,7 @@ class WindowBar(NamedTuple):
 
 
 class ThroughputChart(NamedTuple):
-    """Chart of how many lines per second get a result, over time.
+    """A chart of how many lines per second get a result, over time.
 
     Attributes:
         path: outline of the chart as SVG path data, in a drawing area of 1000 by 100 units.

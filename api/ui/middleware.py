@@ -48,7 +48,7 @@ class _Description(BaseModel):
 
 
 class UiMiddleware:
-    """Middleware that serves `/docs` and the pages below `/ui`, and passes all other requests to the API.
+    """The middleware that serves `/docs` and the pages below `/ui`, and passes all other requests to the API.
 
     The pages get the data that they show from the API's routes.
     """

@@ -55,10 +55,10 @@ def message_error_responses(*statuses: int) -> ResponseSpecs:
 
 
 class MessageErrorMiddleware:
-    """Middleware that converts errors of paths below `/v1/messages` to Anthropic's format.
+    """The middleware that converts errors of paths below `/v1/messages` to Anthropic's format.
 
-    It also adds the header `request-id`. It must be the outermost middleware, because it needs the request
-    id that other middleware has set.
+    It also adds the header `request-id`. It must be the outermost middleware, because it needs the request id
+    that other middleware has set.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -58,12 +58,14 @@ class DeadLetterRetries:
         """Retry the dead letters of a batch (lines that used up their attempts) in one new batch. Dead
         letters that were retried before are left out.
 
-        Start and return these batches; none if there is nothing to retry:
+        Start these batches, and return their rows. The list is empty if there is nothing to retry:
 
         - The new batch.
         - Batches of earlier calls that were interrupted before they started their batch.
 
         Args:
+            tenant: tenant of the batch.
+            batch_id: id of the batch that has the dead letters.
             fields: body of the request, which can set the completion window.
 
         Raises:

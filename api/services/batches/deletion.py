@@ -35,7 +35,8 @@ class BatchDeletion:
         self._retention = deps.database.retention
 
     async def delete(self, tenant: str, batch_id: str, key_id: str, *, keep_files: bool) -> DeletedBatch:
-        """Delete an ended batch. A repeated call changes nothing and returns the same object.
+        """Delete an ended batch. If an earlier deletion of this batch was interrupted, complete it. If the
+        batch is already deleted, change nothing. All calls return the same object.
 
         Args:
             key_id: id of the API key that requested the deletion, for the log; empty if there is none.

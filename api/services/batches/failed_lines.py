@@ -18,7 +18,7 @@ _MAX_LINE_BYTES = 2**31  # the configured limit may have been higher when the in
 
 
 class InputMismatch(Exception):
-    """A line to copy was not found in the input file."""
+    """The error if a line to copy is not in the input file."""
 
 
 async def failed_line_digests(error: FileRow, codes: Collection[str], deps: ApiDependencies) -> bytes:

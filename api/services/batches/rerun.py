@@ -328,7 +328,8 @@ class RerunBuilder:
 
     @asynccontextmanager
     async def reading(self, row: BatchRow, *files: FileRow) -> AsyncGenerator[None]:
-        """Context manager that raises an ApiError if files of an ended batch cannot be read for a retry.
+        """Context manager in which files of an ended batch are read. It raises ApiError if a file cannot be
+        read.
 
         Args:
             row: row of the ended batch.

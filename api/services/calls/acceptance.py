@@ -216,8 +216,8 @@ class Calls:
         return _CallUsage(await checks.own(), storage, max_open, await self._calls.count_open(tenant))
 
     async def _call_if_accepted(self, tenant: str, id: str) -> Call | None:
-        """Return a call that is accepted: it has ended, or its batch was started. Return None if the call is
-        not stored or not accepted yet.
+        """Return the call with this id if it is accepted: it has ended, or its batch was started. Otherwise
+        return None: the call is not stored, or it is not accepted yet.
         """
         call = await self._calls.get(tenant, id)
         if call is None or call.status.has_ended:

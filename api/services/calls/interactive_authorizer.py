@@ -79,7 +79,7 @@ class InteractiveAuthorizer:
         Raises:
             ApiError: the tenant may not use the model, or no backend serves it (404). All backends of the
                 model run jobs, whose answers come too late for an open connection (400). A budget is used up
-                (429). An operator holds the tenant or the model (503).
+                (429). An operator has stopped the calls of the tenant or the model (503).
             DatabaseUnavailable: the permissions cannot be read.
         """
         await self._deps.models.served()  # reads the models if this is the first call of the process
@@ -113,12 +113,12 @@ class InteractiveAuthorizer:
 
         Args:
             tenant: tenant that has sent the call.
-            router: router of the model.
+            router: object that chooses the backends of the model.
             request_bytes: size of the request's body in bytes, for the estimate.
 
         Raises:
-            ApiError: a limit per minute is used up (429), or an operator has just put the tenant or the model
-                on hold (503).
+            ApiError: a limit per minute is used up (429), or an operator has just stopped the calls of the
+                tenant or the model (503).
         """
         self._check_rates(tenant, router)
         model = router.model
@@ -158,11 +158,11 @@ class InteractiveAuthorizer:
         return self._limit_reached(tenant, router) is None
 
     def _check_rates(self, tenant: str, router: ModelRouter) -> None:
-        """Check that one more request of the tenant to the model may be sent now. It must be within the
-        limits per minute, and there must be no hold (an operator's order to send no calls).
+        """Check that one more request of the tenant to the model may be sent now.
 
         Raises:
-            ApiError: a limit is used up (429), or an operator holds the tenant or the model (503).
+            ApiError: a limit per minute is used up (429), or an operator has stopped the calls of the tenant
+                or the model (503).
         """
         model, limit = router.model, self._limit_reached(tenant, router)
         if limit is None:

@@ -175,8 +175,8 @@ class InteractiveCalls:
         answer.
 
         Each request to a backend counts towards the limits per minute. Before each request, these limits and
-        the holds of operators are checked. If no other backend may get a call that was refused, the refusal
-        is yielded as the answer.
+        the holds (operators' orders to send no calls) are checked. If no other backend may get a call that
+        was refused, the refusal is yielded as the answer.
 
         Raises:
             _NotSent: no backend may get the call, or the last backend did not answer.

@@ -97,8 +97,8 @@ class _RateUse:
     tokens_per_minute: float = 0.0
 
     def average(self, newest: float, seconds: float) -> None:
-        """Update the averages with the requests and tokens since the last report. Then count these from 0
-        again.
+        """Update the averages with the requests and tokens since the last report. Then set the numbers since
+        the last report to 0.
 
         Args:
             newest: weight of the requests and tokens since the last report in the average, from 0 to 1.

@@ -114,11 +114,11 @@ class FileUpload:
             self._checks = None
 
     def _check_quota(self, least: int = 0) -> None:
-        """Check that the tenant's storage quota allows the bytes of this file that were stored so far.
+        """Check that the tenant's storage quota allows the bytes of this file that are stored so far.
 
         Args:
-            least: smallest number of bytes to check. For example, 1 checks that the tenant may store at least
-                one byte, even if no byte of the file is stored yet.
+            least: number of bytes to check if fewer bytes are stored. For example, 1 checks that the tenant
+                may store at least one byte, even if no byte of the file is stored yet.
 
         Raises:
             ApiError: the quota does not allow so many bytes.

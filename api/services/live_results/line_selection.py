@@ -16,7 +16,7 @@ _MAX_LINE_BYTES = 2**31
 
 
 class NotInFile(Exception):
-    """The line after which the client wants to continue is not in the file."""
+    """The error if the line after which the client wants to continue is not in the file."""
 
 
 class SentLines:

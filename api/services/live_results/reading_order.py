@@ -14,7 +14,7 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """The numbers of the lines whose results are read from storage together.
+    """The numbers of the lines whose results are read from storage together. There may be no such lines.
 
     `end` is the position at which the next search for lines must start. It is a line number in input order,
     or the number of a result if results are sent in the order in which they were found.

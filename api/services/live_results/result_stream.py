@@ -42,7 +42,7 @@ _MAX_MISSES = 10
 
 
 class ReaderCutOff(Exception):
-    """The batch was deleted while its results were read, so the response ends early."""
+    """The error if a batch was deleted while its results were read. The response then ends early."""
 
 
 class ResultQuery(NamedTuple):
@@ -244,7 +244,7 @@ class _Reader:
         return self._query.follow and is_over
 
     async def _read_row(self) -> None:
-        """Update the batch's row from the database.
+        """Read the batch's row from the database again.
 
         Raises:
             ReaderCutOff: the batch was deleted.
