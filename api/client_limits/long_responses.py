@@ -29,7 +29,7 @@ class ShutdownStage:
 
 
 class ApiShutdown(ShutdownStage):
-    """The first stage of the shutdown. It begins when the process is told to stop.
+    """The first stage of the shutdown. It begins as soon as the process begins to shut down.
 
     Attributes:
         drained: the second stage. It begins shortly before the process cuts the connections that are still

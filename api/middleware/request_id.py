@@ -1,5 +1,6 @@
-"""The outermost middleware. It adds a request id, metrics and a trace span, and handles unexpected
-exceptions.
+"""Middleware that adds a request id, metrics and a trace span, and handles unexpected exceptions.
+
+It is around all other middleware, except the one that translates errors of Anthropic's routes.
 """
 
 import logging

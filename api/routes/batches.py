@@ -270,7 +270,7 @@ class BatchRoutes:
         return json_response(deleted)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending the requests of a batch. The time of its completion window continues to run."""
+        """Stop sending the requests of a batch. The pause does not extend the batch's completion window."""
         tenant = tenant_of(request, self._deps.settings)
         return json_response(await self._control.pause(tenant, batch_id))
 

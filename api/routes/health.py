@@ -78,8 +78,10 @@ class HealthRoutes:
         return json_response(LivenessObject())
 
     async def readyz(self) -> Response:
-        """Readiness probe. Checks every dependency; 503 if one is unavailable. The checks are at most a
-        second old.
+        """Readiness probe. Check all dependencies, such as the database. Return 200 if all are available, and
+        503 otherwise.
+
+        The result is at most a second old.
         """
         checks = await self._checks.get("all")
         if "unavailable" in dict(checks).values():
@@ -103,7 +105,7 @@ class HealthRoutes:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics of this process for Prometheus.
 
-        Metrics with names of tenants are included only for callers with the scope `viewer`.
+        Metrics with names of tenants are included only for callers with the scope (right) `viewer`.
         """
         deps = self._deps
         shows_tenants = await self._may_read_tenants(request)
@@ -116,7 +118,8 @@ class HealthRoutes:
         )
 
     async def _may_read_tenants(self, request: Request) -> bool:
-        """Return True if the caller may see names of tenants in the metrics: it has the scope `viewer`.
+        """Return True if the caller has the scope (right) `viewer`, and so may see names of tenants in the
+        metrics.
 
         Return True for every caller if authentication is off. Return False if the caller sent no credentials,
         or if the database or the issuer of tokens is unavailable.

@@ -183,7 +183,7 @@ class OperatorBatchRoutes:
         return await self._perform(request, batch_id, "cancelled", self._control.cancel)
 
     async def pause(self, request: Request, batch_id: str) -> Response:
-        """Stop sending the requests of a batch. The time of its completion window continues to run."""
+        """Stop sending the requests of a batch. The pause does not extend the batch's completion window."""
         return await self._perform(request, batch_id, "paused", self._control.pause)
 
     async def resume(self, request: Request, batch_id: str) -> Response:

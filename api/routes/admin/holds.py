@@ -28,8 +28,8 @@ _MODEL_PATTERN = rf"^[^\x00]{{1,{_MAX_NAME_CHARACTERS}}}$"
 
 
 class NewHold(BaseModel):
-    """The tenant or the model to hold: none of its lines are sent until it is released. Set only one of the
-    two fields.
+    """The tenant or the model to hold: none of its lines are sent until it is released. Set exactly one of
+    the two fields.
     """
 
     tenant: str | None = Field(None, pattern=NAME_PATTERN)
@@ -68,8 +68,8 @@ class HoldRoutes:
     async def put(self, request: Request) -> Response:
         """Hold a tenant or a model: none of its lines are sent until it is released.
 
-        Workers apply a hold within seconds. Requests that are already sent are completed. The time of
-        completion windows continues to run.
+        Workers apply a hold within seconds. Requests that are already sent are completed. A hold does not
+        extend the completion windows of batches.
         """
         fields = await read_json_object(request)
         reject_unknown(fields, NewHold.model_fields)

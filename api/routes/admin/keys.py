@@ -81,7 +81,9 @@ class KeyRoutes:
         return json_response(KeyList(data=[_key(row) for row in await self._keys.all(only)]))
 
     async def create(self, request: Request) -> Response:
-        """Create an API key. Only this response contains the whole key; it is not stored."""
+        """Create an API key. Only this response contains the whole key, because the key itself is not
+        stored.
+        """
         if self._settings.auth != "api_key":
             message = "This API checks no keys, so it creates none: it needs BATCHWRIGHT_AUTH=api_key."
             raise conflict(message)
@@ -107,7 +109,7 @@ class KeyRoutes:
         return json_response(CreatedKey(**_key(row).model_dump(), secret_key=key.text))
 
     async def revoke(self, request: Request, key_id: str) -> Response:
-        """Revoke an API key permanently. It stops working within seconds. Unsent lines of its batches
+        """Revoke an API key permanently. The key stops working within seconds. Unsent lines of its batches
         fail.
         """
         row = await self._keys.revoke(key_id, self._clock()) if _KEY_ID.fullmatch(key_id) else None

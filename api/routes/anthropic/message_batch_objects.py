@@ -60,7 +60,8 @@ def results_available(row: BatchRow, files: Mapping[str, FileRow], now: datetime
     """Return True if a client can read the results of the batch at the time `now`.
 
     Args:
-        files: the rows of the files with the batch's results, by id. A file that was deleted is not in it.
+        row: database row of the batch.
+        files: the rows of the files with the batch's results, by id, without files that were deleted.
     """
     ids = result_file_ids(row)
     return bool(ids) and now < row.order.created_at + RESULTS_LIFETIME and all(id in files for id in ids)
@@ -72,9 +73,10 @@ def message_batch(
     """Return a batch in the format of Anthropic's API, as of the time `now`.
 
     Args:
+        row: database row of the batch.
         files: the existing files with results of the batch, by id.
-        profile: decides which counts are shown while the batch runs. With `relaxed`, these are the current
-            counts. With `strict`, all requests are counted as processing, as in Anthropic's API.
+        profile: decides which numbers of requests are shown while the batch runs. With `relaxed`, these are
+            the current numbers. With `strict`, all requests are counted as processing, as in Anthropic's API.
         results_url: URL from which the client can download the results.
     """
     order, ended = row.order, has_ended(row)

@@ -46,7 +46,7 @@ class CallBodies:
 
         Raises:
             ApiError: the body is too large (413), is not a JSON object or is nested too deeply (400), or this
-                process holds too many bytes of the tenant, or of all tenants (429).
+                process has too many bytes of the tenant, or of all tenants, in memory (429).
         """
         with self._held.counted(tenant) as count:
             yield await read_raw_object(request, self._most, count)
