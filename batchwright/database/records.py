@@ -52,9 +52,10 @@ class FileRow(Message):
 
 
 class BatchRow(Message):
-    """The row of a batch in the table of batches: its order, status, times, counts and files.
+    """The row of a batch in the table of batches: what was ordered, and the status, times, counts and files.
 
-    `order` describes the whole batch. It is the argument with which the batch's workflow is started.
+    `order` is what was ordered: the input file, the endpoint, the completion window and so on. It is the
+    argument with which the batch's workflow is started.
 
     `status` is never `cancelling`. The API shows `cancelling` if `cancel_requested_at` is set and the batch
     has not ended.
@@ -98,8 +99,8 @@ class BatchRow(Message):
 class EndedBatch(NamedTuple):
     """Result of a method that ends a batch or adds files to an ended batch.
 
-    `row` is the present row of the batch. `moved` is False if the method changed nothing, for example because
-    the batch had already ended.
+    `row` is the present row of the batch. `moved` is True if the method changed the row, and False if it
+    changed nothing, for example because the batch had already ended.
     """
 
     row: BatchRow
@@ -161,8 +162,9 @@ class Hold(NamedTuple):
 class WorkerHeartbeat(Message):
     """The latest report of a worker process about itself.
 
-    `stats` has a number for each metric, for each queue that the worker polls, and for each slice (part of a
-    model's lines) that it sends. The keys are the names of these metrics, queues and slices.
+    `stats` has a number for each metric, for each task queue of Temporal that the worker polls, and for each
+    slice (part of a model's lines) that it sends. The keys are the names of these metrics, task queues and
+    slices.
     """
 
     id: str  # host:pid
@@ -173,9 +175,11 @@ class WorkerHeartbeat(Message):
 
 
 class BackendLoad(NamedTuple):
-    """The load on one backend: requests in flight that API processes have sent for waiting clients.
+    """The load on one backend: requests that API processes have sent to it for clients that wait for the
+    answer.
 
-    `in_flight` is the number of these requests now. `mean` is its average over about the last five seconds.
+    `in_flight` is the number of these requests that are in flight now. `mean` is the average of this number
+    over about the last five seconds.
     """
 
     backend: str  # URL
@@ -214,7 +218,7 @@ class BudgetGroupRow(Message):
 
     The `members` of an organization are names of tenants, and its `tenant` is empty. The `members` of a team
     or a user are ids of API keys of `tenant`. `tokens_per_day` and `cost_per_day` are None if there is no
-    such budget. The cost is in the currency of the prices.
+    such budget. `cost_per_day` is in the currency in which the operator has set the prices of models.
     """
 
     kind: GroupKind

@@ -37,10 +37,14 @@ class ReceivedCallbacks(NamedTuple):
 
 
 class CallbacksTable(Protocol):
-    """Callbacks that backends have sent. Each id is accepted only once. A repeated callback is refused."""
+    """Callbacks: requests with which backends have reported the end of a job.
+
+    A job is a request that a backend accepts first and answers later. Each callback has an id, which is
+    accepted only once. A repeated callback is refused.
+    """
 
     async def accept(self, id: str, body: bytes | None, size: int, expires_at: datetime) -> bool:
-        """Store a callback and return True.
+        """Store a callback (a backend's request that reports the end of a job), and return True.
 
         If the id was used before, or if `expires_at` has passed, store nothing and return False.
 
@@ -57,7 +61,7 @@ class CallbacksTable(Protocol):
         ...
 
     async def get(self, ids: Sequence[str], max_bytes: int) -> ReceivedCallbacks:
-        """Return the received callbacks with these ids, except those whose bodies were cleared.
+        """Return the received callbacks with these ids. Callbacks whose bodies were cleared are left out.
 
         Args:
             max_bytes: maximum size of all returned bodies together. If the bodies are larger, the callbacks
@@ -69,7 +73,7 @@ class CallbacksTable(Protocol):
     async def clear_bodies(self, ids: Sequence[str]) -> None:
         """Delete the bodies of the callbacks with these ids.
 
-        The ids stay until `delete_expired` deletes them, so that repeated callbacks are refused.
+        The ids stay until `delete_expired` deletes the callbacks. Until then, repeated callbacks are refused.
         """
         ...
 

@@ -52,40 +52,47 @@ class CallLine(NamedTuple):
 class CallsTable(Protocol):
     """Table of calls (single requests of clients). Each call becomes a line of a rolling batch.
 
-    A rolling batch collects the calls of one group: they have the same caller, model, endpoint and window.
-    When a call ends, its `request` is emptied. After that, the call does not change.
+    A rolling batch collects the calls of one group: they have the same caller, model, endpoint and completion
+    window. When a call ends, its `request` is emptied. After that, the call does not change.
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call as a line of the rolling batch that now collects the calls of the group `call.group`.
+        """Store a call (a single request of a client) as a line of a rolling batch, which collects such
+        calls.
 
-        If no batch of the group collects calls now, store nothing and return None. If the call is stored
-        already, the call stays in the batch to which it was added first.
+        It is the batch that now collects the calls of the group `call.group`. The calls of a group have the
+        same caller, model, endpoint and completion window. If no batch of the group collects calls now, store
+        nothing and return None. If the call is stored already, the call stays in the batch to which it was
+        added first.
         """
         ...
 
     async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
-        """Record that the rolling batch of `order` collects the calls of a group, and return True.
+        """Record that the batch `order` collects the calls of a group from now on, and return True.
 
-        If another batch already collects the calls of this group, change nothing and return True. If the
-        tenant already has `max_batches` rolling batches that collect calls or have not ended, change nothing
-        and return False.
+        A call is a single request of a client. The calls of a group have the same caller, model, endpoint and
+        completion window. A batch that collects calls is a rolling batch.
+
+        - If another batch already collects the calls of this group, change nothing and return True.
+        - If the tenant already has `max_batches` rolling batches that collect calls or have not ended, change
+          nothing and return False.
         """
         ...
 
     async def move(self, call: NewCall, batch_id: str) -> bool:
-        """Move a call to the batch `batch_id`, which the caller has started, and return True.
+        """Move a call (a single request of a client) to the batch `batch_id`, and return True.
 
-        Change nothing and return False in these cases:
+        The caller of this method has started the batch. Change nothing and return False in these cases:
 
         - A batch other than `batch_id` has already taken the call as a line.
         - The call has ended.
-        - The batch `batch_id` no longer takes calls of the call's group.
+        - The batch `batch_id` no longer collects calls of the call's group.
         """
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call, because the caller could not start a batch for it. There are three cases:
+        """Delete a call (a client's single request), because no batch could be started for it. There are
+        three cases:
 
         - A batch has already taken the call as a line, or the call has ended: keep it, and return True.
         - Another request has stored the same call again, and may still start a batch for it: keep the call,
@@ -97,12 +104,13 @@ class CallsTable(Protocol):
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
         """Make the stored calls of a rolling batch its lines, except calls that have ended.
 
-        From now on, the batch collects no further calls of the group.
+        A rolling batch collects calls (single requests of clients) of one group: calls with the same caller,
+        model, endpoint and completion window. From now on, this batch collects no further calls of `group`.
         """
         ...
 
     def collected(self, tenant: str, batch_id: str) -> AsyncIterator[CallLine]:
-        """Yield the calls that are lines of the batch and have not ended, sorted by id.
+        """Yield the calls (single requests of clients) that are lines of the batch and have not ended, by id.
 
         Call `collect` first, because `collect` decides which calls are lines of the batch.
         """
@@ -117,7 +125,9 @@ class CallsTable(Protocol):
         ...
 
     async def count_batches(self, tenant: str) -> int:
-        """Return how many rolling batches of a tenant collect calls or have not ended."""
+        """Return how many batches of a tenant still collect calls (single requests), or collected some and
+        have not ended.
+        """
         ...
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
@@ -157,8 +167,8 @@ class CallsTable(Protocol):
         - At most `limit` calls that were created at that time or earlier, and whose batch was never started.
 
         A call's webhook endpoint is deleted together with the call, unless a delivery to it is pending.
-        Records of rolling batches that were opened at the time `before` or earlier, but never started, are
-        deleted, too. They are not counted.
+        Records of rolling batches (batches of single calls) that were opened at the time `before` or earlier,
+        but never started, are deleted, too. They are not counted.
         """
         ...
 

@@ -23,9 +23,9 @@ from batchwright.rules.batch_states import cancel_takes_precedence
 
 
 class BatchEnds(Protocol):
-    """The methods that give a batch its final status, with or without files.
+    """The methods that give a batch its final status, with or without its output and error files.
 
-    If files could not be written before the end, the batch has pending files, which are added later.
+    If the files could not be written before the end, `add_files` adds them later.
     """
 
     async def fail_validation(
@@ -43,7 +43,7 @@ class BatchEnds(Protocol):
         ...
 
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
-        """End a live batch with the files, counts and token usage of `outcome`. Return its row.
+        """End a batch with the files, counts and token usage of `outcome`. Return the batch's row.
 
         In two cases the row is not changed:
 
@@ -58,8 +58,8 @@ class BatchEnds(Protocol):
     async def add_files(self, tenant: str, batch_id: str, outcome: BatchOutcome) -> EndedBatch:
         """Add files, counts and token usage to a batch that ended before its files were written.
 
-        Return the row. Nothing is changed if the batch has not ended, has its files already, or gets none.
-        Raises UnknownBatch if the batch has no row.
+        Return the row. Nothing is changed in three cases: the batch has not ended, it already has its files,
+        or it is recorded that it will never get files. Raises UnknownBatch if the batch has no row.
         """
         ...
 
@@ -74,8 +74,8 @@ class BatchEnds(Protocol):
     ) -> EndedBatch:
         """Record that the output and error files of an ended batch will never be written.
 
-        Return the row. Nothing is changed if the batch has not ended, has its files already, or gets none.
-        Raises UnknownBatch if the batch has no row.
+        Return the row. Nothing is changed in three cases: the batch has not ended, it already has its files,
+        or it is already recorded that it will never get files. Raises UnknownBatch if the batch has no row.
 
         Args:
             errors: why the files cannot be written. They replace the errors of the batch.
@@ -95,7 +95,8 @@ class BatchEnds(Protocol):
         keep_until: datetime | None = None,
         files_until: datetime | None = None,
     ) -> EndedBatch:
-        """End a live batch without files. The last counts that workers reported become its final counts.
+        """End a batch without output and error files. The last counts that workers reported become its final
+        counts.
 
         Return the row. If the batch has already ended, the row is not changed. Raises UnknownBatch if the
         batch has no row.

@@ -1,7 +1,8 @@
 """Converts records of the table of batches to BatchRow, and combines the counts of a batch by model.
 
-The row of a live batch counts only the lines that got their result when the input was read. For all other
-lines, workers report counts to another table. So the row of a live batch is returned with the sum of both.
+While a batch has not ended, its row counts only the lines that got their result when the input was read. For
+all other lines, workers report counts to another table. So until the batch has ended, its row is returned
+with the sum of both.
 """
 
 from datetime import datetime
@@ -30,7 +31,8 @@ from batchwright.rules.results.token_usage import total_usage
 
 
 def overlay_counts(models: list[ModelCounts], reported: list[ModelCounts]) -> list[ModelCounts]:
-    """Return a copy of `models` in which `reported` replaces the numbers of completed and failed lines.
+    """Return a copy of `models` in which `reported` replaces the numbers of completed and failed lines of
+    each model.
 
     A model that is not in `reported` stays unchanged. A model that is only in `reported` is added at the end.
     """
@@ -68,7 +70,7 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return a copy of the row of a live batch that also includes the counts and errors from workers."""
+    """Return a copy of the row of a batch that has not ended, plus the counts and errors from workers."""
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={
@@ -179,7 +181,7 @@ class _Columns(BaseModel):
 def parse_batch(record: Row) -> BatchRow:
     """Parse a database row of a batch.
 
-    The counts of a live batch include the counts that workers reported.
+    If the batch has not ended, its counts include the counts that workers have reported.
     """
     columns = parse_row(_Columns, record)
     row = BatchRow.model_validate(columns, from_attributes=True)
@@ -189,7 +191,7 @@ def parse_batch(record: Row) -> BatchRow:
 
 
 def parse_waiting(rows: str | None) -> list[WaitingRow]:
-    """Return the waiting reasons in a JSON array. If `rows` is None, return an empty list."""
+    """Return the reasons why a batch waits, from a JSON array. If `rows` is None, return an empty list."""
     return [] if rows is None else _WAITING.validate_json(rows)
 
 

@@ -19,7 +19,7 @@ class BatchKey(NamedTuple):
 
 
 class BatchSnapshot(NamedTuple):
-    """A batch with its forecast, and the reasons why it waits. The reasons are sorted by model."""
+    """A batch, the forecast of its end, and the reasons why it waits. The reasons are sorted by model."""
 
     row: BatchRow
     waiting: list[WaitingRow]

@@ -30,10 +30,10 @@ from batchwright.rules.json_text import storable_json
 
 
 class BatchesTable(Protocol):
-    """Table of the batches of all tenants. A batch is live until it has ended.
+    """Table of the batches of all tenants.
 
     A method that changes the status requires a certain earlier status. If the row has another status, the
-    method changes nothing. A call can therefore be repeated safely. The times of a row never go back, even if
+    method changes nothing. A call can therefore be repeated safely. The times in a row never go back, even if
     the clocks of workers differ.
     """
 
@@ -51,14 +51,15 @@ class BatchesTable(Protocol):
     async def get_with_reasons(
         self, tenant: str, batch_id: str, at: datetime
     ) -> tuple[BatchRow, list[WaitingRow]] | None:
-        """Return a batch with its forecast, and the reasons why it waits at the time `at`.
+        """Return a batch with the forecast of its end, and the reasons why it waits at the time `at`.
 
         The reasons are sorted by model. The result is None if the tenant has no such batch.
         """
         ...
 
     async def request_cancel(self, tenant: str, batch_id: str, at: datetime) -> BatchRow | None:
-        """Record that a client has requested to cancel a live batch. `cancel_requested_at` becomes `at`.
+        """Record that a client has requested to cancel a batch that has not ended. `cancel_requested_at`
+        becomes `at`.
 
         If a cancel was requested before, the time of the first request stays. Return the current row, or None
         if the tenant has no such batch.
@@ -74,26 +75,28 @@ class BatchesTable(Protocol):
         ...
 
     async def claim_pause_or_resume(self, tenant: str, batch_id: str, max_changes: int) -> int | None:
-        """Count one more pause or resume of a batch, and return its number: 1 for the first, then 2 and so
-        on.
+        """Count one more change of a batch, which is a pause or a resume. Return the number of this change: 1
+        for the first, then 2 and so on.
 
-        If the batch already has `max_changes` pauses and resumes, or if it has ended, change nothing and
-        return None. Pauses and resumes that failed do not count towards this limit.
+        If the batch already has `max_changes` changes, or if it has ended, store nothing and return None.
+        Changes that failed do not count towards this limit.
         """
         ...
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
         """Record that a pause or resume has failed, so that it does not count towards the limit of the batch.
 
-        Its number is not used again. If the batch has ended, do nothing.
+        No later pause or resume gets its number. If the batch has ended, do nothing.
         """
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
-        If there is no such batch, nothing changes. The recorded state `written` stays. The state `failed` can
-        only become `written`, because a copy may still succeed after the workflow has stopped waiting for it.
+        The output location is a place outside of Batchwright's own storage, to which the client wants the
+        files copied. The stored state `written` never changes. The stored state `failed` can only become
+        `written`, because a copy may still succeed after the workflow has stopped waiting for it. Nothing
+        changes if there is no such batch, if it has not ended, or if it has no output location.
         """
         ...
 

@@ -37,12 +37,13 @@ class FoundBatches(NamedTuple):
 
 
 class CustomIdsTable(Protocol):
-    """Fingerprints of the custom ids of lines, by batch. They are deleted with the batch."""
+    """Fingerprints (short hashes) of the custom ids of lines, by batch. They are deleted with the batch."""
 
     async def store(self, tenant: str, batch_id: str, number: int, part: CustomIdPart) -> None:
-        """Store a part of the custom ids of a batch.
+        """Store the fingerprints (short hashes) of some of a batch's custom ids.
 
-        If a part with this number is stored already, or if the batch has no row, nothing changes.
+        They are the part `number` of all fingerprints of the batch. If this part is stored already, or if the
+        batch has no row, nothing changes.
         """
         ...
 
@@ -128,11 +129,11 @@ async def search_in_steps(
     examined.
 
     Args:
-        examine: function that examines the next EXAMINED_AT_ONCE batches of the list, which is one step. Its
-            argument is the last record that the previous step returned; None in the first step. It returns
-            the records of the batches that it found, and the record of the step's last batch, even if this
-            batch was not found. This last record may be missing if the list ends in the step. In a record,
-            `is_found` is True for a found batch, and `place` is the number of the batch in the step, from 1.
+        examine: function that does one step: it examines the next EXAMINED_AT_ONCE batches of the list. Its
+            argument is the last record of the previous step; None in the first step. It returns one record
+            for each found batch, and always a record for the last batch that it examined, except at the end
+            of the list. In a record, `is_found` is True for a found batch, and `place` is the number of the
+            batch in the step, from 1.
     """
     found, last, end = list[str](), None, time.monotonic() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):

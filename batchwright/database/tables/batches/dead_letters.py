@@ -45,7 +45,8 @@ class DeadLettersTable(Protocol):
     async def page(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str | None
     ) -> tuple[list[StoredDeadLetter], bool]:
-        """Return at most `limit` dead letters, newest first. The second item is True if more follow.
+        """Return at most `limit` dead letters (failed lines), newest first. The second item is True if more
+        follow.
 
         Args:
             tenant: return only dead letters of this tenant; None for all tenants.
@@ -59,10 +60,10 @@ class DeadLettersTable(Protocol):
     async def retryable_batches(
         self, *, tenant: str | None, batch_id: str | None, limit: int, after: str
     ) -> list[tuple[str, str]]:
-        """Return (tenant, batch id) of the batches whose dead letters can be retried, sorted by batch id.
+        """Return (tenant, batch id) of the batches whose dead letters (failed lines) can be retried.
 
-        A dead letter can be retried if no batch was created to retry it, or if the batch that was created
-        never started.
+        The list is sorted by batch id. A dead letter can be retried if no batch was created to retry it, or
+        if the batch that was created never started.
 
         Args:
             tenant: return only batches of this tenant; None for all tenants.
@@ -73,7 +74,9 @@ class DeadLettersTable(Protocol):
         ...
 
     async def unretried_ids(self, tenant: str, batch_id: str) -> list[str]:
-        """Return the ids of a batch's dead letters that no other batch retries yet, in input order."""
+        """Return the ids of those dead letters (failed lines) of a batch that no other batch retries, in
+        input order.
+        """
         ...
 
     async def unstarted_retries(self, tenant: str, batch_id: str) -> list[BatchOrder]:
@@ -86,13 +89,14 @@ class DeadLettersTable(Protocol):
     async def claim(
         self, ids: Sequence[str], order: BatchOrder, file: FileRow, *, admissions: Sequence[Admission] = ()
     ) -> bool:
-        """Assign dead letters to a new batch that will retry them, insert the row `file`, and return True.
+        """Assign dead letters (failed lines) to a new batch that will retry them, and return True.
 
-        If one of the dead letters is already assigned or no longer exists, change nothing and return False.
+        Also insert the row `file`. If one of the dead letters is already assigned to a batch or no longer
+        exists, change nothing and return False.
 
         Args:
             ids: ids of dead letters. All belong to the batch that `order.origin` names.
-            order: the new batch, as the argument that starts its workflow.
+            order: describes the new batch. It is the argument that starts the batch's workflow.
             file: row of the input file of the new batch.
             admissions: the amounts by which the new batch and its file use up the tenant's quotas. If False
                 is returned, nothing is counted.
@@ -103,7 +107,7 @@ class DeadLettersTable(Protocol):
         ...
 
     async def delete(self, id: str) -> bool:
-        """Delete the dead letter with this id. Return True, or False if it does not exist."""
+        """Delete the dead letter (failed line) with this id. Return True, or False if it does not exist."""
         ...
 
 
@@ -125,7 +129,9 @@ class DeadLetterQueries:
 
 
 class _AlreadyClaimed(Exception):
-    """An exception that makes `claim` return False: a dead letter is already assigned or no longer exists."""
+    """An exception that makes `claim` return False: a failed line is already assigned to a batch, or is
+    deleted.
+    """
 
 
 class PostgresDeadLetters(DeadLettersTable):
@@ -139,7 +145,7 @@ class PostgresDeadLetters(DeadLettersTable):
     async def insert_by(
         self, session: Session, tenant: str, batch_id: str, dead_letters: Sequence[DeadLetter]
     ) -> None:
-        """Insert the dead letters of a batch in the transaction of `session`."""
+        """Insert the dead letters (failed lines) of a batch in the transaction of `session`."""
         for start in range(0, len(dead_letters), _INSERT_CHUNK):
             some = _DEAD_LETTERS.dump_json(list(dead_letters[start : start + _INSERT_CHUNK])).decode()
             await session.execute(self._sql.insert, tenant, batch_id, storable_json(some))

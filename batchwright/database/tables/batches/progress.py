@@ -64,9 +64,10 @@ class ProgressTable(Protocol):
         ...
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
-        """Return how many lines of each slice of a live batch are settled, by (model, number of the slice).
+        """Return how many lines of each slice of a batch are settled, by (model, number of the slice).
 
-        Slices (parts of a model's lines) that have not reported yet are left out.
+        Call this only for a batch that has not ended. Slices for which no worker has reported yet are left
+        out.
         """
         ...
 

@@ -32,14 +32,14 @@ class RerunsTable(Protocol):
         *,
         admissions: Sequence[Admission] = (),
     ) -> BatchOrder:
-        """Store `order` as the rerun of an ended batch, insert the row `file`, and return `order`.
+        """Store the new batch `order` as the rerun of an ended batch, insert `file`, and return `order`.
 
-        If the ended batch already has a rerun of this kind, change nothing and return the order of the
-        existing rerun. In both cases, stored results of the ended batch are kept at least until the deadline
-        of the returned order.
+        A rerun is a new batch that retries or resumes the ended batch. If the ended batch already has a rerun
+        of this kind, change nothing and return the BatchOrder of the existing rerun. In both cases, stored
+        results of the ended batch are kept at least until the deadline of the returned batch.
 
         Args:
-            order: the rerun, as the argument that starts its workflow.
+            order: describes the rerun. It is the argument that starts the rerun's workflow.
             origin: the ended batch, and the kind of the rerun.
             file: row of the rerun's input file; None if the rerun reads the input file of the ended batch.
             admissions: the amounts by which the rerun and its file use up quotas. If the ended batch already
@@ -53,9 +53,10 @@ class RerunsTable(Protocol):
         ...
 
     async def keep_results(self, order: BatchOrder) -> None:
-        """Keep results that `order` takes over from an ended batch, at least until the deadline of `order`.
+        """Keep the results that `order` takes over from an ended batch, at least until the deadline of
+        `order`.
 
-        If `order` takes over no results of another batch, do nothing.
+        `order` describes a new batch. If this batch takes over no results of another batch, do nothing.
 
         Raises:
             ResultsGone: the results of the ended batch are no longer kept.

@@ -13,9 +13,10 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """A source that reports why batches wait. All workers together count as one source.
+    """A source that reports why batches wait: the workers, a control worker (which watches them), or a
+    person.
 
-    A source can clear only the reasons that it reported itself.
+    All workers together count as one source. A source can clear only the reasons that it reported itself.
     """
 
     WORKER = "worker"
@@ -41,8 +42,8 @@ class WaitingRow(Message):
 
 class WaitingReasonsTable(Protocol):
     async def report(self, waiting: WaitingRow) -> bool:
-        """Store a waiting reason, and return True. It replaces the reason of the same source, batch and
-        model.
+        """Store the reason why a batch waits, and return True. It replaces the reason of the same source,
+        batch and model.
 
         If exactly this reason is already stored and still valid, only update its `until`, and return False.
         """
@@ -61,7 +62,8 @@ class WaitingReasonsTable(Protocol):
         If the batch has ended, or if a later pause or resume was stored before, change nothing.
 
         Args:
-            change: number of the pause, from `BatchesTable.claim_pause_or_resume`.
+            change: number of the pause among all pauses and resumes of the batch, as
+                `BatchesTable.claim_pause_or_resume` returned it.
         """
         ...
 
@@ -71,12 +73,17 @@ class WaitingReasonsTable(Protocol):
         If a later pause or resume was stored before, change nothing.
 
         Args:
-            change: number of the resume, from `BatchesTable.claim_pause_or_resume`.
+            change: number of the resume among all pauses and resumes of the batch, as
+                `BatchesTable.claim_pause_or_resume` returned it.
         """
         ...
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
-        """Return the waiting reasons of one source that are valid at the time `at`, for all batches."""
+        """Return the reasons of one source why batches wait, for all batches. Only valid reasons are
+        returned.
+
+        A reason is returned if it is valid at the time `at`.
+        """
         ...
 
     async def of_batches(self, batches: Collection[tuple[str, str]], at: datetime) -> list[WaitingRow]:
@@ -87,7 +94,7 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def delete_expired(self, before: datetime) -> None:
-        """Delete the waiting reasons whose `until` is earlier than `before`."""
+        """Delete the reasons why batches wait that were valid only until a time before `before`."""
         ...
 
 

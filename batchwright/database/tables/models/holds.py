@@ -12,7 +12,10 @@ from batchwright.database.sql import queries
 
 class HoldsTable(Protocol):
     async def all(self) -> list[Hold]:
-        """Return the tenants and models whose lines an operator has stopped, sorted by kind and name."""
+        """Return the tenants and models for which an operator has stopped the sending of lines.
+
+        They are sorted by kind (tenant or model) and then by name.
+        """
         ...
 
     async def put(self, kind: HoldKind, name: str, at: datetime) -> None:

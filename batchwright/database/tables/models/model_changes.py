@@ -1,4 +1,7 @@
-"""Table of changes of the model registry at run time: models that were registered, changed or removed."""
+"""Table of changes that operators made to the model registry (the list of models and their backends).
+
+The changes are made at run time: models are registered, changed or removed.
+"""
 
 import json
 import logging
@@ -22,7 +25,9 @@ Check = Callable[[list[ModelChange]], None]
 
 
 class ModelChangesTable(Protocol):
-    """Changes of the model registry at run time, at most one for each model. They apply to all tenants.
+    """Changes that operators made at run time to the model registry, the list of models and their backends.
+
+    At most one change is stored for each model. The changes apply to all tenants.
 
     Each write method first passes the changes of all models, including the new one, to `check`. If `check`
     raises an exception, nothing is written. Concurrent writes are applied one after the other.
@@ -38,12 +43,14 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Store `config` as the complete registry entry of a model. It replaces the model's earlier change.
+        """Store an operator's change of a model: `config` now has all settings of the model.
 
-        If `config` is None, store that the model is removed. Return the changes of all models.
+        If `config` is None, store that the model is removed. The new change replaces an earlier change of the
+        model. Return the stored changes of all models.
 
         Args:
-            check: receives all resulting changes; raises an exception to reject them.
+            check: called with the changes of all models before they are stored; raises an exception to reject
+                them.
             expected: versions of the model that the caller accepts; None for any version. A model that was
                 never changed has version 0.
 
@@ -59,13 +66,15 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Replace the stored change of a model by the result of `merge`. Return the changes of all models.
+        """Replace the change of a model that an operator made earlier. Return the stored changes of all
+        models.
 
         Args:
-            merge: receives the stored change of the model, or None if the model has no change. Returns a
-                complete registry entry, or a dict with only the settings to change. An empty dict deletes the
-                change.
-            check: receives all resulting changes; raises an exception to reject them.
+            merge: gets the stored change of the model; None if the model has no change. It returns the new
+                change: all settings of the model, or a dict with only the settings to change. An empty dict
+                deletes the change.
+            check: called with the changes of all models before they are stored; raises an exception to reject
+                them.
             expected: versions of the model that the caller accepts; None for any version.
 
         Raises VersionConflict if the current version of the model is not in `expected`.
@@ -78,7 +87,7 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Delete the change of a model, so that its configuration from the registry file applies again.
+        """Delete an operator's change of a model. Its settings in the registry file then apply again.
 
         Return the stored changes of all other models. Raises VersionConflict if the current version of the
         model is not in `expected`.

@@ -29,8 +29,8 @@ class RatesTable(Protocol):
         Args:
             model: name of the model; empty for the limit over all models.
             requests_per_second: the limit. `0` means no limit. None deletes the limit that was set at run
-                time, so that the configured limit applies.
-            check: receives all resulting limits; raises an exception to reject the change.
+                time, so that the limit in the settings applies again.
+            check: called with all limits before they are stored; raises an exception to reject the change.
         """
         ...
 

@@ -108,7 +108,8 @@ class AuditFilters:
 class AuditLogExtent(NamedTuple):
     """Range of the audit log: its oldest and newest entries, and the oldest action that may still be running.
 
-    The position of an entry is its number in the log, counted from 1. Retention deletes the oldest entries.
+    The position of an entry is its number in the log, counted from 1. Retention, the regular deletion of old
+    data, deletes the oldest entries.
 
     Attributes:
         latest: position of the newest entry, even if this entry was deleted; 0 if there never was an entry.
@@ -122,7 +123,7 @@ class AuditLogExtent(NamedTuple):
     ended_below: str
 
     def deleted_after(self, position: int) -> int:
-        """Return the number of entries after `position` that retention has deleted.
+        """Return how many entries after `position` were deleted because of their age.
 
         A reader that has read the log only up to `position` can no longer read these entries.
         """
@@ -131,7 +132,7 @@ class AuditLogExtent(NamedTuple):
 
 
 class AuditLogTable(Protocol):
-    """The audit log. Entries cannot be changed, and only retention can delete them.
+    """The audit log. Entries cannot be changed. They are deleted only when they are old enough (retention).
 
     The order of ids is the order in which entries become visible. So if a reader sees an entry, no entry with
     a smaller id appears later.
@@ -142,8 +143,8 @@ class AuditLogTable(Protocol):
         ...
 
     async def finish(self, id: str, result: AuditResult) -> None:
-        """Record `result` as the outcome of the action `id`. If an outcome is recorded already, change
-        nothing.
+        """Record `result` as the outcome of the action whose entry has the id `id`. If an outcome is recorded
+        already, change nothing.
         """
         ...
 

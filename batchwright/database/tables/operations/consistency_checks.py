@@ -14,7 +14,7 @@ class RecordedConsistencyCheck(NamedTuple):
     """Numbers of differences of one kind from the latest consistency check, and the time when it ended.
 
     A difference is, for example, the database row of a running batch that has no workflow run. `counted` has
-    two numbers: differences that were found, and those of them that were not repaired. Before the first
+    two numbers: how many differences were found, and how many of them were not repaired. Before the first
     check, both numbers are 0, and `at` is the creation time of the table.
     """
 

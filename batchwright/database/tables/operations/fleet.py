@@ -1,4 +1,6 @@
-"""Queries over the live batches of all tenants, for metrics and to choose the task queues to poll."""
+"""Queries over the live batches of all tenants, for metrics and to choose the task queues of Temporal that
+workers poll.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,7 +75,8 @@ class LiveBatches(Protocol):
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return all models that batches in progress still need, in the order in which to poll their queues.
+        """Return all models that batches in progress still need. Workers poll the models' task queues in this
+        order.
 
         The value for a model is the number of batches that need it, by tenant. Only batches that may send
         lines now are counted (`lines_due` lists the conditions). So the value may be an empty dict.
@@ -84,7 +87,10 @@ class LiveBatches(Protocol):
         ...
 
     async def lines_left(self) -> dict[str, int]:
-        """Return how many lines of all live batches still need a final result, by model, without zeros."""
+        """Return how many lines still need a final result, by model, over all batches that have not ended.
+
+        Models without such lines are left out.
+        """
         ...
 
     async def lines_due(self, now: datetime) -> list[ModelDeadline]:

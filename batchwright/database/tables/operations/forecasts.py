@@ -22,8 +22,8 @@ class LiveWork(NamedTuple):
     """Lines of one model in a batch in progress: the number with a final result, and the number without one.
 
     `settled` counts only results from workers, without lines that got their result when the input was read.
-    `weight` is the tenant's present share of the capacity relative to other tenants. `limited` is True if the
-    tenant has a rate limit, or if the tenant or the batch's API key has a cap on requests in flight.
+    `weight` says how much of the capacity the tenant now gets, relative to other tenants. `limited` is True
+    if the tenant has a rate limit, or if the tenant or the batch's API key has a cap on requests in flight.
     """
 
     tenant: str
@@ -70,10 +70,10 @@ class ForecastsTable(Protocol):
         ...
 
     async def publish(self, rows: Sequence[ForecastRow], at: datetime) -> frozenset[str]:
-        """Store forecasts of batches in progress. Return the ids of the batches whose forecast was stored.
+        """Store forecasts of when batches end. Return the ids of the batches whose forecast was stored.
 
-        Several workers make forecasts, but usually only one of them stores them. A stored forecast is
-        replaced in two cases:
+        The batches are in progress. Several workers make forecasts, but usually only one of them stores them.
+        A stored forecast is replaced in two cases:
 
         - It was stored at least ten seconds before `at`.
         - Its time is more than a minute after `at`, because the clock of another worker was ahead.
@@ -101,7 +101,7 @@ class ForecastsTable(Protocol):
         ...
 
     async def record_start(self, tenant: str, batch_id: str, forecast: StartForecast) -> StartForecast | None:
-        """Store the forecast that was made before the batch began, and return it.
+        """Store the forecast of a batch's end that was made before its first line was sent, and return it.
 
         If a forecast is already stored, keep it and return it. If the status of the batch is not
         `validating`, change nothing and return None.

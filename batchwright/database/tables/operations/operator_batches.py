@@ -29,7 +29,7 @@ class OperatorBatchFilters:
     Args:
         statuses: the batch has one of these statuses, as users see them, including `cancelling`.
         model: the batch has lines for this model. The models of a batch are known after its input was read.
-        forecast: the batch has this forecast for its completion window, for example that it will be late.
+        forecast: the batch has this forecast, which says if it ends within its completion window.
         forecast_since: forecasts that were made at this time or earlier are ignored.
     """
 
@@ -45,7 +45,8 @@ class BatchCount:
     """Number of batches of one tenant that have the same status.
 
     `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
-    `late` are the numbers of these batches with the forecast "at risk" or "late".
+    `late` are the numbers of these batches that, by their forecasts, may miss or will probably miss their
+    completion window.
     """
 
     tenant: str
@@ -100,10 +101,11 @@ class OperatorBatches(Protocol):
         ...
 
     async def counts(self, *, forecast_since: datetime, ended_since: datetime) -> list[BatchCount]:
-        """Return the number of batches for each tenant and status, without rolling batches (of single calls).
+        """Return the number of batches for each tenant and status. Batches that collect single calls are left
+        out.
 
-        A batch that has ended counts only if it ended after `ended_since`. Forecasts that were made at
-        `forecast_since` or earlier are ignored.
+        A batch that has ended counts only if it ended after `ended_since`. Forecasts (of when a batch ends)
+        that were made at `forecast_since` or earlier are ignored.
         """
         ...
 

@@ -64,12 +64,12 @@ class RetentionTable(Protocol):
 
         Intermediate objects are, for example, the stored results of a batch's slices (parts). The batches
         ended at the time `before` or earlier. A batch is left out if its results are kept for a rerun, or if
-        its output files are not written yet.
+        its output files may still be written.
         """
         ...
 
     async def record_sweep(self, batch: EndedItem, at: datetime) -> bool:
-        """Record that the intermediate objects of a batch were deleted at `at`, and return True.
+        """Record that a batch's intermediate objects in storage were deleted at `at`, and return True.
 
         Also delete the stored progress of the batch. Return False if the deletion was recorded before.
         """
@@ -79,8 +79,8 @@ class RetentionTable(Protocol):
         """Return batches whose row can be deleted, sorted by the time when they ended.
 
         They ended at the time `before` or earlier, and their intermediate objects, output files and error
-        files have been deleted. A rolling batch (of single calls) is returned two days after its end, even if
-        that is later than `before`.
+        files have been deleted. A batch that collects single calls is returned two days after its end, even
+        if that is later than `before`.
         """
         ...
 
@@ -148,18 +148,19 @@ class RetentionTable(Protocol):
     async def record_success(self, kind: RetentionKind, at: datetime) -> None: ...
 
     async def successes(self) -> dict[str, datetime]:
-        """Return the time of the latest successful retention run, by kind of data.
+        """Return the time of the latest successful deletion of old data, by kind of data.
 
-        If no run for a kind was successful yet, its time is the creation time of the table.
+        If no deletion for a kind was successful yet, its time is the creation time of the table.
         """
         ...
 
     async def mark(self) -> StorageMark: ...
 
     async def record_mark(self, at: datetime) -> None:
-        """Record that the storage's mark (see StorageMark) was written at the time `at`.
+        """Record that the mark of the storage was written at the time `at`.
 
-        If an earlier time is recorded already, nothing changes.
+        The mark is an object in the storage that names the database to which the storage belongs. If an
+        earlier time is recorded already, nothing changes.
         """
         ...
 

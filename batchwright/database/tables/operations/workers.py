@@ -35,9 +35,9 @@ class WorkersTable(Protocol):
 
         Args:
             worker_id: `host:pid` of the worker process.
-            stats: a number for each metric, for each queue that the worker polls, and for each slice (part of
-                a model's lines) that it sends. The keys are their names.
-            registry: fingerprint of the model registry that the worker uses.
+            stats: a number for each metric, for each task queue of Temporal that the worker polls, and for
+                each slice (part of a model's lines) that it sends. The keys are their names.
+            registry: hash of the model registry (the list of models and backends) that the worker uses.
             traffic: counts of the requests that the worker sent since `started_at`, by model and backend.
             started_at: start of the worker process.
         """
@@ -52,9 +52,10 @@ class WorkersTable(Protocol):
         ...
 
     async def traffic(self, max_age: timedelta) -> list[UpstreamTraffic]:
-        """Return the counts of requests by model and backend, added up over all live workers.
+        """Return the counts of requests to backends, by model and backend, added up over all live workers.
 
-        Each worker counts from its start. A worker is live if its latest heartbeat is at most `max_age` old.
+        Each worker counts the requests that it has sent since its start. A worker is live if its latest
+        heartbeat is at most `max_age` old.
         """
         ...
 

@@ -38,7 +38,7 @@ class AdmissionsTable(Protocol):
     async def admit(self, admission: Admission) -> None:
         """Count a new batch, file or upload towards a quota before its row exists.
 
-        When the row is inserted, the row counts instead. If no row is inserted, the admission ends after a
+        When the row is inserted, the row counts instead. If no row is inserted, nothing counts after a
         minute. If you call this again for the same batch, file or upload, the minute begins again.
 
         Raises:
@@ -47,7 +47,8 @@ class AdmissionsTable(Protocol):
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """End the admission of a batch, file or upload.
+        """Stop counting a batch, file or upload towards a quota as if it had a row already, which `admit` has
+        begun.
 
         Call this after the row was inserted, or if no row will be inserted.
         """
@@ -97,9 +98,9 @@ class PostgresAdmissions(AdmissionsTable):
     def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
         """Open a transaction in which the caller then calls `admit_by` for each of `admissions`.
 
-        All `admissions` must be of one tenant. Until the transaction ends, other callers that decide about
-        quotas of this tenant must wait. If all `admissions` are None, the transaction is a normal one, for
-        which no other caller has to wait.
+        Each admission makes a new batch, file or upload count towards a quota. All must be of one tenant.
+        Until the transaction ends, other callers that decide about quotas of this tenant must wait. If all
+        `admissions` are None, the transaction is a normal one, for which no other caller has to wait.
         """
         tenant = next((each.tenant for each in admissions if each is not None), None)
         return self._connections.transaction() if tenant is None else self.transaction(tenant)
@@ -109,7 +110,11 @@ class PostgresAdmissions(AdmissionsTable):
             await self.admit_by(session, admission)
 
     async def admit_by(self, session: Session, admission: Admission) -> None:
-        """Do the same as `admit`, in the transaction of `session`, which `transaction` has opened."""
+        """Count a new batch, file or upload towards a quota, as `admit` does, but in the transaction of
+        `session`.
+
+        The caller has opened this transaction with `transaction` or `transaction_for`.
+        """
         tenant, id, quota, amount, limit = admission
         await session.execute(self._sql.forget_admissions, tenant)
         sql = self._sql.admit_batch if quota is Quota.LIVE_BATCHES else self._sql.admit_bytes
@@ -120,5 +125,5 @@ class PostgresAdmissions(AdmissionsTable):
         await self._connections.execute(self._sql.release, tenant, id)
 
     async def release_by(self, session: Session, tenant: str, id: str) -> None:
-        """End an admission in the transaction of `session`."""
+        """Do the same as `release`, in the transaction of `session`."""
         await session.execute(self._sql.release, tenant, id)

@@ -27,7 +27,8 @@ class ApiKeysTable(Protocol):
         ...
 
     async def find(self, prefix: str) -> StoredApiKey | None:
-        """Return the API key with this prefix, or None if there is no such key.
+        """Return the API key with this prefix, or None if there is no such key. The prefix is the part of the
+        key that is not secret.
 
         A key is returned even if it is revoked or expired, or if its tenant is disabled.
         """
@@ -62,7 +63,7 @@ class ApiKeysTable(Protocol):
         Args:
             key: id or prefix of the key.
             tokens_per_day: daily token budget of the key.
-            cost_per_day: daily budget of the key in the currency of the prices, as decimal text.
+            cost_per_day: daily budget of the key in the currency of the models' prices, as decimal text.
             max_in_flight: number of the key's requests that may be in flight at the same time, over all
                 workers.
         """

@@ -17,7 +17,7 @@ from batchwright.rules.tenants.quotas import BudgetGroup, DailyAmounts
 
 
 class GroupBudget(NamedTuple):
-    """Daily budget of a group, and what its members have used today."""
+    """Daily budget of a group (an organization, a team or a user), and what its members have used today."""
 
     group: BudgetGroup
     limit: DailyAmounts
@@ -25,23 +25,25 @@ class GroupBudget(NamedTuple):
 
 
 class BudgetGroupsTable(Protocol):
-    """Budget groups. The members of a group share its daily budgets.
+    """Budget groups: organizations, teams and users. The members of a group share its daily budgets.
 
-    A tenant belongs to at most one organization. An API key belongs to at most one team and one user.
+    The members of an organization are tenants, and those of a team or a user are API keys. A tenant belongs
+    to at most one organization. An API key belongs to at most one team and one user.
     """
 
     async def create(
         self, group: BudgetGroup, tokens_per_day: int | None, at: datetime, *, cost_per_day: str | None = None
     ) -> bool:
-        """Create a group and return True. Return False if the group exists already.
+        """Create a group (an organization, a team or a user) and return True. Return False if it exists
+        already.
 
         If a budget is None, the group has no such budget. `cost_per_day` is decimal text in the currency of
-        the prices. Raises UnknownTenant if the group belongs to a tenant that does not exist.
+        the models' prices. Raises UnknownTenant if the group belongs to a tenant that does not exist.
         """
         ...
 
     async def all(self, kind: GroupKind | None = None, tenant: str | None = None) -> list[BudgetGroupRow]:
-        """Return groups with their members, sorted by kind, then tenant, then name.
+        """Return groups (organizations, teams and users) with their members, sorted by kind, tenant and name.
 
         The members include revoked API keys.
 
@@ -52,7 +54,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def limited(self) -> list[BudgetGroupRow]:
-        """Return the groups that have a daily budget, with their members."""
+        """Return the groups (organizations, teams and users) that have a daily budget, with their members."""
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
@@ -70,10 +72,10 @@ class BudgetGroupsTable(Protocol):
     async def limit(
         self, group: BudgetGroup, *, tokens_per_day: int | None = None, cost_per_day: str | None = None
     ) -> None:
-        """Change the daily budgets of a group.
+        """Change the daily budgets of a group (an organization, a team or a user).
 
         For each budget, None means no change, and 0 removes the budget. `cost_per_day` is decimal text in the
-        currency of the prices. Raises UnknownBudgetGroup if there is no such group.
+        currency of the models' prices. Raises UnknownBudgetGroup if there is no such group.
         """
         ...
 
@@ -100,7 +102,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def remove(self, group: BudgetGroup, members: Sequence[str]) -> set[str]:
-        """Remove members from a group. Return the names or ids that were removed.
+        """Remove members (tenants or API keys) from a group. Return the names or ids that were removed.
 
         If a name or id in `members` is not a member, it is ignored. Raises UnknownBudgetGroup if there is no
         such group.
@@ -178,7 +180,7 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             await self._add(session, group, members)
 
     async def add_new_key(self, session: Session, group: BudgetGroup, key_id: str) -> None:
-        """Add a new API key to a group, in the transaction in which the caller inserted the key.
+        """Add a new API key to a team or a user, in the transaction in which the caller inserted the key.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
@@ -200,7 +202,8 @@ class PostgresBudgetGroups(BudgetGroupsTable):
             yield session
 
     async def _lock(self, session: Session, group: BudgetGroup) -> None:
-        """Lock the members of all groups of the same kind and tenant, until the transaction ends.
+        """Lock the members of all groups that have the kind and the tenant of `group`, until the transaction
+        ends.
 
         Raises UnknownBudgetGroup if there is no such group.
         """

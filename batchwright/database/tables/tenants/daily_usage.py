@@ -1,4 +1,4 @@
-"""Budgets of one day, and what tenants, API keys and budget groups have used of them."""
+"""Daily budgets, and what tenants, API keys and budget groups have used of them on one day."""
 
 from collections.abc import Iterable, Set
 
@@ -47,7 +47,7 @@ class UsageOfDay:
         return self._by_key.get((tenant, key_id), DailyAmounts())
 
     def of_group(self, group: BudgetGroupRow) -> DailyAmounts:
-        """Return what the present members of a group have used together."""
+        """Return the tokens and the cost that all present members of a group have used on this day."""
         used = DailyAmounts()
         for member in group.members:
             is_tenant = group.kind is GroupKind.ORGANIZATION

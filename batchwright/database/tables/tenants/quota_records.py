@@ -70,10 +70,10 @@ class QuotaRow(NamedTuple):
 
 
 class TenantShare(NamedTuple):
-    """Weight and limits of one tenant, and the workers that divide the limits among themselves.
+    """Weight and limits of one tenant, and the workers that divide these limits among themselves.
 
     Attributes:
-        weight: weight of the tenant; None if none was set.
+        weight: the tenant's share of the capacity relative to other tenants; None if none was set.
         max_in_flight: greatest number of the tenant's requests in flight; None if there is no limit.
         workers: sorted ids of the live workers that send requests for the tenant. Empty if the tenant has no
             limits, because the ids are not needed then.

@@ -1,6 +1,7 @@
 """Tables of tenants' quotas and limits, and of the amounts that count towards the quotas.
 
-The numbers of enqueued lines and tokens are not stored. They are computed from the tenant's live batches.
+The numbers of enqueued lines and tokens are not stored. They are computed from those batches of the tenant
+that have not ended.
 """
 
 from collections.abc import Sequence
@@ -48,8 +49,8 @@ class QuotasTable(Protocol):
     async def change(self, tenant: str, changes: dict[str, object], at: datetime) -> TenantQuotas:
         """Set the limits in `changes`, and return all limits of the tenant that are set.
 
-        A key of `changes` is a field of TenantQuotas. The value None removes the limit, so that the default
-        applies.
+        The keys of `changes` are names of fields of TenantQuotas. The value None removes the limit, so that
+        the default applies.
         """
         ...
 
@@ -58,7 +59,7 @@ class QuotasTable(Protocol):
         ...
 
     async def shares(self, max_age: timedelta) -> list[TenantShare]:
-        """Return the weights and limits that were set for tenants, sorted by tenant.
+        """Return the weights (shares of the capacity) and limits that were set for tenants, sorted by tenant.
 
         Each item has the ids of the live workers that send lines for the tenant. A worker is live if its
         latest heartbeat is at most `max_age` old.
@@ -83,7 +84,7 @@ class QuotasTable(Protocol):
         - Files.
         - Pending uploads, each with its announced size, or with the size of its parts if that is larger.
         - Single calls.
-        - Objects that were written when the input of a live batch was read.
+        - Objects that were written when the input of a batch was read, until the batch has ended.
         """
         ...
 
@@ -99,20 +100,22 @@ class QuotasTable(Protocol):
         """Reserve lines and tokens of a tenant's quotas for a batch in validation, and return None.
 
         If the tenant would exceed one of its `limits`, reserve nothing and return the exceeded quota. Lines
-        without a result in the tenant's other live batches count, too. If the status of the batch is not
+        without a result in the tenant's other batches count, too. If the status of the batch is not
         `validating`, do nothing and return None.
 
         Args:
             requested: number of lines and tokens to reserve.
             waits: True if the batch can wait for a reservation. If it gets none now, an earlier reservation
-                of the batch is deleted, and newer batches of the tenant that can wait get none before it.
-                A batch that would exceed a limit even without other batches does not wait.
+                of the batch is deleted, and newer batches of the tenant that can wait get none before it. A
+                batch that would exceed a limit even without other batches does not wait.
         """
         ...
 
     async def requested(self, tenant: str, batch_id: str) -> EnqueuedWork | None:
-        """Return the numbers of lines and tokens that a waiting batch has requested; None if it waits for no
-        quota.
+        """Return the numbers of lines and tokens that a waiting batch wants to reserve from the tenant's
+        quotas.
+
+        Return None if the batch does not wait for a reservation.
         """
         ...
 
@@ -301,9 +304,11 @@ class PostgresQuotas(QuotasTable):
         *,
         waits: bool,
     ) -> QuotaExcess | None:
-        """Return the quota that a batch would exceed with the `requested` work; None if there is none.
+        """Return the quota that a batch would exceed with the `requested` lines and tokens; None if there is
+        none.
 
-        If `waits` is True, also return a quota while earlier batches of the tenant wait for a reservation.
+        If `waits` is True, also return a quota as long as earlier batches of the tenant wait to reserve lines
+        and tokens.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

@@ -23,7 +23,7 @@ SHOWN_ATTEMPTS = 50  # the latest attempts of a delivery
 
 
 class UnstartedDelivery(NamedTuple):
-    """A delivery for which a workflow must be started.
+    """A delivery (an event to send to one webhook endpoint) for which a workflow of Temporal must be started.
 
     `replays` says how many times a client has requested to send the event again. `is_of_one` is True if the
     endpoint belongs to one batch or call, and False if it receives the events of all batches.
@@ -102,7 +102,7 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def record_start(self, delivery: UnstartedDelivery) -> None:
-        """Record that the workflow of the delivery was started.
+        """Record that a workflow was started, which sends the event of the delivery.
 
         If a client has requested a replay after the caller read `delivery`, nothing changes, because the
         workflow for the replay must still be started.
@@ -112,7 +112,8 @@ class WebhookDeliveriesTable(Protocol):
     async def get(self, tenant: str, id: str) -> WebhookDelivery | None: ...
 
     async def keep_body(self, tenant: str, id: str, body: bytes) -> bytes:
-        """Store the request body of a delivery and return it. If a body is stored already, return that body.
+        """Store the request body with which a delivery's event is sent, and return it. If a body is stored
+        already, return that body.
 
         Every attempt of the delivery must send the same bytes, so all attempts call this method.
         """
@@ -142,7 +143,7 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def replay(self, tenant: str, id: str, *, lost_before: datetime) -> bool:
-        """Make a delivery pending, so that its event is sent again, and return True.
+        """Set the status of a delivery to pending, so that its event is sent again, and return True.
 
         A delivery is changed in two cases:
 
