@@ -53,7 +53,7 @@ class RequestSender(Protocol):
 class InferenceClient:
     """HTTP client of one backend. The client knows the backend's API key, headers and timeouts.
 
-    Bodies are sent unchanged.
+    The bodies of requests are sent unchanged.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class InferenceClient:
         """Create the client of one backend.
 
         Args:
-            backend: the backend's configuration in the registry; None to use only the settings of the
-                process.
+            backend: the backend's configuration in the registry (the operator's list of models and backends);
+                None to use only the settings of the process.
             problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
                 request fails with this text.
             of_batches: False if the process sends only interactive calls (requests outside of batches). Its
@@ -91,16 +91,17 @@ class InferenceClient:
         self.reload_key()
 
     def set_transport(self, transport: Transport) -> None:
-        """Use another transport for further requests, and read the API key again.
+        """Use another transport for further requests, and read the backend's API key again.
 
-        The client is then usable if it needs no API key, or has read its API key now or earlier.
+        A transport holds the connections to the backend. Afterwards, the client is usable if it needs no API
+        key, or if it has read its API key now or earlier.
         """
         self._transport = transport
         self._initial_problem = ""
         self.reload_key()
 
     def reload_key(self) -> None:
-        """Read the API key again.
+        """Read the backend's API key again.
 
         If the key cannot be read, the client continues to use the key that it read last. If it has never read
         a key, the client becomes unusable.
@@ -141,7 +142,8 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return an exchange; its method `cancel` cancels the request. If nothing was sent, return None.
+        Return an exchange, which is the request in flight: its method `cancel` cancels the request. If
+        nothing was sent, return None.
 
         Args:
             on_outcome: called once with the outcome when the request has ended. It must not raise. It is not
@@ -281,10 +283,11 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, with the verdict BUSY if a backend with other clients answered 503.
+        """Return the outcome, but with the verdict BUSY if the backend answered 503 because of other clients.
 
-        A backend with other clients serves their requests first, so a 503 means that it is busy with these
-        requests. With BATCHWRIGHT_ADAPTIVE_LIMITS=false, the outcome stays unchanged.
+        Some backends also serve other clients, and serve these first. If such a backend answers 503, it is
+        busy with the requests of these clients. The outcome stays unchanged for all other backends and
+        statuses, and with BATCHWRIGHT_ADAPTIVE_LIMITS=false.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome

@@ -37,11 +37,11 @@ class BackendHeaders:
     """
 
     def __init__(self, settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> None:
-        """Create the headers. The API key that the registry names is read later, by `reload_key`.
+        """Create the headers. The API key of the backend is read later, by `reload_key`.
 
         Args:
-            backend: the backend's configuration in the registry; None to use only the settings of the
-                process.
+            backend: the backend's configuration in the registry (the operator's list of models and backends);
+                None to use only the settings of the process.
             of_batches: True if `shared` marks requests as requests of batches; False for a process that sends
                 only interactive calls.
         """
@@ -64,12 +64,12 @@ class BackendHeaders:
         return [*self._interactive, *self._key_headers]
 
     def without_own(self, extra: Sequence[Header]) -> list[Header]:
-        """Return `extra` without the headers that `shared` contains."""
+        """Return the headers `extra` without those that `shared` contains, the headers of every request."""
         own = {name for name, _ in self.shared.headers}
         return [header for header in extra if header[0] not in own]
 
     def reload_key(self) -> str:
-        """Read the API key again. If this fails, keep the old key.
+        """Read the backend's API key again. If this fails, keep the old key.
 
         Return an empty string if there is a key, old or new. Otherwise, return why the key cannot be read.
         """
@@ -108,7 +108,9 @@ def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
 
 
 def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> list[Header]:
-    """Return the headers that the registry sets for the backend, with names in lower case.
+    """Return the headers that the operator's list of models and backends (the registry) sets for the backend.
+
+    Their names are in lower case.
 
     Args:
         of_batches: True to include the headers that mark requests of batches: the backend's `batch_headers`,

@@ -23,9 +23,10 @@ _UNKNOWN = (404, 410)
 
 
 def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> JobReport | Outcome:
-    """Read the response to a job's submission, and return the job's report.
+    """Read the response to a job's submission, and return the backend's report on the job.
 
-    If the response is invalid, return an Outcome with the error.
+    A job is a request whose result the backend returns later. If the response is invalid, return an Outcome
+    with the error.
 
     Args:
         outcome: the outcome of the submission.
@@ -46,9 +47,10 @@ def from_submit(outcome: Outcome, config: JobConfig, *, calls_back: bool) -> Job
 
 
 def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
-    """Read the response to a poll of a job, and return the job's report.
+    """Read the response to a poll of a job, and return the backend's report on the job.
 
-    If the response has no valid report, return an Outcome with the error.
+    A job is a request whose result the backend returns later. If the response has no valid report, return an
+    Outcome with the error.
 
     Args:
         outcome: the outcome of the poll.
@@ -65,7 +67,7 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
-    """Read the body of a callback (a request that reports the end of a job), and return the job's report.
+    """Read the body of a callback, with which a backend reports the end of a job. Return this report.
 
     If the body has no status, the whole body is the job's result. If the body is invalid, return an Outcome
     with the error.

@@ -66,7 +66,10 @@ def _log_problem(backend: BackendConfig, error: str) -> None:
 
 @dataclass
 class _SharedTransport:
-    """A transport that several clients may use. `clients` has the `client_key` of each of these clients."""
+    """A transport (an owner of connections) that several clients may use.
+
+    `clients` has the `client_key` of each of these clients.
+    """
 
     transport: Transport
     connect_seconds: float | None
@@ -121,7 +124,7 @@ class ClientPool:
     async def retain_only(self, keys: Collection[str]) -> None:
         """Drop the clients of backends that are no longer configured.
 
-        `keys` has the keys (`client_key`) of the clients that are still needed.
+        `keys` has the texts that identify the clients that are still needed. `client_key` returns them.
         """
         for key in self._clients.keys() - keys:
             del self._clients[key]
@@ -179,9 +182,10 @@ class ClientPool:
         logger.info("backend is usable again", extra={"backend": backend.url})
 
     async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
-        """Replace a shared transport with a new one, which has the TLS context `context`.
+        """Replace a transport that clients share by a new one, which has the TLS context `context`.
 
-        The old transport gets no new requests. Its requests in flight still complete.
+        The old transport, which holds the old connections, gets no new requests. Its requests in flight still
+        complete.
         """
         old = shared.transport
         shared.transport = self._open_transport(self._settings, context, shared.connect_seconds)
@@ -194,7 +198,7 @@ class ClientPool:
         await transport.retire()
 
     def _transport_for(self, key: str, backend: BackendConfig) -> _SharedTransport:
-        """Return the transport for the client with this key.
+        """Return the transport (which holds the connections) for the client that `key` identifies.
 
         Raises:
             InvalidTlsFiles: a certificate or key file of the backend cannot be used.

@@ -61,7 +61,7 @@ class MicrobatchPolicy(NamedTuple):
 
 
 class _MicrobatchKey(NamedTuple):
-    """The properties that all lines of a shared request have in common.
+    """The properties that all lines of a shared request (one request with several lines) have in common.
 
     If lines of different tenants may share a request, `tenant` is empty.
     """
@@ -239,7 +239,7 @@ class MicrobatchSender:
             await self._send(key, half, repetitions + 1)
 
     async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
-        """Split the response to a successful shared request, and set the outcome of each line in it."""
+        """Split the response to a shared request that succeeded, and set the outcome of each line in it."""
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except MicrobatchFailed as error:

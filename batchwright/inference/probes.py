@@ -28,7 +28,7 @@ PROBED_ENDPOINTS = tuple(_REQUESTS)
 
 
 class ProbeResult(IntEnum):
-    """Result of a probe, a small test request to a backend.
+    """Result of a probe (a small test request): nothing works, only a health check, or normal requests, too.
 
     A higher value means that more of the backend works.
     """

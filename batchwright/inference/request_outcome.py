@@ -56,7 +56,10 @@ class Outcome(Struct, frozen=True):
 
     @property
     def is_unsent(self) -> bool:
-        """True if no request was sent: a hook rejected it or failed, or the backend could not be reached."""
+        """True if no request was sent: a hook rejected it or failed, or the backend could not be reached.
+
+        A hook is a function of the operator that is called before each request.
+        """
         is_of_hook = self.verdict.category is Category.POLICY
         return not self.status and (is_of_hook or self.verdict.budget in BACKEND_AT_FAULT)
 

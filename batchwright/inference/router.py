@@ -45,9 +45,10 @@ class Dispatch(Struct, eq=False):
 class ModelRouter:
     """A router that chooses a backend for each request to one model, and sends the request.
 
-    An upstream is a model at a certain backend. The model's own upstreams are used first. If the circuit
-    breakers of all of them are open, upstreams of its fallback models are used, too. An open circuit breaker
-    lets only trials through: single requests that show if the backend has recovered.
+    An upstream is a model at a certain backend. The upstreams of the model itself (its own upstreams) are
+    used first. If the circuit breakers of all of them are open, upstreams of its fallback models are used,
+    too. An open circuit breaker lets only trials through: single requests that show if the backend has
+    recovered.
 
     When the configuration of the model changes, the router is updated, not replaced.
     """
@@ -72,8 +73,8 @@ class ModelRouter:
     def update(self, config: ModelConfig, backends: Sequence[Backend], retries: RetryPolicy) -> None:
         """Apply a changed configuration and retry policy of the model.
 
-        Backends that stay configured keep their state. `backends` has the backends that `config` names, in
-        the same order.
+        For backends that stay configured, the circuit breakers and the counts of requests in flight are kept.
+        `backends` has the backends that `config` names, in the same order.
         """
         known = {(upstream.backend, upstream.upstream_model): upstream for upstream in self.upstreams}
         upstreams: dict[tuple[Backend, str], Upstream] = {}
@@ -133,7 +134,7 @@ class ModelRouter:
     def wait_seconds(self, tenant: str = "", *, exclude: Collection[Upstream] = ()) -> float:
         """Return the seconds until a line of the tenant may be sent: 0 for now, infinity for never.
 
-        Upstreams in `exclude` do not count.
+        An upstream is a model at a certain backend. Upstreams in `exclude` do not count.
         """
         for upstream in self.upstreams:
             if not upstream.circuit.is_open and upstream not in exclude:
@@ -145,7 +146,7 @@ class ModelRouter:
     def urls(self) -> Sequence[str]:
         """URLs of the backends that may get a request now, including backends of fallback models.
 
-        If no backend may get a request, these are the URLs of all own backends.
+        If no backend may get a request now, these are the URLs of all backends of the model itself.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -165,9 +166,10 @@ class ModelRouter:
         is_full: Callable[[str], bool] = lambda url: False,
         is_used_up: Callable[[str], bool] = lambda url: False,
     ) -> Dispatch | None:
-        """Choose an upstream for one request and return a Dispatch; None if none may get a request now.
+        """Choose the backend for one request and return a Dispatch; None if no backend may get a request now.
 
-        The request counts as in flight to the upstream until `Dispatch.end` is called.
+        The choice is made between upstreams. An upstream is a model at a certain backend: the model itself or
+        a fallback model. The request counts as in flight to the upstream until `Dispatch.end` is called.
 
         Args:
             prefix_hash: hash of the beginning of the prompt. If the load balancing is `prefix-affine`,
@@ -203,8 +205,8 @@ class ModelRouter:
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
         """Count a running job as a request in flight, and return its Dispatch.
 
-        A job is a request whose result the backend returns later. Return None if no upstream has this key, or
-        if the upstream does not run jobs.
+        A job is a request whose result the backend returns later. An upstream is a model at a certain
+        backend. Return None if no upstream has this key, or if the upstream does not run jobs.
 
         Args:
             key: attribute `key` of the upstream that runs the job. It identifies the upstream.
@@ -259,7 +261,8 @@ class ModelRouter:
     ) -> Exchange | None:
         """Send the body to the chosen backend if that is possible without awaiting.
 
-        Return an exchange; its method `cancel` cancels the request. If nothing was sent, return None.
+        Return an exchange, which is the request in flight: its method `cancel` cancels the request. If
+        nothing was sent, return None.
 
         Args:
             on_outcome: called once with the outcome when the request has ended. The caller must pass the
@@ -315,8 +318,10 @@ class ModelRouter:
         return outcome
 
     def _reachable(self) -> list[Upstream]:
-        """Return the model's own upstreams. If all their circuit breakers are open, add the upstreams of
-        fallback models.
+        """Return the upstreams of the model itself. If all their circuit breakers are open, add the upstreams
+        of its fallback models.
+
+        An upstream is a model at a certain backend.
         """
         if not self.all_own_circuits_open:
             return self.upstreams
@@ -327,10 +332,16 @@ class ModelRouter:
     ) -> list[Upstream]:
         """Return the upstreams from which `select` may choose; empty if there are none.
 
-        - If one of the model's own upstreams may get a trial request now, return only this upstream.
-        - Otherwise, return the model's own upstreams whose circuit breakers are closed.
-        - If the circuit breakers of all own upstreams are open and allow no trial now, apply the same rules
-          to the fallback models. Return the upstreams of the first fallback model that has usable upstreams.
+        An upstream is a model at a certain backend. The first rule that fits decides:
+
+        - One of the model's own upstreams may get a trial now, which is a request through an open circuit
+          breaker: return only this upstream.
+        - Some own upstreams have closed circuit breakers: return these upstreams.
+        - The circuit breakers of all own upstreams are open: apply the same rules to each fallback model.
+          Return the upstreams of the first fallback model that has usable upstreams.
+
+        An upstream whose backend did not respond to the last request for its model list is returned only if
+        there are no others.
 
         Args:
             exclude: upstreams that are never returned.

@@ -33,7 +33,7 @@ class MicrobatchBackend(Protocol):
 
 
 class MicrobatchSenders:
-    """A factory of senders, which join several lines into one shared request (a microbatch).
+    """A factory of senders. A sender joins several lines into one shared request (a microbatch).
 
     There is one object per process, so that lines of different batches can share requests. The constructor
     raises SettingsError if a chat executor is invalid. A chat executor is the operator's object that joins
@@ -55,7 +55,8 @@ class MicrobatchSenders:
         """Return True if lines of the model share requests at this endpoint, False if each is sent alone.
 
         Args:
-            registered: the model's limits in the registry, which override the settings.
+            registered: the model's limits in the operator's list of models (the registry), which override the
+                settings.
         """
         return bool(self._adapter(model, endpoint) and self._policy(model, registered))
 
@@ -70,11 +71,12 @@ class MicrobatchSenders:
     ) -> RequestSender:
         """Return the sender of a model's lines to one of its backends.
 
-        If the lines do not share requests, the result is the backend's own client.
+        If each line is sent in a request of its own, the result is the client of the backend.
 
         Args:
             endpoint: endpoint of the batch.
-            registered: the model's limits in the registry, which override the settings.
+            registered: the model's limits in the operator's list of models (the registry), which override the
+                settings.
             tenant: tenant of the lines. If it is empty, or if the setting `tenants_share_requests` is on,
                 lines of different tenants may share a request.
             may_repeat: called for each line of a failed shared request, before the line is sent again. If the

@@ -1,4 +1,4 @@
-"""State of each backend and of each upstream (a model at a certain backend), which the router uses."""
+"""Data about each backend and about each model at a certain backend (upstream). The router uses it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _MAX_PATHS = 64  # paths of endpoints and jobs whose URLs are kept in parsed for
 
 @dataclass(eq=False)
 class Backend:
-    """One backend, and the result of the last request for its model list.
+    """One backend, and what the last request for its list of models has shown about it.
 
     `url` has no trailing slash and no `/v1`.
     """
@@ -56,7 +56,8 @@ class Upstream:
     Attributes:
         model: name of the model in Batchwright.
         upstream_model: name of the model at the backend.
-        jobs: settings of asynchronous jobs; None if the backend does not run requests as jobs.
+        jobs: settings of jobs, which are requests whose results the backend returns later; None if requests
+            to this model do not run as jobs.
         calls_back: True if the backend reports the end of a job by a callback.
         priority: value that is set in each request's body; None for no priority.
         in_flight: limit on the requests in flight at the backend, over the whole fleet; None for no limit.
@@ -78,7 +79,8 @@ class Upstream:
     async def probe(self, endpoint: Endpoint) -> ProbeResult:
         """Send a small test request that shows if the model works at this backend. Return the result.
 
-        If a request to `endpoint` would start a job, only the backend's health or model list is requested.
+        If a request to `endpoint` would start a job, whose result comes later, only the backend's health or
+        model list is requested.
         """
         client, probed = self.backend.client, endpoint if self.jobs is None else None
         priority = self.priority if client.of_batches else None

@@ -117,7 +117,7 @@ class CircuitBreaker:
     def begin(self, tenant: str = "") -> CircuitAttempt:
         """Record that a request is sent. Return the attempt to pass to a `record_...` method at its end.
 
-        While the circuit is open, the request is a trial.
+        While the circuit is open, the request is a trial: it shows if the backend has recovered.
         """
         attempt = CircuitAttempt(self.clock(), self.is_open, tenant)
         self._in_flight.add(attempt)
@@ -129,10 +129,12 @@ class CircuitBreaker:
         return attempt
 
     def _between_trials(self) -> float:
-        """Return the seconds from the start of a trial that has no answer yet to the start of the next trial.
+        """Return the seconds between the start of a trial that has no answer yet and the start of the next
+        trial.
 
-        Call this only if the last failure came quickly. The backend then seems to refuse requests quickly. So
-        a trial without a quick answer is probably being processed. Each such trial makes the pause shorter.
+        A trial is a request that is sent although the circuit is open. Call this only if the last failed
+        request failed quickly. The backend then seems to refuse requests quickly, so a trial without a quick
+        answer is probably being processed. Each such trial makes the result smaller.
         """
         return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
@@ -147,7 +149,10 @@ class CircuitBreaker:
             self._retry_at = max(self._retry_at, self.clock())
 
     def record_success(self, attempt: CircuitAttempt) -> None:
-        """Record a normal response. If the request was a trial, the circuit closes."""
+        """Record a normal response. If it shows that the backend has recovered, the circuit closes.
+
+        This is so if the request was a trial: a request that was sent because the circuit is open.
+        """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
         seconds = self._record_response() - attempt.sent_at
@@ -192,8 +197,8 @@ class CircuitBreaker:
     ) -> None:
         """Record a failure that is the backend's fault.
 
-        The failure may open the circuit. If the request was a trial of the open circuit, the pause before the
-        next trial may become longer.
+        The failure may open the circuit. If the request was a trial (a single request that was sent through
+        the open circuit), the pause before the next trial may become longer.
 
         Args:
             attempt: the request that failed.
@@ -225,8 +230,8 @@ class CircuitBreaker:
         """Record that the backend refused a request because it is busy with requests of other clients.
 
         If the circuit is closed and the backend seems to process other requests of this process, the circuit
-        stays closed. In all other cases, the refusal counts as a failure. If the circuit is then open, the
-        pauses between trials stay short, because the backend may accept requests again at any time.
+        stays closed. In all other cases, the refusal counts as a failure. If the circuit is then open, single
+        requests are still sent after short pauses, because the backend may accept requests again at any time.
 
         The backend seems to process other requests if some are in flight, and if it has responded recently or
         one of them was sent recently.
@@ -285,7 +290,7 @@ class CircuitBreaker:
         The first rule that fits decides:
 
         - The backend has responded normally since `since`: return False, because the line is at fault.
-        - The circuit is open: return True if the request was a trial.
+        - The circuit is open: return True if the request was a trial, which was sent to test the backend.
         - The circuit is closed: count the line as failed. Return True if at least `failures_to_open` lines
           are counted.
 
@@ -346,7 +351,7 @@ class CircuitBreaker:
         return len(self._suspects) >= self.failures_to_open
 
     def _is_trial(self, attempt: CircuitAttempt) -> bool:
-        """Return True if the attempt is a trial that was sent since the circuit last opened."""
+        """Return True if the request was sent through the open circuit, since this circuit last opened."""
         return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
 
     def _should_open(self, others_wait: bool, now: float) -> bool:

@@ -20,10 +20,10 @@ _TOLERANCE, _INTERACTIVE_TOLERANCE = 1.5, 1.25
 
 
 class AdaptiveLimitPolicy(NamedTuple):
-    """Settings for the adaptive limits of all backends in a process.
+    """Settings for the adaptive limits of a process: how many requests each backend may have in flight.
 
-    A limit is at most `ceiling` requests in flight at one backend. If `adaptive` is False, it stays at
-    `ceiling`.
+    An adaptive limit is raised or lowered, as the responses of its backend show. It is at most `ceiling`
+    requests. If `adaptive` is False, it stays at `ceiling`.
     """
 
     adaptive: bool = True
@@ -35,8 +35,8 @@ class AdaptiveLimitPolicy(NamedTuple):
 class BackendUsage:
     """Requests in flight at one backend, over all models, and the limits that apply to them.
 
-    `limit` is the adaptive limit. `share` is this process's part of the backend's fleet-wide limit;
-    `sys.maxsize` if the backend has no fleet-wide limit.
+    `limit` is the adaptive limit. The whole fleet of workers may also share a limit for the backend. `share`
+    is this process's part of it; `sys.maxsize` if there is no such limit.
     """
 
     url: str
@@ -138,7 +138,11 @@ class BackendLimits:
         return self._usage_of(url).max_in_flight
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of the limits of the model's backends; None if the model has no backend."""
+        """Return the sum of the limits on requests in flight of the model's backends; None if it has no
+        backend.
+
+        The limit of a backend applies to the requests of all models together.
+        """
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
 
@@ -160,7 +164,7 @@ class BackendLimits:
         return PlacedRequest(use, model, self.clock(), use.in_flight)
 
     def record_outcome(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        """Report how a request ended, to adapt the limit of its backend. Call this before `release`."""
+        """Report how a request ended, so that its backend's limit can adapt. Call this before `release`."""
         if not self._policy.adaptive:
             return
         use, placed.has_outcome = placed.use, True
@@ -205,7 +209,8 @@ class BackendLimits:
                 family.remove_by_labels({"backend": url})
 
     def set_interactive(self, urls: Collection[str]) -> None:
-        """Set the URLs of the backends that also serve interactive traffic.
+        """Set the URLs of the backends that also serve interactive requests, whose clients wait for the
+        answer.
 
         The limit of such a backend is lowered sooner if responses get slower. If `policy.interactive` is
         True, all backends are treated in this way.

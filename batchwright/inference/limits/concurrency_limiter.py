@@ -191,7 +191,7 @@ class ConcurrencyLimiter:
     def others_wait(self, name: str, tenant: str) -> bool:
         """Return True if a slice of another tenant waits for a permit to send to the model.
 
-        A tenant that has reached a cap or a rate does not count, because it would not get the next permit.
+        A tenant that has reached a limit of its own does not count, because it would not get the next permit.
         """
         model = self._waiting.get(name)
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
@@ -255,7 +255,7 @@ class ConcurrencyLimiter:
             self._grant(now)
 
     def retain_only(self, models: Collection[str], urls: Collection[str]) -> None:
-        """Drop the state of models that are not in `models`, and of backends that are not in `urls`.
+        """Drop the stored counts of models that are not in `models`, and of backends that are not in `urls`.
 
         Models with permits or waiting requests stay, and so do backends with requests in flight.
         """
@@ -337,7 +337,7 @@ class ConcurrencyLimiter:
     def _grant_one(self, model: _Model, now: float) -> None:
         """Grant one permit for this model to the tenant that `FairShare` selects.
 
-        If the tenant has reached a limit, grant nothing, and move its queue from `waiting` to `capped`.
+        If the tenant has reached a limit, grant nothing, and move its requests from `waiting` to `capped`.
         """
         tenant = model.shares.next_tenant(model.waiting, now)
         queue = model.waiting[tenant]
@@ -375,7 +375,7 @@ class ConcurrencyLimiter:
         self._waiting[model.name] = model
 
     def _stop_waiting(self, model: _Model, tenant: str) -> None:
-        """Remove the tenant's queue from `model.capped`, or from `model.waiting` if it is there."""
+        """Remove the tenant's requests from `model.capped`, or from `model.waiting` if they are there."""
         if model.capped.pop(tenant, None) is not None:
             del model.capped_by[tenant]
             self._capped[tenant].remove(model)
@@ -388,7 +388,7 @@ class ConcurrencyLimiter:
             model.full_since = math.inf
 
     def _retry_capped(self, model: _Model, tenant: str) -> None:
-        """Move a tenant from `capped` to `waiting` if no limit stops its lines any longer.
+        """Move a tenant's requests from `capped` to `waiting` if no limit stops its lines any longer.
 
         The tenant then counts as if it had just begun to wait. So its time in `capped` gives it no advantage
         over other tenants.

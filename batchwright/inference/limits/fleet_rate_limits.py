@@ -1,4 +1,6 @@
-"""Rate limits in effect for the whole fleet, from the settings and from changes in the database."""
+"""Rate limits in effect for all workers together, from the settings and from operators' changes in the
+database.
+"""
 
 import asyncio
 import logging
@@ -24,7 +26,7 @@ _REFRESH_SECONDS = 5.0
 
 
 class StoredRates(Protocol):
-    """Interface of the database table with the rates that were changed at run time."""
+    """Interface of the database table with the rate limits that operators have changed at run time."""
 
     async def all(self) -> Sequence[RateChange]: ...
 
@@ -56,7 +58,8 @@ class EffectiveRates(Protocol):
 
 
 class FleetRates(EffectiveRates):
-    """The rate limits from the settings and the database, divided between the served models.
+    """The rate limits from the settings and the database. The limit over all models is divided between the
+    models.
 
     Until the first refresh, only the rates in the settings are in effect.
     """
@@ -72,8 +75,8 @@ class FleetRates(EffectiveRates):
         """Start with the rates in the settings.
 
         Args:
-            table: the rates that were changed at run time.
-            served: returns the names of the served models.
+            table: the rate limits that operators have changed at run time.
+            served: returns the names of the models that backends serve.
             unavailable: the exception that `table` raises while the database is unreachable.
         """
         self._settings, self._table, self._served = settings, table, served
@@ -85,7 +88,7 @@ class FleetRates(EffectiveRates):
         return DISPATCH_QUEUE if self._rates.is_shared(model) else ""
 
     def queues(self) -> dict[str, Pacing | None]:
-        """Return the rate limit of each task queue, by its name; None means no limit."""
+        """Return the rate limit of each task queue of Temporal, by the queue's name; None means no limit."""
         return self.allocation.queues(self._models)
 
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
@@ -111,12 +114,13 @@ class FleetRates(EffectiveRates):
         return self._rates.target_queue(model, queue)
 
     async def refresh(self) -> None:
-        """Read the rates from the table and apply them. If this fails, the earlier rates stay in effect.
+        """Read the rate limits from the table and apply them. If this fails, the earlier limits stay in
+        effect.
 
         Raises:
             Exception: the database is unreachable. The class of this exception is the argument `unavailable`
                 of the constructor.
-            RatesConflict: after the rates of single models are subtracted from the rate over all models,
+            RatesConflict: if the limits of single models are subtracted from the limit over all models,
                 nothing is left for the other models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
@@ -125,7 +129,7 @@ class FleetRates(EffectiveRates):
         self._take(rates)
 
     async def try_refresh(self) -> bool:
-        """Refresh the rates. Return False if this failed; the earlier rates then stay in effect.
+        """Refresh the rate limits. Return False if this failed; the earlier limits then stay in effect.
 
         An error is logged once. It is not logged again if the next call fails with the same error.
         """
@@ -142,7 +146,7 @@ class FleetRates(EffectiveRates):
         return True
 
     async def run(self) -> None:
-        """Refresh the rates every few seconds until cancelled. Errors are logged."""
+        """Refresh the rate limits every few seconds until cancelled. Errors are logged."""
         while True:
             await self.try_refresh()
             await asyncio.sleep(_REFRESH_SECONDS)

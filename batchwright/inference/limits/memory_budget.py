@@ -15,8 +15,8 @@ _INITIAL_ESTIMATE = 64 * 1024  # assumed size of a response until the first one 
 class Reservation:
     """Memory that is reserved for the lines of one slice, `size` bytes.
 
-    `granted` becomes True when the budget has enough free memory. After that, `MemoryBudget.shrink` can
-    reduce `size`.
+    `granted` becomes True when the process has enough free memory within its limit. After that,
+    `MemoryBudget.shrink` can reduce `size`.
     """
 
     size: int
@@ -45,7 +45,7 @@ class MemoryBudget:
 
     @property
     def waiting(self) -> int:
-        """Number of reservations that wait for memory."""
+        """Number of reservations of slices that wait for memory."""
         return len(self._wanted)
 
     def has_room(self) -> bool:
@@ -76,7 +76,7 @@ class MemoryBudget:
         self._grant()
 
     def shrink(self, reservation: Reservation, size: int) -> None:
-        """Reduce a granted reservation to `size` bytes. The rest of its memory becomes free."""
+        """Reduce the memory of a granted reservation to `size` bytes. The rest of its memory becomes free."""
         self._shards -= reservation.size - size
         reservation.size = size
         self._grant()

@@ -26,9 +26,9 @@ class ModelPermits(Generic[Request]):
         last_grant: position of the model's last grant in the sequence of all grants, from 1; 0 if none.
         max_permits: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
-        ranks: the order of each tenant's batches.
+        ranks: the order in which each tenant's batches send their lines.
         refreshed_at: when `max_permits`, `urls` and `ranks` were last looked up.
-        weighed_at: when the weights of the tenants were last looked up.
+        weighed_at: when the weights (shares of the capacity) of the tenants were last looked up.
         waiting: queues of the tenants that may get a permit.
         capped: queues of the tenants that may send nothing now, because they have reached a limit.
             `capped_by` names the limit of each tenant.
@@ -57,11 +57,12 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant in `capped` if the tenant may send again; None if it may not.
+        """Return the weight of a tenant that had reached a limit, if the tenant may send again; None if not.
 
-        The tenant may not send in two cases:
+        The weight says how much of the capacity the tenant gets. The tenant is in `capped`. It may not send
+        in two cases:
 
-        - The tenant has reached a limit.
+        - The tenant still has reached a limit.
         - The API key of each of its waiting requests has reached its cap on requests in flight.
 
         If the result is None, the limit that was reached is stored in `capped_by`.

@@ -22,7 +22,7 @@ _MAX_AVERAGES = 10_000
 class Limit(StrEnum):
     """Kinds of limits that make lines wait, apart from the limit on all requests in flight.
 
-    A hold means that an operator has stopped a tenant or a model. The values are metric labels.
+    A hold means that an operator has stopped a tenant or a model. The values are values of a metric's label.
     """
 
     TENANT_HOLD = "tenant_hold"
@@ -46,7 +46,7 @@ class Limit(StrEnum):
 
 
 class FleetRate(NamedTuple):
-    """A rate per minute that all workers share. `part` is the part of `total` that this process may use."""
+    """A rate per minute that all workers share. This process may use only `part` of the `total`."""
 
     total: int
     part: float
@@ -63,12 +63,13 @@ NO_RATES = Rates()
 
 
 class TenantSettings:
-    """Weights, caps and rates of tenants, and the order of their batches. All may change at any time.
+    """Weights, caps and rates of tenants, and the order in which their batches send. All may change at any
+    time.
 
     At first, there are no settings: each tenant has the weight of its batches, and there are no limits.
 
-    A change replaces a whole mapping by another object. Callers must therefore read the attribute again for
-    each permit. A tenant or API key that is not in a mapping has no such setting.
+    When a setting changes, the attribute gets a new mapping. Callers must therefore read the attribute again
+    for each permit. A tenant or API key that is not in a mapping has no such setting.
 
     Attributes:
         weights: the weight of each tenant relative to other tenants. A missing tenant has the weight of its
@@ -197,9 +198,10 @@ class TenantAndModelLimits:
     # Checks
 
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
-        """Return the cap, hold or rate of the tenant that forbids a request now; None if none forbids it.
+        """Return the limit of the tenant that forbids a request now; None if none forbids it.
 
-        A hold means that an operator has stopped the tenant.
+        The limits are a cap on requests in flight, rates per minute, and a hold: an operator has stopped the
+        tenant.
         """
         most = self.tenant_settings.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
@@ -228,7 +230,8 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if the rates and holds of the model and the tenant allow one more request now.
+        """Return True if the rates of the model and the tenant allow one more request now, and neither is
+        stopped.
 
         Caps on requests in flight are not checked.
         """
@@ -245,7 +248,8 @@ class TenantAndModelLimits:
         The text continues a sentence that begins with the model.
 
         Args:
-            limit: the cap or rate that makes the lines wait. Holds are not allowed: other code reports them.
+            limit: the cap or rate that makes the lines wait. It must not be a hold (an operator's stop),
+                because other code reports holds.
         """
         match limit:
             case Limit.TENANT_IN_FLIGHT:

@@ -1,1 +1,1 @@
-"""Registry of models and their backends: the models in effect, and the source of each setting."""
+"""The registry: the models and backends that a process knows, and where each of their settings comes from."""

@@ -57,7 +57,7 @@ class BackendRegistry:
 
         Args:
             models: the stored model lists of backends.
-            changes: the stored changes made at run time.
+            changes: the stored changes that operators made at run time.
             clients: creates the clients of the backends.
             unavailable: the exception that `models` and `changes` raise while the database is unreachable.
         """
@@ -142,7 +142,7 @@ class BackendRegistry:
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
-        """Drop the models that no backend lists, except the models in `awaited`, which live batches need.
+        """Drop the models that no backend lists, except the models in `awaited`, which batches still need.
 
         If all such models were kept, tenants could fill the memory with invented model names.
         """
@@ -206,7 +206,7 @@ class BackendRegistry:
         await self.refresh_changes()
 
     async def _record(self, backend: Backend, names: list[str]) -> None:
-        """Store the model list of a backend in the database.
+        """Store the list of models that a backend has returned in the database.
 
         If the database rejects one of the names, treat the request for the list as failed. If the database is
         unreachable, raise the exception that the constructor got as `unavailable`.
@@ -223,7 +223,7 @@ class BackendRegistry:
             backend.listing_failed = True
 
     async def refresh_changes(self) -> None:
-        """Read and apply the changes made at run time. No request is sent to a backend.
+        """Read and apply the changes that operators made at run time. No request is sent to a backend.
 
         If the database is unreachable, the call raises the exception that the constructor got as
         `unavailable`.

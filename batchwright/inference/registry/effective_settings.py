@@ -1,4 +1,4 @@
-"""Find the settings that are in effect for a model, each with its source. Secrets are left out."""
+"""Find the settings that are in effect for a model, and where each comes from. Secrets are left out."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -39,13 +39,13 @@ class EffectiveBackend(NamedTuple):
 
 
 def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, SettingWithSource]:
-    """Return the settings of a model that are in effect, each with its source.
+    """Return the settings of a model that are in effect, each with its source, such as a file or a change.
 
     The keys are dotted names, such as `limits.in_flight`. Settings of `jobs` are included only if the model's
     requests run as jobs. Settings of `prices` are included only if the model has prices.
 
     Args:
-        entry: the model in the catalog.
+        entry: the model in the catalog of all models.
         settings: the settings of the process.
     """
     sections = (*_SECTIONS, "jobs") if entry.config.kind != "sync" else _SECTIONS
@@ -61,12 +61,12 @@ def effective_settings(entry: CatalogEntry, settings: Settings) -> dict[str, Set
 
 
 def effective_backends(entry: CatalogEntry, settings: Settings) -> list[EffectiveBackend]:
-    """Return the model's backends in their configured order, each with its settings and their sources."""
+    """Return the model's backends in their configured order, and where each of their settings comes from."""
     return [_effective_backend(entry, settings, backend) for backend in entry.config.backends]
 
 
 def change_without_header_values(entry: CatalogEntry) -> ModelSettings | None:
-    """Return the settings of the model that were changed at run time, with header values hidden.
+    """Return the settings of the model that an operator changed at run time, with header values hidden.
 
     Return None if nothing was changed.
     """
@@ -159,7 +159,9 @@ def _changed_settings(entry: CatalogEntry) -> ModelSettings:
 
 
 def _replaces_model(entry: CatalogEntry) -> bool:
-    """Return True if a change at run time replaces all the model's settings in the registry file."""
+    """Return True if an operator's change at run time replaces all settings of the model in the registry
+    file.
+    """
     return entry.change is not None and entry.change.config is not None
 
 

@@ -97,9 +97,9 @@ class Catalog:
         return self._changes.trusted
 
     def base_of(self, model: str, seen: Sequence[ServedModel]) -> ModelConfig | None:
-        """Return the settings of a model without its change at run time.
+        """Return the settings of a model without the change that an operator made to it at run time.
 
-        Return None if only the change defines the model.
+        Return None if only this change defines the model.
 
         Args:
             seen: the stored model lists of backends.
@@ -108,10 +108,10 @@ class Catalog:
         return known or unlisted_models(self.gateways, [model]).get(model)
 
     def registered(self, changes: Sequence[ModelChange], seen: Sequence[ServedModel]) -> list[CatalogEntry]:
-        """Return all models, sorted by name.
+        """Return all models with their settings, sorted by name.
 
-        If a model has several sources, a change at run time overrides the registry file. The file overrides
-        the model lists of backends.
+        If the settings of a model come from several sources, a change at run time overrides the registry
+        file. The file overrides the model lists of backends.
 
         Args:
             changes: the stored changes made at run time.
@@ -157,9 +157,9 @@ class ResolvedModel(NamedTuple):
 
 
 class ChangeResolver:
-    """A resolver that applies the changes that were made to models at run time.
+    """An object that applies the changes that operators made to models at run time.
 
-    A part of a change that the registry file or the settings forbid is left out.
+    If the registry file or the settings forbid a part of a change, this part is not applied.
     """
 
     def __init__(self, settings: Settings) -> None:

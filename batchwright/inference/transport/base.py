@@ -47,7 +47,7 @@ class TargetUrl:
 
 
 class SharedHeaders:
-    """Headers that many requests have in common. They are encoded only once."""
+    """Headers that many requests have in common. They are converted to bytes only once."""
 
     __slots__ = ("encoded", "headers")
 
@@ -64,7 +64,7 @@ class BackendRequest(Struct, eq=False):
 
     Attributes:
         first_byte: maximum number of seconds until the response starts; 0 for no limit.
-        idle: maximum number of seconds between two pieces of the response; 0 for no limit.
+        idle: maximum number of seconds in which no data of a started response arrives; 0 for no limit.
     """
 
     method: bytes
@@ -85,7 +85,7 @@ class BackendResponse(Struct):
 
 
 class StreamedResponse(NamedTuple):
-    """Status and headers of an HTTP response, and its body as an iterator over pieces.
+    """Status and headers of an HTTP response, and its body as an iterator over pieces of bytes.
 
     Header names are in lower case. The iterator raises the same exceptions as `Transport.exchange`, except
     `ResponseTooLarge`.
@@ -101,7 +101,9 @@ class ResponseTooLarge(Exception):
 
 
 class Exchange(Protocol):
-    """A request in flight, which can be cancelled. When it ends, a callback gets its response or error."""
+    """A request in flight, which can be cancelled. When it ends, a function is called with its response or
+    error.
+    """
 
     def cancel(self) -> None:
         """Cancel the request and close its connection. The callback is not called.

@@ -104,7 +104,7 @@ class PooledTransport(Transport):
         return exchange
 
     def finish(self, exchange: "_PooledExchange") -> None:
-        """Clean up after a request that `try_exchange_now` has started.
+        """Clean up after a request of `try_exchange_now` that has ended or was cancelled.
 
         Stop its timeout, and keep its connection for further requests or close it.
         """
@@ -137,7 +137,7 @@ class PooledTransport(Transport):
         self._close_idle()
 
     def _close_timers_if_done(self) -> None:
-        """Cancel the timers if `retire` was called and no request is in flight."""
+        """Cancel the timers for timeouts if `retire` was called and no request is in flight."""
         if self._is_retired and not self._in_flight:
             self._timeouts.close()
 

@@ -147,7 +147,7 @@ async def _next_chunk(chunks: AsyncIterator[bytes], idle: float, number: int) ->
 
     Args:
         idle: maximum number of seconds until the chunk arrives; 0 for no limit.
-        number: number of the chunk, from 1.
+        number: position of the chunk in the response, from 1.
 
     Raises:
         TimeoutError: no chunk arrived within `idle` seconds.
