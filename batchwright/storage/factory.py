@@ -20,12 +20,12 @@ async def open_storage(
 ) -> AsyncGenerator[Storage, None]:
     """Context manager that opens the configured directory or bucket, and closes it at the end of the block.
 
-    If the storage is a directory, files older than a day that crashed writers left unfinished are deleted
-    first.
+    If the storage is a directory, unfinished files that crashed processes left there more than a day ago are
+    deleted first.
 
     Args:
         metrics: metrics in which the operations are counted.
-        component: part of the product that uses the storage. The metrics are recorded separately for each.
+        component: part of the product that uses the storage. The metrics of each component are separate.
 
     Raises:
         StorageUnavailable: the directory cannot be created, or the settings of boto (the S3 library) are

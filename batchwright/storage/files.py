@@ -40,10 +40,10 @@ async def run_in_thread(call: Callable[[], T]) -> T:
 
 
 class UnpublishedFile:
-    """The file of a new object. It is in a folder for unfinished files until `publish` moves it to its final
-    path.
+    """A file with the data of a new object, which no reader can see until `publish` is called.
 
-    Always call `discard` at the end. It deletes the file if `publish` was not called.
+    Until then, the file is in a folder for unfinished files. `publish` moves it to its final path. Always
+    call `discard` at the end. It deletes the file if `publish` was not called.
     """
 
     def __init__(self, root: Path, scratch: Path, target: Path) -> None:
@@ -167,7 +167,9 @@ class OpenFile:
         return disk.read_exactly(self._fd, start, length) if length else b""
 
     def detached(self) -> FileIO:
-        """Return the open file. The caller must close it, because `close` no longer closes it."""
+        """Return the open file. The caller must close it, because the method `close` of this object no longer
+        closes it.
+        """
         fd, self._fd = self._fd, -1
         return FileIO(fd, "rb")
 

@@ -71,7 +71,9 @@ class Stopwatch:
 
 
 class StorageInstrumentation:
-    """A recorder of metrics and trace spans for the storage operations of one component."""
+    """A recorder of metrics and trace spans for the storage operations of one component (part of the
+    product).
+    """
 
     def __init__(self, metrics: Metrics, component: StorageComponent) -> None:
         self._metrics, self._component = metrics, component
@@ -157,7 +159,7 @@ async def _closing(items: AsyncIterator[T]) -> AsyncGenerator[AsyncIterator[T], 
 
 
 def for_component(storage: Storage, component: StorageComponent) -> Storage:
-    """Return an object for the same storage whose operations are counted in metrics for `component`.
+    """Return a storage object for the same data, whose operations are counted in metrics for `component`.
 
     If `storage` is not an ObservedStorage, it records no metrics, and is returned unchanged.
     """

@@ -28,7 +28,9 @@ class InputRefused(Exception):
 
 
 class StoredBytes(NamedTuple):
-    """Number of bytes that a tenant has stored, and the tenant's quota. A quota of 0 means no quota."""
+    """How many bytes a tenant has stored, and the tenant's quota of stored bytes. A quota of 0 means no
+    quota.
+    """
 
     used: int = 0
     quota: int = 0
@@ -51,8 +53,8 @@ class StoredBytes(NamedTuple):
 
 
 class InputObjects:
-    """Reads objects that batches name as their inputs. All reads use one S3 client, which the first read
-    opens.
+    """A reader of objects that batches name as their inputs. All reads use one S3 client, which the first
+    read opens.
 
     Call `aclose` at the end, when no read is running.
     """

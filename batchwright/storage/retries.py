@@ -34,7 +34,8 @@ class OperationRetries:
     The wait before a retry is random. Its upper limit doubles with each retry.
 
     Args:
-        patience_seconds: no retry starts later than this number of seconds after the first attempt began.
+        patience_seconds: no retry starts later than this number of seconds after the start of the first
+            attempt.
         is_transient: returns True for an error that may be retried.
         on_retry: called for each retry.
     """

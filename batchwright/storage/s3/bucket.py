@@ -43,7 +43,9 @@ class S3Bucket:
         return self.place.name
 
     def at(self, key: str) -> str:
-        """Return the name of an object in the bucket: the configured prefix followed by `key`."""
+        """Return the name that an object has in the bucket: the configured prefix, followed by the object's
+        `key`.
+        """
         return self.place.prefix + key
 
     async def call(

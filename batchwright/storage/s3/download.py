@@ -38,7 +38,7 @@ class S3Download:
 
     @property
     def end(self) -> int:
-        """Position in the object after the last byte of the download; -1 before the first call of `next`."""
+        """Position in the object after the last byte to download; -1 before the first call of `next`."""
         return self._end
 
     async def next(self) -> bytes:

@@ -148,8 +148,8 @@ class S3Storage(Storage):
     async def check(self) -> None:
         """Raise StorageUnavailable if the bucket does not work.
 
-        The call writes, reads and deletes an object. If this has succeeded in the last five minutes, the call
-        only lists one key.
+        The call writes, reads and deletes a test object. If this has succeeded in the last five minutes, the
+        call only lists the key of one object.
         """
         now = time.monotonic()
         if self._wrote_at is None or now - self._wrote_at >= _WRITE_CHECK_SECONDS:
@@ -169,7 +169,7 @@ class S3Storage(Storage):
         await checked.delete(key)
 
     async def _list_one(self, bucket: S3Bucket) -> None:
-        """Raise StorageUnavailable if S3 refuses to list one key of the bucket, or does not respond.
+        """Raise StorageUnavailable if S3 refuses to list the key of one object, or does not respond.
 
         Of all requests, this one gets the most helpful error messages from S3.
         """
@@ -238,7 +238,7 @@ async def open_client(settings: Settings, place: Bucket) -> AsyncGenerator["S3Cl
 def bucket_of(
     client: "S3Client", settings: Settings, place: Bucket, on_retry: Callable[[StorageOperation], None]
 ) -> S3Bucket:
-    """Return the bucket `place`, which is accessed through `client`. The caller has opened the client.
+    """Return an object for the bucket `place`. It uses `client`, which the caller has opened.
 
     `on_retry` is called each time an operation is retried.
     """

@@ -19,8 +19,9 @@ _NumberType = Literal["B", "i", "I", "Q"]  # as in the module `array`
 
 
 class Columns:
-    """A group of columns of numbers that were created together. The length of a column is fixed. At first,
-    all numbers are 0.
+    """A group of columns that were created together. A column is a list of numbers with a fixed length.
+
+    At first, all numbers are 0.
 
     Attributes:
         views: the columns. The numbers can be read and replaced. As long as one view exists, the memory or
@@ -32,16 +33,16 @@ class Columns:
         self._mapping, self.views, self.is_file = mapping, views, is_file
 
     def release_pages(self) -> None:
-        """Allow the system to remove the file's pages from memory. No data is lost.
+        """Allow the operating system to remove the file's data from memory. No data is lost.
 
-        Without this call, every page that the process has read or changed counts as memory of the process.
+        Without this call, all parts of the file that the process has read or changed count as its memory.
         """
         if self.is_file:
             self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class ColumnSpace:
-    """Creates columns of numbers, in memory or in unnamed files on the local disk.
+    """A creator of columns of numbers, which are in memory or in unnamed files on the local disk.
 
     The columns in use take at most 64 MiB of memory together; further columns are in files. Columns of up to
     1 MiB are always in memory, so that a small batch needs no disk. Memory and files are freed as soon as no
@@ -61,7 +62,7 @@ class ColumnSpace:
         """Create several columns, which are freed together.
 
         Args:
-            columns: type and count of the numbers of each column.
+            columns: for each column, the type of its numbers and how many numbers it has.
 
         Raises:
             StorageFull: the columns need a file, and the disk has too little free space.
@@ -84,11 +85,11 @@ class ColumnSpace:
         return Columns(mapping, views, is_file=is_file)
 
     def new_spill_space(self) -> SpillSpace:
-        """Create a space for growing sequences of bytes.
+        """Create a SpillSpace, which creates sequences of bytes that can grow.
 
-        Use such a sequence instead of a column if the count of the numbers is not known yet. The sequences
-        together take 8 MiB of memory; further bytes are in files. The caller must close the space, to delete
-        these files.
+        Use such a sequence instead of a column if it is not known yet how many numbers there will be. The
+        sequences together take 8 MiB of memory; further bytes are in files. The caller must close the
+        SpillSpace, to delete these files.
         """
         return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
 

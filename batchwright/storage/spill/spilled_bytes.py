@@ -23,9 +23,9 @@ class SpoolStopped(Exception):
 
 
 class SpillSpace:
-    """Creates growing sequences of bytes that move from memory to a file when they become too large.
+    """A creator of growing sequences of bytes, which move from memory to a file when they become too large.
 
-    All sequences of the space together take at most `memory_bytes` of memory, and each takes up to 256 KiB in
+    All these sequences together take at most `memory_bytes` of memory, and each takes up to 256 KiB in
     addition. Call `close` at the end to delete the files. Several threads may use the space at the same time,
     but each sequence may be used by only one thread at a time.
 
@@ -50,11 +50,11 @@ class SpillSpace:
             file.file.close()
 
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run the function `work`, which uses this space, in a thread. Return its result.
+        """Run the function `work` in a thread, and return its result. The function uses this SpillSpace.
 
-        If one call is cancelled, all threads of this space must stop: `check_stopped` raises SpoolStopped in
-        them. The cancelled call waits until its thread has stopped, so that the caller can then close the
-        files. The other calls also raise CancelledError, as if they were cancelled themselves.
+        If one call is cancelled, all threads of this SpillSpace must stop: `check_stopped` raises
+        SpoolStopped in them. The cancelled call waits until its thread has stopped, so that the caller can
+        then close the files. The other calls also raise CancelledError, as if they were cancelled themselves.
         """
         thread = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
         try:
@@ -80,7 +80,9 @@ class SpillSpace:
             raise SpoolStopped
 
     def take(self, size: int) -> bool:
-        """Reserve `size` bytes of the space's memory and return True; if less is left, return False."""
+        """Reserve `size` bytes of memory for a sequence, and return True; return False if less memory is
+        left.
+        """
         with self._lock:
             if size > self._left:
                 return False
@@ -169,7 +171,7 @@ class _SpilledBytes(GrowingBytes):
         self._release()
 
     def _release(self) -> None:
-        """Give the reserved memory back to `SpillSpace`."""
+        """Give the memory that this sequence has reserved back to the SpillSpace."""
         self._space.give_back(self._reserved)
         self._reserved, self._most = 0, _CHUNK_BYTES
 
