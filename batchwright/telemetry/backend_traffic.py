@@ -100,11 +100,10 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of the model if no backend can accept its lines now, so that they are sent later.
+        """Count an error of the model if its lines are sent later because no backend can accept them now.
 
         Args:
-            reason: why the lines are sent later. If the reason is not that no backend can accept them,
-                nothing is counted.
+            reason: why the lines are sent later. If it is a reason of another kind, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
@@ -112,9 +111,11 @@ class BackendTraffic:
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
         """Combine the totals of all other models and backends, so that the number of totals stays limited.
 
-        - If the model and the backend are in the arguments, their totals stay separate.
-        - If only the model is in `models`, the totals are added to those of this model and backend `other`.
-        - If the model is not in `models`, the totals are added to those of model `other`, backend `other`.
+        A total counts the requests of one model at one backend.
+
+        - `models` contains the model, and `backends` contains the backend: the total stays separate.
+        - Only `models` contains the model: the total is added to that of this model at the backend `other`.
+        - `models` does not contain the model: the total is added to that of model `other` at backend `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)
@@ -124,7 +125,7 @@ class BackendTraffic:
     def snapshot(
         self, pending: Mapping[tuple[str, str], int], open_circuits: Collection[tuple[str, str]] = ()
     ) -> list[UpstreamTraffic]:
-        """Return the totals since the process started, for every model and backend with requests.
+        """Return the counts of requests since the process started, for every model and backend with requests.
 
         Args:
             pending: number of requests in flight by (model, backend).

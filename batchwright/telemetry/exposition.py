@@ -78,7 +78,7 @@ class SdkMetricsClient:
     async def _exchange(
         self, reader: StreamReader, writer: StreamWriter, on_sent: Callable[[], None]
     ) -> bytes:
-        """Request the SDK's metrics over this connection, and return the body of the response.
+        """Request the metrics of Temporal's SDK over this connection, and return the body of the response.
 
         If the response is invalid or incomplete, close the connection and raise an exception.
         """

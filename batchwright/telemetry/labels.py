@@ -29,9 +29,9 @@ class BoundedLabel:
 class ModelLabels:
     """A callable that returns the value of a metric's label `model` for a model name.
 
-    Each model in the registry (the operator's list of models) has its own label value. At most `limit` other
-    models have their own value at the same time. All remaining models share the value `other`. All metrics
-    of the process use the same object.
+    Each model in the registry (the models that the operator or a backend has listed) has its own label value.
+    At most `limit` other models have their own value at the same time. All remaining models share the value
+    `other`. All metrics of the process use the same object.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,23 +50,31 @@ class ModelLabels:
 
     @property
     def unlisted(self) -> frozenset[str]:
-        """Names of the models that have their own label value now, although they are not in the registry."""
+        """Names of the models that have their own label value now, although they are not in the registry.
+
+        The registry has the models that the operator or a backend has listed.
+        """
         return frozenset(self._unlisted)
 
     def set_listed(self, models: Collection[str]) -> None:
-        """Set the names of the models in the registry, so that each has its own label."""
+        """Set the names of the models that the operator or a backend has listed. Each gets its own label
+        value.
+        """
         self._listed = frozenset(models)
         self._unlisted -= self._listed
 
     def release(self, model: str) -> None:
-        """Free the label of a model that is not in the registry, so that another model can get it."""
+        """Free the label value of a model that is not in the registry, so that another model can get one.
+
+        The registry has the models that the operator or a backend has listed.
+        """
         self._unlisted.discard(model)
 
 
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    Use the names only as labels of gauges whose series are all replaced at every refresh, because the names
+    Use the names only as labels of gauges whose values are all replaced at every refresh, because the names
     change when the weights change.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))

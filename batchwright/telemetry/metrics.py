@@ -91,12 +91,13 @@ class Metrics(
         return b"".join(self.render_parts())
 
     def remove_series(self, label: str, value: str) -> None:
-        """Remove every series in which the label `label` has this value.
+        """Remove every metric series (values with one combination of labels) whose label `label` has this
+        value.
 
         If a removed series is counted again, it starts at 0.
 
         If `label` is `model`, series with this value in the labels `from_model` or `to_model` are removed,
-        too. The value no longer counts towards the limit on label values of models that are not registered.
+        too. Another model that is not registered can then get a label value of its own.
         """
         names = MODEL_LABELS if label == "model" else (label,)
         for name in names:

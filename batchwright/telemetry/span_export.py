@@ -85,9 +85,9 @@ class CountingSpanExporter(OTLPSpanExporter):
 
 
 class CountingSpanProcessor(BatchSpanProcessor):
-    """Span processor that also counts the spans that are dropped because the queue is full.
+    """Span processor that also counts the spans that are lost because too many spans wait to be exported.
 
-    The SDK provides the queue and the thread that exports the spans.
+    OpenTelemetry's SDK provides the queue of spans and the thread that exports them.
     """
 
     def __init__(self, exporter: CountingSpanExporter, on_dropped: OnSpansDropped) -> None:
@@ -133,7 +133,7 @@ class SpanProvider(TracerProvider):
     exporter: CountingSpanExporter
 
     def close(self) -> None:
-        """Send the queued spans and close the provider. This takes at most a few seconds.
+        """Send the spans that wait to be sent, and close the provider. This takes at most a few seconds.
 
         Spans that were not sent within this time are lost.
         """

@@ -64,7 +64,7 @@ class Spans:
     # The current span
 
     def current_ids(self) -> Mapping[str, str]:
-        """Return `trace_id` and `span_id` of the current span as log fields; empty if there is none."""
+        """Return `trace_id` and `span_id` of the current span as log fields; empty if there is no span."""
         context = trace.get_current_span().get_span_context()
         if not context.is_valid:
             return {}
@@ -101,7 +101,7 @@ class Spans:
             span.set_status(StatusCode.ERROR, f"{name}: {message}")
 
     def flush(self) -> None:
-        """Send the queued spans, and block until they are sent."""
+        """Send the spans that wait to be sent, and block until they are sent."""
         self._provider.force_flush()
 
     # New spans
@@ -187,7 +187,7 @@ class Spans:
         span.end()
 
     def request(self, path: bytes, host: str, port: int, request_id: str) -> "RequestSpan":
-        """Return the span of a request to a backend, as a context manager to use around the request."""
+        """Return the span of a request to a backend. It is a context manager to use around the request."""
         current = _activity.get()
         if current is None:
             return RequestSpan(None, [], self._redact)

@@ -1,4 +1,4 @@
-"""Metrics of slices (parts of batches) and of other steps of batches.
+"""Metrics of slices (parts of batches) and of a batch's other steps: reading its input, writing its files.
 
 Each worker counts the slices and steps that it runs.
 """

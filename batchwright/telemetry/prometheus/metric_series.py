@@ -13,12 +13,12 @@ _BOUND_PLACEHOLDER = "\ud801"  # stands for a bucket's bound; like NUMBER_PLACEH
 
 
 class FamilyState:
-    """The state that all series of one metric share. Any thread may update a series.
+    """Data that all series of one metric share. Any thread may update a series.
 
     Attributes:
-        is_stale: True if a value, or the set of series, has changed since the last scrape.
+        is_stale: True if a value, or the set of series, has changed since the last request for /metrics.
         has_callbacks: True if the value of at least one series comes from a function that is called at each
-            scrape.
+            request for /metrics.
         numbers: values of all series of a histogram, in the order in which they appear in the text of
             /metrics; empty for counters and gauges.
     """
@@ -37,7 +37,7 @@ class MetricSeries(ABC):
         self.id, self.state = id, state
 
     def template(self) -> str:
-        """Return the text lines of the series, with placeholders for its values."""
+        """Return the text of the series in /metrics, with placeholders for its values."""
         return self.id.line()
 
     @abstractmethod
@@ -95,7 +95,8 @@ class GaugeSeries(MetricSeries):
         self.inc(-amount)
 
     def set_function(self, callback: Callable[[], float]) -> None:
-        """Set the function `callback`, which returns the value of the gauge. It is called at each scrape.
+        """Set the function `callback`, which returns the value of the gauge. It is called at each request for
+        /metrics.
 
         The function must not update a series of the same metric.
         """
@@ -128,7 +129,7 @@ class HistogramSeries(MetricSeries):
         self.move(state.numbers)
 
     def move(self, numbers: list[float]) -> None:
-        """Append the values of the series to the list `numbers`, and store them only there from now on.
+        """Append the values of this series to the list `numbers`. From now on, they are stored only there.
 
         The caller must hold the lock of the metric.
         """

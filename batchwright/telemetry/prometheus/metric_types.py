@@ -86,7 +86,7 @@ class MetricFamily(Collector, Generic[_Series]):
             self._remove([key for key in self._series if key])
 
     def text(self) -> bytes:
-        """Return the metric in Prometheus text format. Only one thread at a time may call it."""
+        """Return all values of the metric as text for Prometheus. Only one thread at a time may call it."""
         if self._state.is_stale or self._state.has_callbacks:
             self._text = self._render()
         return self._text
