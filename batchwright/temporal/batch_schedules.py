@@ -63,8 +63,8 @@ class ScheduleStatus(NamedTuple):
     Attributes:
         next_times: the next times at which the schedule is due, up to ten; empty while the schedule is
             paused.
-        skipped: number of due times at which no batch was created, because of the overlap policy or because
-            Temporal was unavailable for too long.
+        skipped: number of due times at which no batch was created, because the previous batch had not ended
+            (overlap policy), or because Temporal was unavailable for too long.
         is_running: True if a batch of the schedule has not ended.
     """
 
@@ -101,7 +101,9 @@ class BatchSchedules(Protocol):
     async def resume(self, id: str) -> None: ...
 
     async def trigger(self, id: str) -> None:
-        """Start a batch of the schedule now, even if the schedule is paused. The overlap policy applies."""
+        """Start a batch of the schedule now, even if the schedule is paused. If a batch of the schedule has
+        not ended, the schedule's overlap policy decides what happens.
+        """
         ...
 
     async def delete(self, id: str) -> None:
@@ -137,12 +139,13 @@ class TemporalBatchSchedules(BatchSchedules):
                 raise _unless_time_zone(error) from error
 
     async def _update(self, spec: ScheduleSpec) -> None:
-        """Replace the times and the overlap policy of a schedule, and nothing else.
+        """Replace the times of a schedule, and what happens if the previous batch has not ended. Replace
+        nothing else.
 
         The SDK's own update reads the schedule and writes it back, so it would undo a pause that happens in
         between. Here, Temporal ignores an update, without an error, if the schedule has changed since it was
-        read. To notice an ignored update, each update also writes a unique note. If the schedule does not
-        have this note afterwards, the update is repeated.
+        read. To notice this, each update also stores a unique text as the note of the schedule. If the
+        schedule does not have this note afterwards, the update is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         note = f"changed by its tenant ({uuid4().hex})"

@@ -45,7 +45,7 @@ class PayloadKey:
 
 
 class EncryptionCodec(PayloadCodec):
-    """Encrypts payloads with the first of `keys`, and decrypts payloads that were encrypted with any of them.
+    """A codec that encrypts payloads with the first of `keys`, and decrypts them with any of `keys`.
 
     Unencrypted payloads are returned unchanged by `decode`.
     """
@@ -71,7 +71,7 @@ class EncryptionCodec(PayloadCodec):
 
 
 class KeylessCodec(PayloadCodec):
-    """Codec for a process without payload keys. It does not encrypt, and it rejects encrypted payloads."""
+    """A codec for a process without keys. It does not encrypt payloads, and it rejects encrypted payloads."""
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
         return list(payloads)

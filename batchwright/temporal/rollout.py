@@ -31,8 +31,8 @@ _OPEN_BATCHES_QUERY = (
 class Build:
     """A build (version) of the workers.
 
-    `batches` is the number of batches that have not ended and need workers of this build.
-    `status` is the word that Temporal uses: current, ramping, draining (some runs are still open), drained,
+    `batches` is the number of batches that have not ended and need workers of this build. `status` is the
+    word that Temporal uses: current, ramping, draining (some workflows of the build have not ended), drained,
     inactive or created.
     """
 

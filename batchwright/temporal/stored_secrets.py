@@ -20,10 +20,10 @@ class StoredSecretUnreadable(Exception):
 
 
 class StoredSecrets:
-    """Encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
+    """An object that encrypts secrets with the first of `keys`, and decrypts them with any of the keys.
 
-    Without keys, secrets are stored unencrypted. A secret is encrypted for an owner, and can be decrypted
-    only for the same owner.
+    Without keys, secrets are stored unencrypted. A secret is encrypted for an owner (a database row), and can
+    be decrypted only for the same owner.
     """
 
     def __init__(self, keys: Sequence[PayloadKey]) -> None:

@@ -30,7 +30,7 @@ class QueueReport:
     Attributes:
         backlog: approximate number of waiting tasks.
         oldest_seconds: age of the oldest waiting task, in seconds.
-        pollers: number of pollers in all workers.
+        pollers: number of pollers, which fetch tasks, in all workers.
         limit: configured limit of activity starts per second; None if there is no limit.
     """
 

@@ -30,7 +30,7 @@ DATA_CONVERTER = replace(pydantic_data_converter, failure_converter_class=ShortF
 
 @retry(retry=retry_if_exception_type(ValueError), stop=stop_after_attempt(5), reraise=True)
 def observed_runtime() -> tuple[Runtime, str]:
-    """Create a runtime of Temporal's SDK that serves the SDK's metrics over HTTP.
+    """Create a `Runtime` of Temporal's SDK that serves the SDK's metrics over HTTP.
 
     Return the runtime, and the address `host:port` of the metrics. Call this once in a process, before the
     first client is created.

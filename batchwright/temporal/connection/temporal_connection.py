@@ -87,7 +87,7 @@ class TemporalConnection:
             self._last_error = ""
 
     async def _apply(self, found: Credentials) -> None:
-        """Use the credentials `found` from now on.
+        """Use the credentials `found` for this connection from now on.
 
         Raises RuntimeError if the credentials need a new connection, and this connection cannot be opened.
         """
@@ -105,7 +105,7 @@ class TemporalConnection:
 
 
 class ReplaceableService(ServiceClient):
-    """Sends the calls of a Temporal client over the current connection, which can be replaced.
+    """A service that sends the calls of a Temporal client over a connection that can be replaced.
 
     A call that runs during the replacement ends on the old connection.
     """

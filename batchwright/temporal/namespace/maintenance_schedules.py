@@ -1,4 +1,7 @@
-"""Temporal schedules of retention and the consistency check. `batchwright setup temporal` creates them."""
+"""Temporal schedules that delete old data (retention) and check the consistency of the stored data.
+
+The command `batchwright setup temporal` creates them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

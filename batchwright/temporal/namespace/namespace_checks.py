@@ -26,7 +26,7 @@ REQUIRED_ATTRIBUTES: SearchAttributeTypes = {
 
 
 class Namespace:
-    """Reads and checks the configuration of a client's Temporal namespace. It changes nothing."""
+    """A reader and checker of the configuration of a client's Temporal namespace. It changes nothing."""
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client, self._settings = client, settings
