@@ -110,8 +110,8 @@ class AsyncGroupHandle(AsyncBatchHandle):
         return await self._change_live(AsyncBatchHandle.pause)
 
     async def resume(self, *, completion_window: str | None = None) -> "AsyncGroupHandle":
-        """Resume the paused batches. For each batch that ended early, create a new batch that continues it.
-        Return a new handle of the group.
+        """Resume the paused batches. For each batch that ended before all lines had a result, create a new
+        batch that continues it. Return a new handle of the group.
 
         The new handle has the new batches in place of the batches that they continue. Completed batches stay
         unchanged.
@@ -157,7 +157,7 @@ class AsyncGroupHandle(AsyncBatchHandle):
         await self._each(handles, partial(AsyncBatchHandle.delete, keep_files=keep_files))
 
     async def _change_live(self, change: Callable[[AsyncBatchHandle], Awaitable[Batch]]) -> Batch:
-        """Call `change` for each batch that has not ended.
+        """Call `change`, which pauses or cancels a batch, for each batch that has not ended.
 
         Return one `Batch` whose counts are the sums over all batches of the group.
         """
@@ -211,7 +211,7 @@ class AsyncGroupHandle(AsyncBatchHandle):
 
 
 async def group_batches(client: AsyncOpenAI, group: str) -> list[Batch]:
-    """Return every batch of a group, newest first, including batches that retry or resume one of them."""
+    """Return every batch of a group, newest first. Batches that retry or resume one of them are included."""
     found = list[Batch]()
     while True:
         query = group_query(group, found[-1].id if found else None)

@@ -117,8 +117,8 @@ class BatchHandle:
         return self.batch
 
     def resume(self, *, completion_window: str | None = None) -> "BatchHandle":
-        """Resume the batch if it is paused. If it ended early, create a new batch that continues it. Return
-        the handle of the batch that runs now.
+        """Resume the batch if it is paused. If it ended before all lines had a result, create a new batch
+        that continues it. Return the handle of the batch that runs now.
 
         The new batch sends the lines without a result, and copies the results of this batch. A repeated call
         returns the handle of the same new batch.
@@ -186,8 +186,8 @@ class BatchHandle:
         the first line without a final result.
 
         Args:
-            order: merges completed and failed lines, and remembers which results were yielded.
-            patience: decides how long to wait after an error.
+            order: merges completed and failed lines in input order, and remembers which results were yielded.
+            patience: decides how long to wait before a request is repeated after an error.
         """
         while True:
             try:
@@ -213,9 +213,10 @@ class BatchHandle:
                 time.sleep(patience.pause_after(error))
 
     def _read_results(self, status: Status, order: InputOrder) -> Generator[Result]:
-        """Request the results with this status from the API, and yield them in input order.
+        """Request the results with this status (completed or failed) from the API, and yield them in input
+        order.
 
-        Results that `order` has recorded as taken by the caller are not yielded again. The API sends results
+        `order` remembers which results the caller has got. These are not yielded again. The API sends results
         only up to the first line of the input that has no final result yet, so later results are not yielded
         either.
         """
@@ -231,7 +232,7 @@ class BatchHandle:
         """Read the batch's input file, and return its custom ids in order.
 
         Args:
-            patience: decides how long to wait after an error.
+            patience: decides how long to wait before a request is repeated after an error.
         """
         while True:
             lines = Lines()

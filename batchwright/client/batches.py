@@ -22,7 +22,7 @@ from batchwright.rules.input.oversized_input import is_group
 
 
 class Batches:
-    """Submits batches, and returns handles with which to follow and control them.
+    """A client that submits batches, and returns handles with which you follow and control them.
 
     If the API responds with an error, each method raises an exception of the official client, such as
     `openai.NotFoundError`.
@@ -88,7 +88,8 @@ class Batches:
         return BatchHandle(self._client, batch, upload.custom_ids)
 
     def handle(self, batch_id: str) -> "BatchHandle":
-        """Return the handle of an existing batch, or of a group of batches.
+        """Return the handle of an existing batch or group. A group is a large input that was divided into
+        batches.
 
         The batch may have been created in any way, for example with the official client.
 

@@ -71,7 +71,7 @@ class Patience:
 
 
 class Lines:
-    """A splitter that divides a response into lines while the response arrives in pieces.
+    """A splitter that divides a response of the API into lines of text while the response arrives in pieces.
 
     Only a line feed ends a line. Other line separators, such as U+2028, may be inside JSON texts.
     """
@@ -90,7 +90,7 @@ class Lines:
         return lines
 
     def rest(self) -> bytes:
-        """Return the last line if it does not end with a line feed; otherwise no bytes."""
+        """Return the last line of the response if it does not end with a line feed; otherwise no bytes."""
         return b"".join(self._pieces)
 
 

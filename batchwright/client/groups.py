@@ -22,8 +22,8 @@ MAX_BATCHES = 100  # batches per page of a list
 
 
 class PartsFailed(Exception):
-    """An error that is raised if the API rejected a call for some batches of a group. For the other batches,
-    the call has succeeded.
+    """An error that is raised if the API rejected a call, such as `pause`, for some batches of a group. For
+    the other batches, the call has succeeded.
 
     If you repeat the call, it tries the rejected batches again and does not change the others.
 
@@ -62,15 +62,15 @@ def group_query(group: str, after: str | None) -> dict[str, object]:
 
 
 def parts_of_group(group: str, found: Sequence[Batch]) -> list[Batch]:
-    """Return the batches of a group, one for each part of its input, in order.
+    """Return the batches of a group, in the order of its input. Each batch has a part of this input.
 
-    If a batch was resumed, the newest batch that resumes it is returned instead.
+    If a batch ended early and was resumed, the newest batch that resumes it is returned instead.
 
     Args:
         found: all batches with the group in their metadata, newest first.
 
     Raises:
-        LookupError: there is no such group, or a part has no batch.
+        LookupError: there is no such group, or a part of its input has no batch.
     """
     by_id = {batch.id: batch for batch in found}
     batches: dict[int, Batch] = {}
@@ -119,8 +119,11 @@ def _failure_codes_of(batch: Batch) -> set[str]:
 def summed(group: str, batches: Sequence[Batch]) -> Batch:
     """Return one `Batch` for a whole group. It has the group's id and the sums of the counts of all batches.
 
-    The status is the status of the first batch that has not ended. If all batches have ended, it is the
-    status of the first batch that is not completed. If all batches are completed, it is `completed`.
+    The status is found in these steps:
+
+    - If a batch has not ended: the status of the first such batch.
+    - If all batches have ended, but one is not completed: the status of the first such batch.
+    - If all batches are completed: `completed`.
     """
     ended = [batch for batch in batches if has_ended(batch)]
     live = [batch for batch in batches if not has_ended(batch)]

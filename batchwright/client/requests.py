@@ -60,8 +60,8 @@ class BatchLimits(BaseModel):
 
 
 class Upload(NamedTuple):
-    """The data of the two requests that create one batch: the upload of its input file, and the creation
-    itself.
+    """The data of the two requests to the API that create one batch: the upload of its input file, and then
+    `POST /v1/batches`.
 
     Attributes:
         headers: headers of both requests.

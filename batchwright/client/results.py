@@ -75,10 +75,11 @@ def as_model(model: type[_Model], data: bytes) -> _Model:
 
 
 class InputOrder:
-    """Merges the results of completed and failed lines in the order of the input.
+    """An object that merges the results of completed and failed lines in the order of the input.
 
-    The API returns completed and failed lines in separate lists. An object of this class remembers the last
-    result that was taken from each list. The next request for this list continues after that result.
+    The API returns completed and failed lines in separate lists. The object remembers the last result that
+    the caller has taken from each list with `take`. The next request for this list continues after that
+    result.
 
     Args:
         custom_ids: custom ids of all lines, in input order.
@@ -90,7 +91,7 @@ class InputOrder:
         self._cursors: dict[Status, str] = {}
 
     def parameters(self, status: Status) -> dict[str, object]:
-        """Return the query parameters that request the next results with this status.
+        """Return the query parameters that request the next results with this status, completed or failed.
 
         The parameters are for `GET /v1/batches/{id}/x/results`.
         """
@@ -98,7 +99,7 @@ class InputOrder:
         return {"status": status} if after is None else {"status": status, "after": after}
 
     def is_taken(self, result: Result) -> bool:
-        """Return True if the result of this line was already taken."""
+        """Return True if the caller has already taken the result of this line with `take`."""
         return self._numbers[result.custom_id] < self._next
 
     def next_of(self, heads: Mapping[Status, Result | None]) -> tuple[Status, Result] | None:
@@ -107,7 +108,8 @@ class InputOrder:
         Return None if the result of the next line is not in `heads`.
 
         Args:
-            heads: for each status, the first result that was not taken yet; None if there is none.
+            heads: for each status, the first result that the caller has not taken with `take`; None if there
+                is none.
         """
         for status, head in heads.items():
             if head is not None and self._numbers[head.custom_id] == self._next:
@@ -115,7 +117,7 @@ class InputOrder:
         return None
 
     def take(self, status: Status, result: Result) -> None:
-        """Record that the caller has taken this result, which `next_of` returned.
+        """Record that the caller has got this result, which `next_of` returned.
 
         The next call of `next_of` then looks for the result of the following line.
         """
@@ -126,15 +128,18 @@ class InputOrder:
         """Let the next requests read both lists of results from the beginning. Return False if they would
         have done so anyway.
 
-        Call this if the API rejects the last result as a starting point. For example, a line was read as
-        failed and has succeeded later. Its result is then no longer in the list of failed lines.
+        Call this if the API no longer knows the last result, after which a request should continue. For
+        example, a line was read as failed and has succeeded later. Its result is then no longer in the list
+        of failed lines.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
         return was_inside
 
     def has_settled(self, batch: Batch) -> bool:
-        """Return True if the counts of the batch show more final results than this object has returned."""
+        """Return True if the counts of the batch show more final results than the caller has taken with
+        `take`.
+        """
         counts = batch.request_counts
         return counts is not None and counts.completed + counts.failed > self._next
 
