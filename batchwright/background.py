@@ -58,7 +58,7 @@ class BackgroundTasks:
 
         - If `work` raises an exception, it is called again after a pause.
         - If `work` returns and `may_return` is False, it is called again after a pause, too.
-        - If `work` returns and `may_return` is True, the task has ended without an error.
+        - If `work` returns and `may_return` is True, it is not called again, and this is not an error.
         """
         self._started(name)
         running = self._run_forever(name, work, may_return=may_return)

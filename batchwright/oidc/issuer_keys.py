@@ -20,7 +20,7 @@ MIN_REFRESH_SECONDS = 10.0  # tokens with unknown keys cause at most one fetch i
 
 
 class IssuerKeys:
-    """Public keys of one issuer, fetched when they are needed.
+    """Public keys of one issuer of tokens, fetched when they are needed.
 
     They are fetched in three cases:
 
@@ -28,9 +28,9 @@ class IssuerKeys:
     - The known keys are older than `REFRESH_SECONDS`. They are then fetched in the background.
     - A token names an unknown key.
 
-    Callers that need the keys at the same time share one fetch. Between the starts of two fetches, at least
-    `MIN_REFRESH_SECONDS` pass. So forged tokens neither overload the issuer nor delay other callers. If a
-    fetch fails, the known keys are used until they are older than `KEYS_SECONDS`.
+    Callers that need the keys at the same time share one request. Between the starts of two requests, at
+    least `MIN_REFRESH_SECONDS` pass. So forged tokens neither overload the issuer nor delay other callers. If
+    a request fails, the known keys are used until they are older than `KEYS_SECONDS`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Check tokens of an issuer: JSON Web Tokens that name a tenant, a user and scopes."""
+"""Check tokens of an issuer: JSON Web Tokens that name a tenant, a user and scopes (permissions)."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -50,14 +50,14 @@ class InvalidToken(Exception):
 
 
 class UnusableClaim(Exception):
-    """The token is valid, but it lacks a claim that Batchwright needs, or the claim's value is invalid.
+    """The token is valid, but a claim (a field of the token) that Batchwright needs is missing or invalid.
 
     The message names the claim, in one sentence for the sender.
     """
 
 
 class TokenIdentity(NamedTuple):
-    """Identity of a token's sender: tenant, user and scopes. Unknown scopes of the token are left out."""
+    """Identity of a token's sender: tenant, user and scopes (permissions). Unknown scopes are left out."""
 
     tenant: str
     user: str
