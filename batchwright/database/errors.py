@@ -145,7 +145,8 @@ class InOtherOrganization(DatabaseError):
 
 
 class VersionConflict(DatabaseError):
-    """The model was changed by another request, so its version is not the one that the caller expected.
+    """Another request changed the settings of the model, so its version is not the one that the caller
+    expects.
 
     The refused request has changed nothing. `present` is the current version of the model; `0` if the model
     was never changed at run time.

@@ -18,7 +18,7 @@ from batchwright.rules.planning.cost_estimate import OutputHistory
 
 
 class BatchList(Protocol):
-    """All batches of a tenant, live and ended."""
+    """All batches of a tenant, including those that have ended."""
 
     async def page(
         self, tenant: str, *, limit: int, after: str | None, filters: BatchFilters = NO_FILTERS
@@ -37,8 +37,8 @@ class BatchList(Protocol):
     async def page_before(
         self, tenant: str, before: str, *, limit: int, endpoint: Endpoint
     ) -> tuple[list[BatchRow], bool]:
-        """Return a page of at most `limit` batches for one endpoint, newest first. Use it to page towards
-        newer batches.
+        """Return a page of at most `limit` batches for one endpoint, newest first. Use it to go back in the
+        list, towards newer batches.
 
         The page ends right before the batch with the id `before`, which can have another endpoint. The second
         item is True if there are even newer batches. Raises UnknownCursor if the tenant has no such batch.

@@ -27,7 +27,10 @@ class BatchSnapshot(NamedTuple):
 
 class BatchSnapshots(Protocol):
     async def read(self, keys: Collection[BatchKey], at: datetime) -> dict[BatchKey, BatchSnapshot]:
-        """Return the state of the batches `keys` at the time `at`. Batches that do not exist are left out."""
+        """Return the batches `keys`, each with its forecast and the reasons why it waits at the time `at`.
+
+        Batches that do not exist are left out.
+        """
         ...
 
 
@@ -37,7 +40,7 @@ class BatchSnapshotQueries:
 
 
 class PostgresBatchSnapshots(BatchSnapshots):
-    """A reader of the state of batches. It parses only rows that have changed since the previous call.
+    """A reader of batches. A call parses only the rows that have changed since the previous call.
 
     Parsing takes longer than the query, and most batches do not change within a second.
     """

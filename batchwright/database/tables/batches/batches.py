@@ -132,18 +132,18 @@ class BatchesTable(Protocol):
         ...
 
     async def add_attempt(self, tenant: str, batch_id: str, prefix: str, size: int) -> None:
-        """Record that an attempt to read a batch's input stored `size` bytes under the key prefix `prefix`.
+        """Record that an attempt to read a batch's input has stored `size` bytes in object storage.
 
-        The bytes count towards the tenant's quota of stored bytes, until `remove_attempt` is called or the
-        batch ends.
+        They are stored under keys that start with `prefix`. The bytes count towards the tenant's quota of
+        stored bytes, until `remove_attempt` is called or the batch ends.
         """
         ...
 
     async def remove_attempt(self, tenant: str, batch_id: str, prefix: str) -> None:
         """Remove the record that `add_attempt` has stored for `prefix`.
 
-        Its bytes then no longer count towards the tenant's quota of stored bytes. First delete all objects
-        whose keys start with `prefix`.
+        Its bytes then no longer count towards the tenant's quota of stored bytes. Before the call, delete all
+        objects in storage whose keys start with `prefix`.
         """
         ...
 

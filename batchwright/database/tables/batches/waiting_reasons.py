@@ -50,9 +50,10 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def clear(self, tenant: str, batch_id: str, model: str, source: WaitingSource) -> bool:
-        """Delete the waiting reason of a source for this batch and model.
+        """Delete the reason why this batch and model wait, as the source `source` has reported it.
 
-        Return True, or False if there is none. If `model` is empty, the reason of the whole batch is deleted.
+        Return True, or False if there is no such reason. If `model` is empty, the reason of the whole batch
+        is deleted.
         """
         ...
 

@@ -86,7 +86,8 @@ class RecordedAction(NamedTuple):
 
 @dataclass(frozen=True)
 class AuditFilters:
-    """Conditions that select entries. An entry must meet all of them. None means no condition.
+    """Conditions that select entries of the audit log. An entry must meet all of them. None means no
+    condition.
 
     Args:
         actor: the API key, the user or the tenant of the actor.
@@ -161,7 +162,8 @@ class AuditLogTable(Protocol):
         ...
 
     async def id_at(self, position: int) -> str | None:
-        """Return the id of the entry at a position; None if the entry is deleted or does not exist yet.
+        """Return the id of the entry at a position in the log; None if the entry is deleted or does not exist
+        yet.
 
         If the database is restored from a backup, its newest entries are lost. Later entries then have the
         same positions, but other ids. So a caller that knows an id can find out if its entry was lost.
@@ -177,7 +179,8 @@ class AuditLogTable(Protocol):
         above: str | None = None,
         below: str | None = None,
     ) -> tuple[list[RecordedAction], bool]:
-        """Return at most `limit` entries that meet the filters. The second item is True if more follow.
+        """Return at most `limit` entries of the audit log that meet the filters. The second item is True if
+        more follow.
 
         Args:
             ascending: True to sort by ascending id (oldest first), False by descending id.
@@ -187,11 +190,13 @@ class AuditLogTable(Protocol):
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return the number of entries whose action began at the time `before` or earlier."""
+        """Return how many entries of the audit log are about actions that began at the time `before` or
+        earlier.
+        """
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete at most `limit` entries whose action began at the time `before` or earlier.
+        """Delete at most `limit` entries of the audit log whose action began at the time `before` or earlier.
 
         Return the number of deleted entries.
         """

@@ -57,7 +57,7 @@ class ModelDeadline:
 
 
 class LiveBatches(Protocol):
-    """Queries over the live batches of all tenants. A batch is live until it has ended.
+    """Queries over the live batches of all tenants. A batch is live as long as it has not ended.
 
     Only operators and workers may see the results.
     """

@@ -114,7 +114,9 @@ class RetentionTable(Protocol):
         ...
 
     async def storage_keys(self, tenant: str, ids: Sequence[str]) -> dict[str, str]:
-        """Return the storage keys of files, by file id. Expired files are included."""
+        """Return the keys under which files are stored in object storage, by file id. Expired files are
+        included.
+        """
         ...
 
     async def open_uploads(self, tenant: str, ids: Sequence[str]) -> frozenset[str]:

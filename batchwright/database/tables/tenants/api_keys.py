@@ -44,7 +44,8 @@ class ApiKeysTable(Protocol):
     async def revoke(self, key: str, at: datetime) -> ApiKeyRow | None:
         """Revoke the API key with the id or prefix `key`, and return it. Return None if there is no such key.
 
-        If the key was revoked before, the time of the first revocation stays.
+        If the key was revoked before, the time of the first revocation stays. The prefix is the part of the
+        key that is not secret.
         """
         ...
 

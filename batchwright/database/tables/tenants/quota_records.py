@@ -75,8 +75,8 @@ class TenantShare(NamedTuple):
     Attributes:
         weight: the tenant's share of the capacity relative to other tenants; None if none was set.
         max_in_flight: greatest number of the tenant's requests in flight; None if there is no limit.
-        workers: sorted ids of the live workers that send requests for the tenant. Empty if the tenant has no
-            limits, because the ids are not needed then.
+        workers: sorted ids of the live workers (with a recent heartbeat) that send requests for the tenant.
+            Empty if the tenant has no limits, because the ids are not needed then.
         live_workers: number of all live workers, even of those that send nothing for the tenant.
         requests_per_minute: limit of requests to backends, over all workers; None means no limit.
         tokens_per_minute: limit of tokens of these requests, over all workers; None means no limit.
