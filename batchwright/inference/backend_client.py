@@ -311,7 +311,7 @@ class InferenceClient:
         )
 
     async def slots(self, url: str) -> int | None:
-        """Return the number of slots of a llama.cpp server: requests that it processes in parallel.
+        """Return how many requests a llama.cpp server processes in parallel (its number of slots).
 
         Other backends do not report such a number. The result is then None.
         """

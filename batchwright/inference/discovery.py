@@ -1,4 +1,7 @@
-"""Request information from a backend about itself: its models, and its number of slots (only llama.cpp)."""
+"""Request information from a backend about itself: its models, and how many requests it can process at once.
+
+Only servers of llama.cpp report the second number.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

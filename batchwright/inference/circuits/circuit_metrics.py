@@ -7,10 +7,10 @@ from batchwright.telemetry.metrics import Metrics
 
 
 def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the circuit gauge of each model at each backend: 1 if its circuit breaker is open, otherwise 0.
+    """Set a gauge metric for each model at each backend: 1 if its circuit breaker is open, otherwise 0.
 
-    Remove the gauges of all other models and backends. If several models share a metric label, they share
-    one gauge at each backend. This gauge is 1 only if all circuit breakers of these models are open.
+    Remove the gauges of all other models and backends. If several models share a metric label, they share one
+    gauge at each backend. This gauge is 1 only if all circuit breakers of these models are open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
     for router in routers:
@@ -22,10 +22,10 @@ def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) ->
 
 
 def update_model_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
-    """Set the circuit gauge of each model: 1 if the circuit breakers of all its own backends are open.
+    """Set a gauge metric for each model: 1 if the circuit breakers of all its backends are open, otherwise 0.
 
-    Remove the gauges of models that are not in `routers`. Models that share a metric label have no gauge,
-    because one gauge cannot show the state of several models.
+    Backends of fallback models do not count. Remove the gauges of models that are not in `routers`. Models
+    that share a metric label have no gauge, because one gauge cannot show the state of several models.
     """
     metrics.circuit_open.replace(
         {

@@ -56,7 +56,7 @@ class PlacedRequest(Struct, eq=False):
     Attributes:
         sent_at: when the request was sent, in seconds of the limits' clock.
         in_flight_when_sent: number of requests that the backend then had in flight, including this request.
-        has_outcome: True if the adaptive limit knows how the request ended.
+        has_outcome: True if the adaptive limit of the backend has got the outcome of the request.
     """
 
     use: BackendUsage

@@ -172,7 +172,7 @@ class ConcurrencyLimiter:
         return self._permits_of(name).grants
 
     def enqueue(self, request: PermitRequest) -> None:
-        """Queue a slice's request for a permit.
+        """Add a slice's request for a permit to the requests that wait.
 
         As soon as a permit is free, `request.on_granted` is called with this permit, possibly before this
         method returns.
@@ -224,7 +224,7 @@ class ConcurrencyLimiter:
             self._refresh(model)
 
     def cancel(self, request: PermitRequest) -> None:
-        """Remove a request from the queue. Raise KeyError or ValueError if it is not in the queue."""
+        """Remove a request that waits for a permit. Raise KeyError or ValueError if it does not wait."""
         model, tenant = self._permits_of(request.model), request.tenant
         queue = model.capped.get(tenant) or model.waiting[tenant]
         queue.remove(request)

@@ -46,11 +46,14 @@ class EffectiveRates(Protocol):
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the task queue that the model shares with other models; empty if it does not share one."""
+        """Return the Temporal task queue that the model shares with other models; empty if it has one of its
+        own.
+        """
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move from `queue`; empty if they can stay.
+        """Return the Temporal task queue to which the model's slices must move from `queue`; empty if they
+        can stay.
 
         Models that share a rate also share a task queue. Slices may therefore have to move when rates change.
         """
@@ -104,10 +107,12 @@ class FleetRates(EffectiveRates):
         return [*found, (ALL_MODELS, DISPATCH_QUEUE, rates.shared)] if rates.shared else found
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the task queue to which the model's slices must move from `queue`; empty if they can stay.
+        """Return the Temporal task queue to which the model's slices must move from `queue`; empty if they
+        can stay.
 
-        Before a move, the rates are read again from the table. Otherwise two workers that know different
-        rates could move a slice back and forth. If the rates cannot be read, the slices stay.
+        A model with a changed rate may have to use another task queue. Before a move, the rates are read
+        again from the table. Otherwise two workers that know different rates could move a slice back and
+        forth. If the rates cannot be read, the slices stay.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""

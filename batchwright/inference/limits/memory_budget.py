@@ -68,7 +68,7 @@ class MemoryBudget:
         return reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Free the memory of a reservation. If the reservation still waits, remove it from the queue."""
+        """Free the memory of a reservation. If the reservation still waits for memory, it no longer waits."""
         if reservation.granted:
             self._shards -= reservation.size
         else:

@@ -29,8 +29,8 @@ class ModelPermits(Generic[Request]):
         ranks: the order in which each tenant's batches send their lines.
         refreshed_at: when `max_permits`, `urls` and `ranks` were last looked up.
         weighed_at: when the weights (shares of the capacity) of the tenants were last looked up.
-        waiting: queues of the tenants that may get a permit.
-        capped: queues of the tenants that may send nothing now, because they have reached a limit.
+        waiting: the waiting requests of each tenant that may get a permit.
+        capped: the waiting requests of each tenant that may send nothing now, because it has reached a limit.
             `capped_by` names the limit of each tenant.
         full_since: when the model's backends became full; infinity if they are not full.
         sampled_at: time of the last call of `record_waits`.

@@ -53,7 +53,9 @@ class BackendRegistry:
         *,
         unavailable: type[Exception],
     ) -> None:
-        """Read the registry file whose path is in the settings. Raise SettingsError if the file is invalid.
+        """Read the registry file (the operator's file of models and backends), whose path is in the settings.
+
+        Raises SettingsError if the file is invalid.
 
         Args:
             models: the stored model lists of backends.
@@ -166,7 +168,7 @@ class BackendRegistry:
 
     @property
     def known_models(self) -> frozenset[str]:
-        """Names of all models, without aliases. They include models in use that no backend lists.
+        """Names of all models, without aliases. Models that batches use but no backend lists are included.
 
         The set is empty before the first call of `served` or `refresh`.
         """
@@ -174,7 +176,10 @@ class BackendRegistry:
 
     @property
     def registered_models(self) -> frozenset[str]:
-        """Names of the models in the registry file, run-time changes and backends' lists, without aliases."""
+        """Names of the models that the operator or a backend has listed, without aliases.
+
+        The operator lists models in the registry file, and in changes at run time.
+        """
         return frozenset(self._routers.keys() & self._registered)
 
     async def changed(self) -> frozenset[str]:

@@ -47,7 +47,8 @@ class CatalogTables(Protocol):
 class CatalogEntry:
     """One model with its settings, and where the settings come from.
 
-    The source is the registry file, a backend's list of models, or a change at run time.
+    The source is the registry file (the operator's file of models), a backend's list of models, or an
+    operator's change at run time.
 
     Attributes:
         changed_at: time of the change at run time; None if the source is another one.
@@ -71,7 +72,7 @@ class CatalogEntry:
 class Catalog:
     """The list of all registered models, from the settings of this process and from the database.
 
-    The constructor raises SettingsError if the registry file is invalid.
+    The constructor raises SettingsError if the registry file (the operator's file of models) is invalid.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -89,7 +90,8 @@ class Catalog:
 
     @property
     def trusted(self) -> Sequence[BackendConfig]:
-        """Backends that are configured in the registry file or the settings.
+        """Backends that are configured in the settings or in the registry file (the operator's file of
+        models).
 
         A stored API key may be sent only to the hosts of these backends. Otherwise a change at run time could
         send the key to another host.
@@ -110,8 +112,8 @@ class Catalog:
     def registered(self, changes: Sequence[ModelChange], seen: Sequence[ServedModel]) -> list[CatalogEntry]:
         """Return all models with their settings, sorted by name.
 
-        If the settings of a model come from several sources, a change at run time overrides the registry
-        file. The file overrides the model lists of backends.
+        If the settings of a model come from several sources, an operator's change at run time overrides the
+        registry file, the operator's file of models. This file overrides the model lists of backends.
 
         Args:
             changes: the stored changes made at run time.
@@ -159,7 +161,8 @@ class ResolvedModel(NamedTuple):
 class ChangeResolver:
     """An object that applies the changes that operators made to models at run time.
 
-    If the registry file or the settings forbid a part of a change, this part is not applied.
+    If the registry file (the operator's file of models) or the settings forbid a part of a change, this part
+    is not applied.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -235,7 +238,8 @@ def gateways_of(settings: Settings, gateway: GatewayConfig | None) -> list[Gatew
     """Return the gateways. A gateway is a backend whose own model list says which models it serves.
 
     Args:
-        gateway: the gateway in the registry file. If it is None, the gateways in the settings are returned.
+        gateway: the gateway in the registry file (the operator's file of models). If it is None, the gateways
+            in the settings are returned.
     """
     if gateway is not None:
         return [gateway]

@@ -1,4 +1,6 @@
-"""Metrics of the fleet: live batches, task queues, tenants, budgets, retention and consistency checks.
+"""Metrics of the fleet: batches that have not ended, task queues, tenants, budgets and maintenance.
+
+Maintenance is the deletion of old data (retention) and the consistency check.
 
 Each worker with the role `control` reports these metrics. All these workers report the same numbers, because
 they read the numbers from the database and from Temporal.
