@@ -88,6 +88,8 @@ def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
 def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: str = "") -> Outcome:
     """Return the outcome of a line whose job has succeeded or failed.
 
+    A job is a request whose result the backend returns later.
+
     Args:
         report: the backend's report on the job.
         job_id: the job's id for the error message; empty to use the id in the report.
@@ -105,10 +107,10 @@ def from_finished_job(report: JobReport, job_id: str = "", backend_request_id: s
 
 
 def from_failed_polls(outcome: Outcome, job_id: str) -> Outcome:
-    """Return the outcome of a line after its job was polled several times without success.
+    """Return the outcome of a line if several requests for the result of its job have failed.
 
-    If the backend no longer knows the job, the outcome says that the job is lost. In all other cases, it says
-    that the backend is unavailable.
+    A job is a request whose result the backend returns later. If the backend no longer knows the job, the
+    outcome says that the job is lost. In all other cases, it says that the backend is unavailable.
 
     Args:
         outcome: the outcome of the last poll.

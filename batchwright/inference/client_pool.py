@@ -28,7 +28,9 @@ _KEEPALIVE_SECONDS = 4.0
 def open_transport(
     settings: Settings, tls: ssl.SSLContext | None = None, connect_seconds: float | None = None
 ) -> Transport:
-    """Create the transport that `settings.http_engine` selects. The transport connects when it is first used.
+    """Create a transport, which opens connections to backends and sends requests over them.
+
+    `settings.http_engine` selects the kind of transport. It connects when it is first used.
 
     Args:
         tls: the TLS context of a backend with its own certificates; None to use the system's certificate

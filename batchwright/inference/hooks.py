@@ -58,7 +58,9 @@ Hook = Callable[[HookCall], Awaitable[object] | object]
 
 
 def load_hooks(settings: Settings) -> list[tuple[str, Hook]]:
-    """Import the hooks that the settings name. Return each with its name, in the order of the settings.
+    """Import the hooks (functions of the operator) that the settings name. Return each with its name.
+
+    The hooks are in the order of the settings.
 
     Raises:
         SettingsError: a hook cannot be imported or is not callable.

@@ -279,7 +279,7 @@ class ModelRouter:
     async def submit(
         self, upstream: Upstream, path: str, body: bytes, request_id: str, key: str, extra: Sequence[Header]
     ) -> Outcome:
-        """Submit the body as a job to the backend.
+        """Submit the body to the backend as a job, which is a request whose result the backend returns later.
 
         Return the outcome of the submission, not the line's result. `key` is the idempotency key of the job.
         """

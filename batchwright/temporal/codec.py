@@ -1,7 +1,8 @@
-"""Encrypts and decrypts payloads in Temporal with AES-256-GCM, in the format of Temporal's own samples.
+"""Encrypts and decrypts payloads: the arguments and results of workflows and activities in Temporal.
 
-The metadata of an encrypted payload has the encoding `binary/encrypted` and the id of the key. The data is a
-nonce of 12 bytes, followed by the encrypted payload. Unencrypted payloads are read unchanged.
+The cipher is AES-256-GCM, and the format is that of Temporal's own samples. The metadata of an encrypted
+payload has the encoding `binary/encrypted` and the id of the key. The data is a nonce of 12 bytes, followed
+by the encrypted payload. Unencrypted payloads are read unchanged.
 """
 
 import base64
@@ -45,7 +46,8 @@ class PayloadKey:
 
 
 class EncryptionCodec(PayloadCodec):
-    """A codec that encrypts payloads with the first of `keys`, and decrypts them with any of `keys`.
+    """A codec that encrypts Temporal's payloads with the first of `keys`, and decrypts them with any of
+    `keys`.
 
     Unencrypted payloads are returned unchanged by `decode`.
     """
@@ -90,16 +92,17 @@ def decrypt_payloads(payloads: Iterable[Payload], keys: Mapping[str, PayloadKey]
 
 
 def build_codec(settings: Settings) -> PayloadCodec:
-    """Return the codec for payloads in Temporal. It encrypts payloads if payload keys are configured.
+    """Return the codec for Temporal's payloads: the arguments and results of workflows and activities.
 
-    Raises SettingsError if a key cannot be read or is invalid.
+    It encrypts payloads if keys for payloads are configured. Raises SettingsError if a key cannot be read or
+    is invalid.
     """
     keys = load_keys(settings)
     return EncryptionCodec(keys) if keys else KeylessCodec()
 
 
 def load_keys(settings: Settings) -> list[PayloadKey]:
-    """Return the payload keys in the setting BATCHWRIGHT_PAYLOAD_KEYS, in the order of the setting.
+    """Return the keys that encrypt payloads, from the setting BATCHWRIGHT_PAYLOAD_KEYS and in its order.
 
     Raises:
         SettingsError: a key cannot be read or is invalid. The message has the id of the key, never its value.

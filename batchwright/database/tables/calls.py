@@ -117,11 +117,13 @@ class CallsTable(Protocol):
         ...
 
     async def get(self, tenant: str, id: str) -> Call | None:
-        """Return a call; None if there is no such call, or if it ended more than ANSWER_LIFETIME ago."""
+        """Return a call (a client's single request); None if there is none, or if it ended over
+        ANSWER_LIFETIME ago.
+        """
         ...
 
     async def count_open(self, tenant: str) -> int:
-        """Return how many calls of a tenant have not ended."""
+        """Return how many calls (single requests of clients) of a tenant have not ended."""
         ...
 
     async def count_batches(self, tenant: str) -> int:
@@ -131,37 +133,40 @@ class CallsTable(Protocol):
         ...
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of the calls of the batch that have not ended."""
+        """Return the ids of those calls (single requests of clients) of the batch that have not ended."""
         ...
 
     async def cancelled(self, tenant: str, batch_id: str) -> frozenset[str]:
-        """Return the ids of the calls of the batch that were cancelled."""
+        """Return the ids of those calls (single requests of clients) of the batch that were cancelled."""
         ...
 
     async def answer(self, tenant: str, answers: Sequence[CallAnswer]) -> None:
-        """Store the answers of calls, and end these calls.
+        """Store the answers to calls (single requests of clients), and end these calls.
 
         Calls that have already ended do not change.
         """
         ...
 
     async def cancel(self, tenant: str, id: str) -> None:
-        """End a call with the status `cancelled`. A call that has already ended does not change."""
+        """End a call (a client's single request) as `cancelled`. A call that has already ended does not
+        change.
+        """
         ...
 
     async def ended(self, keys: Collection[CallKey]) -> list[CallKey]:
-        """Return the calls in `keys` that have ended or do not exist.
+        """Return the calls (single requests of clients) in `keys` that have ended or do not exist.
 
         The calls may belong to several tenants.
         """
         ...
 
     async def count_old(self, before: datetime) -> int:
-        """Return how many calls `remove_old` would delete without a limit."""
+        """Return how many calls (single requests of clients) `remove_old` would delete without a limit."""
         ...
 
     async def remove_old(self, before: datetime, limit: int) -> int:
-        """Delete old calls, and return how many were deleted. Two kinds of calls are deleted:
+        """Delete old calls (single requests of clients), and return how many were deleted. Two kinds of calls
+        are deleted:
 
         - At most `limit` calls that ended at the time `before` or earlier.
         - At most `limit` calls that were created at that time or earlier, and whose batch was never started.
@@ -296,7 +301,7 @@ class PostgresCalls(CallsTable):
 
 
 def shown_status(status: CallStatus, batch: BatchStatus | None) -> CallStatus:
-    """Return the status of a call as clients see it.
+    """Return the status of a call (a client's single request) as clients see it.
 
     It is `in_progress` if the call is queued and its batch is running. In all other cases, it is `status`.
     `batch` is the status of the call's batch; None if the batch has no row.

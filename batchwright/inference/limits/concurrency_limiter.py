@@ -77,7 +77,7 @@ class Permit(Struct, eq=False):
         self.placed = self.owner.backends.place(self.of.name, url, self.placed)
 
     def charge(self, line_bytes: int) -> None:
-        """Count a sent request against the rates of its model and tenant.
+        """Count a sent request towards the limits per minute of its model and tenant.
 
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
@@ -96,7 +96,7 @@ class Permit(Struct, eq=False):
             self.charged = None
 
     def may_send_again(self) -> bool:
-        """Return True if the rates of the model and the tenant allow one more request now."""
+        """Return True if the limits per minute of the model and the tenant allow one more request now."""
         return self.owner.limits.may_send(self.request.model, self.request.tenant, self.owner.clock())
 
     def record_outcome(self, outcome: Outcome) -> None:

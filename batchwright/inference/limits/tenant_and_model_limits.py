@@ -53,7 +53,7 @@ class FleetRate(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Rates per minute of one tenant or one model. None means no limit."""
+    """Limits on the requests and tokens per minute of one tenant or one model. None means no limit."""
 
     requests: FleetRate | None = None
     tokens: FleetRate | None = None
@@ -273,14 +273,14 @@ class TenantAndModelLimits:
     def charge(
         self, model: str, tenant: str, line_bytes: int, now: float, most_of_model: float = math.inf
     ) -> Charge | None:
-        """Count a request against the rates of its model and tenant. Return what was charged.
+        """Count a request and its estimated tokens towards the limits per minute of its model and tenant.
 
-        Return None if neither the model nor the tenant has a rate.
+        Return what was counted; None if neither the model nor the tenant has such a limit.
 
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
             now: the current time in seconds.
-            most_of_model: greatest number of tokens that the estimate may take from the rate of the model.
+            most_of_model: greatest number of estimated tokens that may count towards the model's limit.
         """
         of_tenant = _current(self._tenants, tenant, self.tenant_settings.rates.get(tenant, NO_RATES), now)
         of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
@@ -293,7 +293,7 @@ class TenantAndModelLimits:
         return charge
 
     def give_back(self, charge: Charge) -> None:
-        """Undo a charge, because the request was not sent."""
+        """Undo what `charge` has counted for a request, because the request was not sent."""
         _take(charge, -1, -charge.tokens, -charge.model_tokens)
 
     def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:

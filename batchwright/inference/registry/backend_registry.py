@@ -191,9 +191,10 @@ class BackendRegistry:
     async def refresh(self) -> None:
         """Reload API keys and certificates, request the model list of each backend, and apply all changes.
 
-        The model lists that gateways have sent are stored in the database. Then the stored lists of all
-        gateways and the run-time changes are read from there. So the registry knows the models of a gateway
-        even if this gateway does not respond now.
+        A gateway is a backend whose own model list says which models it serves. The model lists that gateways
+        have returned are stored in the database. Then the stored lists of all gateways and the changes that
+        operators made at run time are read from there. So the registry knows the models of a gateway even if
+        this gateway does not respond now.
 
         If the database is unreachable, the call raises the exception that the constructor got as
         `unavailable`.

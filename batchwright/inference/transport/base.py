@@ -158,7 +158,7 @@ class Transport(Protocol):
 
         Args:
             max_bytes: maximum size of the body, for a transport that cannot stream.
-            seconds: time limit for the whole exchange.
+            seconds: time limit for the request and the complete response.
 
         Raises: as in `exchange`.
         """

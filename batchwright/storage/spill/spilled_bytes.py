@@ -94,7 +94,10 @@ class SpillSpace:
             self._left += size
 
     def new_file(self) -> ScratchFile:
-        """Create a file. Raises StorageUnavailable if the directory cannot be used."""
+        """Create a file on the local disk for a sequence of bytes.
+
+        Raises StorageUnavailable if the directory cannot be used.
+        """
         file = ScratchFile(self._directory, self._purpose)
         self._files.append(file)
         return file

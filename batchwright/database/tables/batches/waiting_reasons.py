@@ -80,10 +80,10 @@ class WaitingReasonsTable(Protocol):
         ...
 
     async def get(self, source: WaitingSource, at: datetime) -> list[WaitingRow]:
-        """Return the reasons of one source why batches wait, for all batches. Only valid reasons are
+        """Return why batches wait, as one source has reported it. Only reasons that are valid at `at` are
         returned.
 
-        A reason is returned if it is valid at the time `at`.
+        The batches of all tenants are included.
         """
         ...
 

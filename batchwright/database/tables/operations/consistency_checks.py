@@ -27,7 +27,7 @@ class ConsistencyChecksTable(Protocol):
         """Store the result of a consistency check that ended at the time `at`.
 
         If the result of a later check is already stored, nothing changes. `counts` has the numbers of
-        differences by kind.
+        differences by kind. A difference is, for example, a running batch that has no workflow.
         """
         ...
 

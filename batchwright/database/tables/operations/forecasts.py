@@ -63,7 +63,7 @@ class ForecastsTable(Protocol):
     async def work(self, at: datetime, models: Collection[str] | None = None) -> list[LiveWork]:
         """Return how many lines still need a final result, by batch and model, for all tenants.
 
-        Only batches that may send lines at the time `at` are included. Batches that are paused, held by an
+        Only batches that may send lines at the time `at` are included. Batches that are paused, stopped by an
         operator, being cancelled or past their deadline are left out. If `models` is not None, only these
         models are included.
         """

@@ -80,7 +80,9 @@ class WebhookDelivery(Message):
 
 
 class ListedDelivery(NamedTuple):
-    """A delivery and its latest `SHOWN_ATTEMPTS` attempts, sorted by time, the oldest first."""
+    """A delivery (an event to send to one webhook endpoint) and its latest `SHOWN_ATTEMPTS` attempts, sorted
+    by time, the oldest first.
+    """
 
     delivery: WebhookDelivery
     attempts: list[WebhookAttempt]
@@ -95,9 +97,10 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def unstarted(self, limit: int) -> list[UnstartedDelivery]:
-        """Return at most `limit` deliveries whose workflow must be started, oldest first, for all tenants.
+        """Return at most `limit` deliveries of all tenants whose workflow must be started, oldest first.
 
-        Events of a batch are left out while the files of the batch are not written yet.
+        A delivery is an event to send to one webhook endpoint. Events of a batch are left out while the files
+        of the batch are not written yet.
         """
         ...
 
@@ -135,10 +138,10 @@ class WebhookDeliveriesTable(Protocol):
         ...
 
     async def give_up(self, tenant: str, id: str, reason: str) -> None:
-        """Record that a pending delivery has failed because of `reason`, and will not be attempted again.
+        """Record that a delivery has failed because of `reason`: its event will not be sent again.
 
-        If the delivery is about a job (a call of the route `/queue`), the stored body of the delivery is
-        deleted.
+        A delivery that is not pending does not change. If the delivery is about a job (a call of the route
+        `/queue`), the stored body of the delivery is deleted.
         """
         ...
 
@@ -303,7 +306,10 @@ class PostgresWebhookDeliveries(WebhookDeliveriesTable):
 
 
 def status_after(attempt: WebhookAttempt, *, is_last: bool) -> DeliveryStatus:
-    """Return the status of a delivery after an attempt. `is_last` is True if no other attempt follows."""
+    """Return the status of a delivery after an attempt to send its event to the webhook endpoint.
+
+    `is_last` is True if no other attempt follows.
+    """
     if not attempt.reason:
         return "delivered"
     return "failed" if is_last else "pending"
