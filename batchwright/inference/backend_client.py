@@ -162,10 +162,12 @@ class InferenceClient:
     def stream(
         self, target: TargetUrl, body: bytes, request_id: str, extra: Sequence[Header] = ()
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send an interactive request. Return a context manager that yields the response while it arrives.
+        """Send a request for a client that waits. Return a context manager that yields the response as it
+        arrives.
 
         The headers that mark requests of batches are not sent: the header of the setting `dispatch_header`
-        and the backend's `batch_headers`. So the backend can serve the interactive request first.
+        and the backend's `batch_headers`. So the backend can serve this request before the requests of
+        batches.
 
         Args:
             request_id: id of the request.

@@ -32,7 +32,7 @@ class BackendHeaders:
     """Headers that all requests to one backend have in common. They change when a new API key is read.
 
     Attributes:
-        shared: headers of every request except interactive ones.
+        shared: headers of every request except interactive ones, whose clients wait for the answer.
         key_changes: number of times that a new API key was read.
     """
 
@@ -43,7 +43,7 @@ class BackendHeaders:
             backend: the backend's configuration in the registry (the operator's list of models and backends);
                 None to use only the settings of the process.
             of_batches: True if `shared` marks requests as requests of batches; False for a process that sends
-                only interactive calls.
+                only interactive calls (requests outside of batches, whose clients wait).
         """
         self._backend, self._secrets_dir = backend, settings.secrets_dir
         self._common = [*_BATCH_HEADERS, *_registry_headers(settings, backend, of_batches=of_batches)]
@@ -60,7 +60,7 @@ class BackendHeaders:
 
     @property
     def interactive(self) -> list[Header]:
-        """Headers of an interactive request."""
+        """Headers of an interactive request, which is a request outside of batches whose client waits."""
         return [*self._interactive, *self._key_headers]
 
     def without_own(self, extra: Sequence[Header]) -> list[Header]:
@@ -115,7 +115,7 @@ def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_b
     Args:
         of_batches: True to include the headers that mark requests of batches: the backend's `batch_headers`,
             and the header in the setting `dispatch_header` if the backend has `send_dispatch_header`. False
-            for interactive calls.
+            for interactive calls, which are requests outside of batches.
     """
     if backend is None:
         return []

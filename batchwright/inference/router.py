@@ -181,8 +181,8 @@ class ModelRouter:
                 chosen.
             is_full: returns True if the backend with this URL is at its limit of requests in flight. A full
                 backend is chosen only if all backends are full.
-            is_used_up: returns True if the fleet-wide limit of the backend with this URL is used up. Such a
-                backend is never chosen.
+            is_used_up: returns True if the backend with this URL has a limit that all processes share, and
+                this process has used up its part. Such a backend is never chosen.
         """
         only = self.upstreams[0] if len(self.upstreams) == 1 and not exclude else None
         if only is not None and not only.circuit.is_open and not is_used_up(only.backend.url):

@@ -37,7 +37,8 @@ class IdempotencyTable(Protocol):
         If the key is already stored, change nothing and return the stored claim.
 
         Args:
-            claim: the key, the fingerprint of the request, and the object that the request creates.
+            claim: the key, a digest of the request (its fingerprint), and the object that the request
+                creates.
             since: a key that was created at this time or earlier has expired and is replaced.
             row: file or upload that the request creates; None if the request creates something else.
             admissions: the amounts by which the request uses up quotas. If the key is already stored, nothing

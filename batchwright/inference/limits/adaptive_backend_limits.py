@@ -1,4 +1,7 @@
-"""Adaptive concurrency limit of each backend in this process, shared by all models it serves."""
+"""Limit on the requests of this process in flight at each backend. It adapts to the backend's responses.
+
+All models that the backend serves share this limit.
+"""
 
 import sys
 import time

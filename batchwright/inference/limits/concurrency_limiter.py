@@ -25,7 +25,7 @@ class PermitRequest:
 
     Attributes:
         number: position of the slice among the slices of its model and batch.
-        weight: weight of the tenant relative to other tenants; `TenantSettings` may override it.
+        weight: the tenant's share of the capacity, relative to others; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
         cost: returns a number for the next line. It is higher if a backend must compute the line's system

@@ -79,7 +79,8 @@ class ModelPermits(Generic[Request]):
         Call this only if the model has no request in flight. The result is True if both conditions are met:
 
         - The backends have been full for ten seconds.
-        - At least one backend has no fleet-wide limit, or this process has not used up its part of the limit.
+        - At least one backend has no limit that all processes share, or this process has not used up its part
+          of this limit.
 
         Without this rule, the model could wait forever while other models keep its backends full with
         requests that never get a response.

@@ -22,7 +22,8 @@ _MAX_AVERAGES = 10_000
 class Limit(StrEnum):
     """Kinds of limits that make lines wait, apart from the limit on all requests in flight.
 
-    A hold means that an operator has stopped a tenant or a model. The values are values of a metric's label.
+    A hold means that an operator has stopped a tenant or a model. The values are used as values of a metric's
+    label.
     """
 
     TENANT_HOLD = "tenant_hold"
@@ -72,8 +73,8 @@ class TenantSettings:
     for each permit. A tenant or API key that is not in a mapping has no such setting.
 
     Attributes:
-        weights: the weight of each tenant relative to other tenants. A missing tenant has the weight of its
-            batches.
+        weights: how much of the capacity each tenant gets, relative to other tenants. A missing tenant has
+            the weight of its batches.
         max_in_flight: how many requests of each tenant this process may have in flight, over all models.
         key_max_in_flight: how many requests this process may have in flight for each API key, over all
             batches created with the key.
@@ -160,7 +161,7 @@ class TenantAndModelLimits:
     `model_rates`, and call a check only for a name that has a limit.
 
     Attributes:
-        tenant_settings: weights, caps and rates of tenants.
+        tenant_settings: weights (shares of the capacity), caps and rates of tenants.
         model_rates: how much may be sent per minute to each model. A missing model has no limit.
         of_tenants: number of requests in flight by tenant, over all models. `ConcurrencyLimiter` updates it.
         of_keys: number of requests in flight by API key. `ConcurrencyLimiter` updates it.

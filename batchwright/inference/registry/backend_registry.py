@@ -1,7 +1,7 @@
 """Registry of models and their backends in one process.
 
 Models have three sources: the registry file (the operator's file of models and backends), the lists that
-backends return, and changes made at run time.
+backends return, and changes that operators make at run time.
 """
 
 import asyncio

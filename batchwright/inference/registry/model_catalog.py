@@ -116,7 +116,7 @@ class Catalog:
         registry file, the operator's file of models. This file overrides the model lists of backends.
 
         Args:
-            changes: the stored changes made at run time.
+            changes: the stored changes that operators made at run time.
             seen: the stored model lists of backends.
         """
         last: dict[str, datetime] = {}
@@ -220,8 +220,8 @@ def discovered_models(
 def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -> dict[str, ModelConfig]:
     """Return settings for the models `names`, which no backend lists.
 
-    The backends of each model are all `gateways` that accept any model name. If there are none, the result is
-    empty.
+    A gateway is a backend whose own model list says which models it serves. The backends of each model are
+    all `gateways` that accept any model name. If there are none, the result is empty.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]
     return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}

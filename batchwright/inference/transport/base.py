@@ -106,9 +106,10 @@ class Exchange(Protocol):
     """
 
     def cancel(self) -> None:
-        """Cancel the request and close its connection. The callback is not called.
+        """Cancel the request and close its connection. The function that waits for the response is not
+        called.
 
-        Do not call this after the callback was called.
+        Do not call `cancel` after this function was called.
         """
         ...
 

@@ -1,9 +1,9 @@
 """Counters, gauges and histograms that produce the Prometheus text format quickly.
 
 A metric family is all series of one metric name. Names and labels are formatted once, when a series is added.
-A scrape formats only the numbers, and only in families whose numbers have changed. The library
-prometheus_client builds every line at each scrape, which takes tens of milliseconds with thousands of series.
-Families are collectors of prometheus_client, so they work with its registry.
+A request for /metrics (a scrape) formats only the numbers, and only in families whose numbers have changed.
+The library prometheus_client builds every line at each scrape, which takes tens of milliseconds with
+thousands of series. Families are collectors of prometheus_client, so they work with its registry.
 """
 
 from abc import abstractmethod

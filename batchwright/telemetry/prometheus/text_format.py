@@ -1,4 +1,7 @@
-"""Produces the Prometheus text format. Names and labels are formatted once, numbers at each scrape."""
+"""Produces the Prometheus text format. Names and labels are formatted once.
+
+Numbers are formatted at each request for /metrics.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Table of rate limits that were set at run time."""
+"""Table of rate limits that operators set at run time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class RatesTable(Protocol):
         at: datetime,
         check: Callable[[list[RateChange]], None],
     ) -> list[RateChange]:
-        """Set the rate limit of a model. Return all rate limits that are set at run time.
+        """Set the rate limit of a model at run time. Return all rate limits that are set in this way.
 
         Args:
             model: name of the model; empty for the limit over all models.

@@ -125,5 +125,5 @@ class PostgresAdmissions(AdmissionsTable):
         await self._connections.execute(self._sql.release, tenant, id)
 
     async def release_by(self, session: Session, tenant: str, id: str) -> None:
-        """Do the same as `release`, in the transaction of `session`."""
+        """Stop counting a batch, file or upload as `release` does, but in the transaction of `session`."""
         await session.execute(self._sql.release, tenant, id)

@@ -108,7 +108,8 @@ class WebhookEndpointsTable(Protocol):
     async def change(
         self, tenant: str, id: str, changes: EndpointChanges, *, at: datetime, reason: str
     ) -> WebhookEndpoint | None:
-        """Change the fields of an endpoint that are not None in `changes`, and return the endpoint.
+        """Change the fields of an endpoint that are not None in `changes`. Return the endpoint; None if there
+        is none.
 
         If the change enables a disabled endpoint, its earlier failures no longer count.
 
@@ -121,14 +122,15 @@ class WebhookEndpointsTable(Protocol):
     async def rotate(
         self, tenant: str, id: str, secret: bytes, previous_until: datetime
     ) -> WebhookEndpoint | None:
-        """Replace the secret of an endpoint by `secret`, and return the endpoint.
+        """Replace the secret of an endpoint by `secret`. Return the endpoint; None if there is no such
+        endpoint.
 
         Until `previous_until`, webhooks are signed with both the old and the new secret.
         """
         ...
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Delete an endpoint and its deliveries, and return True."""
+        """Delete an endpoint and its deliveries, and return True. Return False if there is none."""
         ...
 
 
