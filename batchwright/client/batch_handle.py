@@ -153,8 +153,8 @@ class BatchHandle:
             keep_files: True to keep the output and error files.
 
         Raises:
-            openai.ConflictError: the batch has not ended, or its files are not yet copied to its output
-                location.
+            openai.ConflictError: the batch has not ended, or its files are not yet copied to the location
+                that the batch names for them.
         """
         query = {"keep_files": "true"} if keep_files else {}
         self._client.delete(batch_path(self.id, ""), cast_to=Deleted, options={"params": query})

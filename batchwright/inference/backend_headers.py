@@ -1,7 +1,7 @@
 """Builds the headers of requests to one backend, including the API key.
 
-The headers are fixed ones, those that the registry (the operator's list of backends) sets, and those that the
-caller sent with the batch.
+Some headers are always the same, some are set by the registry (the operator's list of models and backends),
+and some are headers that the caller sent with the batch.
 """
 
 from collections.abc import Sequence

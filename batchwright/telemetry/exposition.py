@@ -43,7 +43,7 @@ class SdkMetricsClient:
         self._turn = asyncio.Lock()  # concurrent scrapes share the connection one after the other
 
     async def fetch(self, on_sent: Callable[[], None] = lambda: None) -> bytes:
-        """Return the SDK's metrics as text.
+        """Return the metrics of the Temporal SDK as text.
 
         The text is empty if the SDK serves no metrics, or does not send a valid response within a few
         seconds. If the server has closed the connection, the request is sent once more.

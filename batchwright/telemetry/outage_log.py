@@ -17,7 +17,7 @@ class OutageLog:
 
     @contextmanager
     def suppress(self, *errors: type[BaseException]) -> Generator[None]:
-        """Context manager whose block is one attempt.
+        """Context manager whose block is one attempt to use something that may be unavailable.
 
         If the block raises one of `errors`, suppress the error and pass it to `failed`. If the block raises
         nothing, call `succeeded`.

@@ -223,10 +223,11 @@ class BackendLimits:
             use.limit.bounds = self._bounds(url)
 
     def set_shares(self, shares: Mapping[str, int]) -> None:
-        """Set this process's part of each backend's fleet-wide limit of requests in flight.
+        """Set this process's part of the limit of requests in flight that all processes share, for each
+        backend.
 
         The keys of `shares` are URLs of backends. A value may be 0. A backend that is not in `shares` has no
-        fleet-wide limit.
+        such limit.
         """
         self._shares = shares
         for url, use in self._uses.items():

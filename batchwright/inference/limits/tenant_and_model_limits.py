@@ -126,16 +126,16 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """The requests and tokens that one request has taken from the rates of its tenant and its model.
+    """What one request and its tokens count towards the limits per minute of its tenant and its model.
 
     `TenantAndModelLimits.correct` corrects the tokens.
 
     Attributes:
         line_bytes: length of the request's line.
-        of_tenant: the counters of the tenant; None if the tenant has no rate.
-        of_model: the counters of the model; None if the model has no rate.
-        tokens: estimated tokens that were charged to the tenant.
-        model_tokens: estimated tokens that were charged to the model.
+        of_tenant: the counters of the tenant; None if the tenant has no such limit.
+        of_model: the counters of the model; None if the model has no such limit.
+        tokens: estimated tokens that were counted for the tenant.
+        model_tokens: estimated tokens that were counted for the model.
     """
 
     model: str
@@ -298,7 +298,7 @@ class TenantAndModelLimits:
         _take(charge, -1, -charge.tokens, -charge.model_tokens)
 
     def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
-        """Replace the estimated tokens of a charge by the number of tokens that the request has used.
+        """Replace the estimated tokens that `charge` has counted by the tokens that the request has used.
 
         This also improves later estimates. An estimate is one token per four bytes of the line, plus an
         average. The average is kept for each model and tenant. It says how many tokens earlier requests have

@@ -86,7 +86,7 @@ class BackendRegistry:
         self.on_probe: list[Callable[[str, float], None]] = []  # called with URL and seconds
 
     async def served(self) -> frozenset[str]:
-        """Return the names and aliases of the served models.
+        """Return the names and aliases of the models that backends serve.
 
         The first call of `served` or `refresh` reads the models from the database. If the database is
         unreachable, this call raises the exception that the constructor got as `unavailable`.
@@ -96,7 +96,7 @@ class BackendRegistry:
         return frozenset(self._routers.keys() | self._aliases.keys())
 
     async def served_now(self) -> frozenset[str]:
-        """Return the names and aliases of the served models, read again from the database.
+        """Return the names and aliases of the models that backends serve, read again from the database.
 
         The result includes models that other processes added. If the database is unreachable, the call raises
         the exception that the constructor got as `unavailable`.

@@ -69,8 +69,8 @@ class BatchesTable(Protocol):
     async def set_max_cost(self, tenant: str, batch_id: str, max_cost: str | None) -> bool:
         """Set the cap on the cost of a batch, and return True. If `max_cost` is None, remove the cap.
 
-        Return False without a change if the batch is not in progress, is being cancelled, or has reached its
-        cap (`ProgressTable.reach_cap`).
+        `max_cost` is decimal text in the currency of the models' prices. Return False without a change if the
+        batch is not in progress, is being cancelled, or has reached its cap (`ProgressTable.reach_cap`).
         """
         ...
 

@@ -17,8 +17,8 @@ class LiveBatch:
     """Counts and times of a batch that has not ended.
 
     `status` is the status that users see, such as `cancelling` after a cancel request. `entered_at` is the
-    time when the batch entered this status. It is in the future if a client has set a later start of the
-    batch.
+    time when the batch entered this status. This time is in the future if a client has set a later start of
+    the batch.
     """
 
     tenant: str

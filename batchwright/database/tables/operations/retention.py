@@ -142,7 +142,7 @@ class RetentionTable(Protocol):
         Args:
             after: the last file id of the previous page; empty for the first page.
             before: return only files created at this time or earlier. Later files may be incomplete.
-            now: the current time. Files that have expired by then are left out.
+            now: the current time. Files that have already expired are left out.
             limit: maximum number of files in the page.
         """
         ...

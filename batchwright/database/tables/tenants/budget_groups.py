@@ -58,10 +58,11 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the daily budgets that apply to a batch: the budgets of the groups of its tenant and of its
-        API key.
+        """Return the daily budgets that apply to a batch, because its tenant and its API key belong to
+        groups.
 
-        There is at most one budget for each kind of group.
+        These are the budgets of the tenant's organization, and of the team and the user of the API key. There
+        is at most one budget for each kind of group.
 
         Args:
             tenant: tenant of the batch.
@@ -80,7 +81,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def add(self, group: BudgetGroup, members: Sequence[str], *, only: bool = False) -> None:
-        """Add members to a group.
+        """Add members to a group, which is an organization, a team or a user.
 
         - If the group is an organization, its members are tenants. A tenant that belongs to another
           organization must be removed from that organization first.
@@ -110,7 +111,8 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def delete(self, group: BudgetGroup) -> None:
-        """Delete a group. The tenants or API keys that were its members are not deleted.
+        """Delete a group (an organization, a team or a user). Its members, tenants or API keys, are not
+        deleted.
 
         Raises UnknownBudgetGroup if there is no such group.
         """
