@@ -90,8 +90,8 @@ class Catalog:
 
     @property
     def trusted(self) -> Sequence[BackendConfig]:
-        """Backends that are configured in the settings or in the registry file (the operator's file of
-        models).
+        """Backends that are configured in the settings or in the registry file, the operator's file of
+        models.
 
         A stored API key may be sent only to the hosts of these backends. Otherwise a change at run time could
         send the key to another host.

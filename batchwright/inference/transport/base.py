@@ -106,7 +106,7 @@ class Exchange(Protocol):
     """
 
     def cancel(self) -> None:
-        """Cancel the request and close its connection. The function that waits for the response is not
+        """Cancel the request and close its connection. The function that should get the response is not
         called.
 
         Do not call `cancel` after this function was called.

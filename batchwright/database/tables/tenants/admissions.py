@@ -47,8 +47,7 @@ class AdmissionsTable(Protocol):
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """Stop counting a batch, file or upload towards a quota as if it had a row already, which `admit` has
-        begun.
+        """End what `admit` began: a batch, file or upload no longer counts towards a quota without a row.
 
         Call this after the row was inserted, or if no row will be inserted.
         """
@@ -125,5 +124,8 @@ class PostgresAdmissions(AdmissionsTable):
         await self._connections.execute(self._sql.release, tenant, id)
 
     async def release_by(self, session: Session, tenant: str, id: str) -> None:
-        """Stop counting a batch, file or upload as `release` does, but in the transaction of `session`."""
+        """Do the same as `release` (a batch, file or upload no longer counts towards a quota without a row).
+
+        The change belongs to the transaction of `session`.
+        """
         await session.execute(self._sql.release, tenant, id)

@@ -58,8 +58,7 @@ class BudgetGroupsTable(Protocol):
         ...
 
     async def budgets_of(self, tenant: str, key_id: str = "") -> list[GroupBudget]:
-        """Return the daily budgets that apply to a batch, because its tenant and its API key belong to
-        groups.
+        """Return the daily budgets of groups that apply to a batch.
 
         These are the budgets of the tenant's organization, and of the team and the user of the API key. There
         is at most one budget for each kind of group.

@@ -122,8 +122,7 @@ class WebhookEndpointsTable(Protocol):
     async def rotate(
         self, tenant: str, id: str, secret: bytes, previous_until: datetime
     ) -> WebhookEndpoint | None:
-        """Replace the secret of an endpoint by `secret`. Return the endpoint; None if there is no such
-        endpoint.
+        """Replace the secret of an endpoint by `secret`. Return the endpoint; None if there is none.
 
         Until `previous_until`, webhooks are signed with both the old and the new secret.
         """
