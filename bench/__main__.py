@@ -1,4 +1,4 @@
-"""`python -m bench` (`make bench`): runs the benchmark and compares its figures with their targets."""
+"""`python -m bench` (`make bench`): runs the benchmark and compares measured values with their targets."""
 
 import os
 import tempfile
@@ -33,7 +33,7 @@ def run(
     minutes: Annotated[float, typer.Option(help="Skip sections that could end later.")] = 52.0,
     json: Annotated[Path | None, typer.Option(help="File for the figures. [bench/results/]")] = None,
 ) -> None:
-    """Measure all sections of the benchmark on this machine, and print which figures meet their targets."""
+    """Measure all sections of the benchmark on this machine, and print which values meet their targets."""
     chosen = _chosen(only or [])
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
@@ -66,10 +66,10 @@ def _chosen(names: list[str]) -> list[Section]:
 
 
 def _measured(section: Section, options: SectionOptions, seconds_left: float) -> SectionResult:
-    """Run one section and return its figures.
+    """Run one section of the benchmark, and return its measured values (figures).
 
-    If the section fails, or could take longer than `seconds_left`, it is skipped: the result has an error
-    instead of figures.
+    A section that could take longer than `seconds_left` is not run, except in a quick run. If the section
+    was not run or has failed, the result has an error instead of figures.
     """
     print(f"\n{section.title} ({section.name})", flush=True)
     load, _, _ = os.getloadavg()

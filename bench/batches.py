@@ -15,10 +15,10 @@ _POLL_SECONDS = 0.05
 
 
 class WholeBatch(msgspec.Struct, frozen=True):
-    """Duration and cost of one batch, from the first byte of the upload to the last byte of the download.
+    """Times and memory of one batch, from the first byte of the upload to the last byte of the download.
 
     `cpu_seconds` is the CPU time of the API and the workers. `server_cpu_seconds` is the CPU time of Temporal
-    and PostgreSQL.
+    and PostgreSQL. `run_seconds` is the time from the creation of the batch until it has completed.
     """
 
     requests: int
@@ -37,7 +37,7 @@ class WholeBatch(msgspec.Struct, frozen=True):
 
 
 def measure(stack: RunningStack, path: Path, count: int) -> WholeBatch:
-    """Run the input file at `path`, which has `count` lines, as one batch. Return its duration and cost.
+    """Run the input file at `path`, which has `count` lines, as one batch. Return its times and memory.
 
     Raises:
         SystemExit: the batch did not complete all lines.

@@ -13,8 +13,9 @@ Stacks = Counter[tuple[str, ...]]
 
 
 def record_command(out: Path) -> list[str]:
-    """Return a command line that writes the call stacks of a process to `out`. The caller appends the
-    process, as `--pid ID` or as a command after `--`.
+    """Return the beginning of a command line that writes the call stacks of a process to `out`.
+
+    The caller appends the process, as `--pid ID` or as a command after `--`.
 
     Raises:
         SystemExit: the profiler is not installed.
@@ -26,7 +27,9 @@ def record_command(out: Path) -> list[str]:
 
 
 def read_stacks(lines: Iterable[str]) -> Stacks:
-    """Count the samples by call stack. Samples of imports, comparison runs and idle threads are left out.
+    """Return the number of samples for each call stack.
+
+    Samples of imports and idle threads are left out, and samples of functions that only prepare or compare.
 
     Args:
         lines: output of py-spy. Each line is a call stack and its number of samples, as
@@ -42,10 +45,10 @@ def read_stacks(lines: Iterable[str]) -> Stacks:
 
 
 def report(stacks: Stacks) -> str:
-    """Return a table of functions with their shares of the samples.
+    """Return a table of the functions that take the most time, as percentages of all samples.
 
-    One column counts the samples in the function itself. The other column also counts the functions that it
-    calls.
+    The column `own` counts the samples in the function itself. The column `all` also counts the samples in
+    the functions that it calls.
     """
     total = stacks.total() or 1
     own, within = Counter[str](), Counter[str]()

@@ -1,7 +1,8 @@
-"""`python -m bench.collect` (`make collect ROWS=5000000`): memory and time of `batchwright collect`.
+"""`python -m bench.collect` (`make collect ROWS=5000000`): measures memory and time of `batchwright collect`.
 
-The API is the real one with fake dependencies. It streams made-up results, so no model is needed. The command
-runs in a process of its own.
+This command joins the results of a batch to a table. It runs in a process of its own, and gets the results
+from the real code of the API, with fakes for database and storage. The results are made up, so no model is
+needed.
 """
 
 import json

@@ -1,6 +1,7 @@
-"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the work tree with a commit.
+"""`python -m bench.compare OLD` (`make bench-compare OLD=ref`): compares the work tree with the commit OLD.
 
-The two are measured alternately, so that other load on the machine affects both in the same way.
+The benchmark runs alternately with the code of the work tree and with that of the commit. So other load on
+the machine affects both in the same way.
 """
 
 import os
@@ -30,9 +31,9 @@ def run(
     rounds: Annotated[int, typer.Option(min=1, help="Number of turns.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes.")] = False,
 ) -> None:
-    """Compare the figures of OLD with those of the work tree.
+    """Run the benchmark with the code of OLD and of the work tree, and compare the measured values.
 
-    Exit with 1 if a figure is worse by a tenth or more.
+    Exit with 1 if a value of the work tree is worse by a factor of more than 1.1.
     """
     arguments = ["--rounds", "1", "--no-peers", *(["--quick"] if quick else [])]
     arguments += [word for name in only or _DEFAULT for word in ("--only", name)]
@@ -53,8 +54,8 @@ def run(
 def _checkout(ref: str) -> Generator[Path]:
     """Context manager that checks out the commit `ref` in a temporary directory, and yields its path.
 
-    The folder `bench` is copied from the work tree, so that both commits are measured in the same way. The
-    directory is deleted at the end.
+    The folder `bench` is copied from the work tree, so that the code of the commit is measured in the same
+    way as the code of the work tree. The directory is deleted at the end.
 
     Raises:
         SystemExit: there is no such commit.
@@ -73,10 +74,12 @@ def _checkout(ref: str) -> Generator[Path]:
 
 
 def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]:
-    """Run the benchmark on the code in `folder`. Return its figures by key.
+    """Run the benchmark on the code in `folder`. Return the measured values (figures) by key.
+
+    A key is the identifier of a figure, such as `send.of_bare`.
 
     Args:
-        out: file to which the benchmark writes its figures.
+        out: file to which the benchmark writes the figures.
         arguments: further arguments of the benchmark's command line.
     """
     command = [sys.executable, "-m", "bench", *arguments, "--json", str(out)]
@@ -86,9 +89,13 @@ def _measure(folder: Path, out: Path, arguments: list[str]) -> dict[str, Figure]
 
 
 def merged(turns: list[_Pairs]) -> _Pairs:
-    """Combine the figures of several turns. In each turn, both versions were measured once.
+    """Combine the measured values (figures) of several runs of the benchmark.
 
-    Return a pair of the old and the new figure for each key. A key that is missing in any turn is left out.
+    Return a pair of the old and the new figure for each key (identifier of a figure). A key that is missing
+    in any run is left out.
+
+    Args:
+        turns: for each run, a pair of the old and the new figure for each key.
     """
     keys = [key for key in turns[0] if all(key in turn for turn in turns)]
     return {
@@ -104,15 +111,15 @@ def _joined(figures: list[Figure]) -> Figure:
 
 
 def change(before: Figure, after: Figure) -> float:
-    """Return the new value divided by the old value; 1.0 if the old value is 0."""
+    """Return the value of `after` divided by the value of `before`; 1.0 if the value of `before` is 0."""
     return after.value / before.value if before.value else 1.0
 
 
 def is_worse(before: Figure, after: Figure) -> bool:
-    """Return True if the new value is worse than the old value by a tenth or more.
+    """Return True if the value of `after` is worse than the value of `before` by a factor of more than 1.1.
 
-    The target of a figure defines if a higher or a lower value is worse. A figure without a target is never
-    worse.
+    The target of `after` defines if a higher or a lower value is worse. Without a target, the result is
+    False.
     """
     if after.target is None:
         return False

@@ -1,6 +1,6 @@
 """Counts the SQL statements, storage requests and events of Temporal histories that a batch causes.
 
-The counts do not depend on the load of the machine.
+The numbers do not depend on the load of the machine.
 """
 
 import asyncio
@@ -30,12 +30,15 @@ async def log_statements(stack: RunningStack, which: str = "all") -> None:
 
 
 def statements(stack: RunningStack) -> int:
-    """Return the number of statements in PostgreSQL's log."""
+    """Return the number of SQL statements in the log file of the stack's PostgreSQL."""
     return len(_STATEMENT.findall((Path(stack.data) / "logs" / "postgres.log").read_bytes()))
 
 
 def storage_requests(stack: RunningStack) -> int:
-    """Return the number of requests that API and workers have sent to the storage, from their metrics."""
+    """Return the number of requests that API and workers have sent to the storage since they started.
+
+    The number is read from their metrics.
+    """
     total = 0.0
     for url in stack.metrics:
         text = httpx.get(url, trust_env=False).raise_for_status().text

@@ -1,4 +1,4 @@
-"""Writes input files of chat requests. Lines have a given size, and the models take turns."""
+"""Writes input files of chat requests. Lines have a given size, and are for several models in turn."""
 
 import json
 import random
@@ -18,7 +18,8 @@ def write_input(
 ) -> None:
     """Write an input file of `count` chat requests with the same system prompt and different questions.
 
-    The models take turns. Each line has about `line_bytes` bytes. `fields` are added to the body of each
+    The first line is for the first model, the second line for the second model, and so on, again from the
+    first model after the last. Each line has about `line_bytes` bytes. `fields` are added to the body of each
     request. A field that the body already has is replaced.
     """
     with path.open("w") as file:
@@ -40,7 +41,8 @@ def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, obj
 def write_unshared(path: Path, count: int, model: str = MODELS[0], line_bytes: int = 1024) -> None:
     """Write an input file of `count` chat requests whose prompts all begin differently.
 
-    A prefix cache is useless for such prompts, in any order of the lines.
+    A prefix cache (a backend's cache of the beginnings of prompts) is useless for such prompts, in any order
+    of the lines.
     """
     with path.open("w") as file:
         for number in range(count):

@@ -1,4 +1,7 @@
-"""Simulates how long a batch takes in the order of the input file, and in the dispatch order of a worker."""
+"""Simulates how long a batch takes in two sending orders: that of the input file, and that of a worker.
+
+A worker first sends the lines whose responses probably take longest.
+"""
 
 import json
 import math
@@ -49,7 +52,13 @@ WORKS: dict[str, Work] = {
 
 
 def seconds(work: Work, count: int, seed: int, order: PlanOrder) -> float:
-    """Return how many seconds a batch of `count` lines takes in this order, `PERMITS` lines at a time."""
+    """Return how many seconds a batch of `count` lines takes, with `PERMITS` requests in flight.
+
+    Args:
+        work: function that returns `max_tokens` of a line, and the number of tokens of its response.
+        seed: seed of the random numbers that `work` uses.
+        order: order in which the lines are sent.
+    """
     random = Random(seed)
     tokens: dict[bytes, float] = {}
     for number in range(count):

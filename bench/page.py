@@ -149,11 +149,11 @@ def _section(section: SectionResult) -> str:
 
 
 def merged(stored: BenchmarkReport, newer: BenchmarkReport) -> BenchmarkReport:
-    """Return the stored result with the figures of a newer run. Sections that the newer run measured are
-    replaced.
+    """Combine a stored result of the benchmark with a newer result, and return the combined result.
 
-    The sections are in the order of the benchmark. If the newer run measured all sections, its result is
-    returned.
+    For each section (part of the benchmark), the newer result is used if there is one; otherwise the stored
+    result. The sections are in the order of the benchmark. If the newer run measured all sections, `newer` is
+    returned unchanged.
 
     Raises:
         SystemExit: the runs cannot be on one page, because they ran on different machines, or because a

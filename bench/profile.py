@@ -1,6 +1,6 @@
 """`python -m bench.profile` (`make profile`): shows which functions take the most time.
 
-It measures ingestion, sending and finalization.
+It measures ingestion (reading the input), sending, and finalization (writing the output files).
 """
 
 import signal
@@ -26,7 +26,7 @@ def run(
     lines: Annotated[int, typer.Option(min=100, help="Number of lines.")] = 20_000,
     only: Annotated[str, typer.Option(help="ingestion, slices or finalization. [all]")] = "",
 ) -> None:
-    """Sample the call stacks of each phase, and print the functions that take the most time."""
+    """Sample the call stacks of reading, sending and finalization, and print which functions take longest."""
     with tempfile.TemporaryDirectory(prefix="batchwright-profile-") as name:
         folder = Path(name)
         steps = {"ingestion": _ingestion, "finalization": _finalization, "slices": _slices}

@@ -1,4 +1,4 @@
-"""Results of a benchmark run: figures with their targets, and their tables for a terminal."""
+"""Results of a benchmark run: measured values (figures) with their targets, and tables for a terminal."""
 
 from statistics import median
 from typing import Literal
@@ -7,9 +7,9 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Target of a figure. `limit` is the value that must be reached.
+    """The target for a measured value, which must be at least or at most `limit`, depending on `kind`.
 
-    `aim` is a stricter value that is desired but not required; None if there is none.
+    `aim` is a stricter limit that is desired but not required; None if there is none.
     """
 
     limit: float
@@ -21,13 +21,14 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One measured figure. Its value is the median of `rounds`.
+    """A figure: something that the benchmark measures in several rounds, such as a rate.
 
     Attributes:
         key: identifier, such as `send.of_bare`.
         what: short description for tables.
+        rounds: the measured values of all rounds. Their median is the value of the figure.
         unit: unit of the values; empty for a ratio.
-        how: how the figure was measured.
+        how: note about the measurement, as text; may be empty.
     """
 
     key: str
@@ -59,8 +60,9 @@ class Figure(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Text for a table: `met`, or the factor by which the value misses the target; empty without a
-        target.
+        """Text for a table about the target: `met`, or by which factor it is missed, as in `short by 1.20x`.
+
+        The text is empty if the figure has no target.
         """
         if self.target is None:
             return ""
@@ -71,10 +73,11 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class SectionResult(msgspec.Struct, frozen=True):
-    """Figures of one section of the benchmark. If the section failed, `error` is the reason.
+    """Measured values (figures) of one section (part) of the benchmark.
 
-    `at` is the time of the measurement, and `commit` the measured version. `load` is the load of the machine
-    in the minute before: the mean number of processes that were running or waiting for a core.
+    If the section was not run or has failed, `error` is the reason; otherwise it is empty. `at` is the time
+    of the measurement, and `commit` the measured version. `load` is the load of the machine in the minute
+    before: the mean number of processes that were running or waiting for a core.
     """
 
     name: str
@@ -103,7 +106,7 @@ class Machine(msgspec.Struct, frozen=True):
 class BenchmarkReport(msgspec.Struct, frozen=True):
     """Content of the JSON file of a benchmark run.
 
-    The figures of a `quick` run have no meaning, because its inputs are too small.
+    If `quick` is True, the measured values have no meaning, because the inputs of the run were too small.
     """
 
     at: str
@@ -149,7 +152,10 @@ def figure_table(figures: list[Figure]) -> str:
 
 
 def summary_table(report: BenchmarkReport) -> str:
-    """Return a table of all figures that have a target, with the number of targets that are met."""
+    """Return a table of all figures that have a target, with the number of targets that are met.
+
+    Below the table are the errors of the sections that failed or were not run.
+    """
     judged = [figure for figure in report.figures if figure.target is not None]
     met = sum(figure.is_met is True for figure in judged)
     failed = [f"  {section.name}: {section.error}" for section in report.sections if section.error]

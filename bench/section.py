@@ -1,4 +1,4 @@
-"""Types of a section of the benchmark, and of the options that every section receives."""
+"""The type of a section (a part of the benchmark), and the options that every section receives."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,10 +14,11 @@ class SectionOptions:
 
     Attributes:
         folder: temporary directory for files.
-        rounds: number of times that each measurement is repeated.
+        rounds: number of times that each measurement is made.
         quick: True to use small inputs.
-        with_peers: True to measure slow alternatives too.
-        peers_python: Python interpreter that has the packages of the alternatives; None if there is none.
+        with_peers: True to measure also the alternatives to Batchwright that are slow.
+        peers_python: Python interpreter in which the packages of these alternatives are installed; None if
+            there is no such interpreter.
     """
 
     folder: Path
@@ -30,10 +31,10 @@ class SectionOptions:
         return quick if self.quick else full
 
     def turns(self, seconds: float, rounds: int | None = None) -> Iterator[int]:
-        """Yield the numbers of the rounds, starting at 1.
+        """Yield the number of each round, from 1. In each round, the caller makes all its measurements.
 
-        The iteration ends after `rounds` rounds (None for `self.rounds`), or after the first round that ends
-        later than `seconds` after the start.
+        The iteration ends after `rounds` rounds (None for `self.rounds`). It ends earlier if a round ends
+        more than `seconds` after the start of the first round.
         """
         started = time.monotonic()
         for number in range(1, (rounds or self.rounds) + 1):
@@ -47,13 +48,13 @@ class SectionOptions:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the benchmark, such as ingestion: several figures that are measured together.
+    """A section (part) of the benchmark, such as ingestion. Its values (figures) are measured together.
 
     Attributes:
-        setting: description of the measured situation, for readers.
+        setting: description of the measured situation, for readers of the results.
         minutes: longest duration of `measure` on a machine without other load.
-        measure: runs the section and returns its figures.
-        on_the_page: True if the published figures must include this section.
+        measure: function that runs the section and returns its figures.
+        on_the_page: True if the published results must include this section.
     """
 
     name: str

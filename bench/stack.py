@@ -1,4 +1,7 @@
-"""Starts processes for a benchmark: a simulated backend, and an embedded stack that sends requests to it."""
+"""Starts processes for a benchmark: a simulated backend, and an embedded stack that sends requests to it.
+
+An embedded stack consists of all services (API, workers, PostgreSQL and Temporal) on one machine.
+"""
 
 import os
 import re
@@ -35,7 +38,7 @@ class SentTotals(msgspec.Struct):
 
 
 class SentRequest(msgspec.Struct):
-    """Times of one line in the simulator's ledger, in Unix seconds.
+    """Times of one line in the simulator's ledger (its record of received requests), in Unix seconds.
 
     `user` is the field `user` of the request body.
     """
@@ -226,7 +229,7 @@ def peak_mib(process: psutil.Process) -> float:
 
 
 def wait_until_quiet(stack: RunningStack, seconds: float = 5.0) -> None:
-    """Wait until the stack uses little CPU for half a second. Give up after `seconds`.
+    """Wait until the stack uses little CPU for half a second, but not longer than `seconds`.
 
     After the end of a batch, the stack continues to work for a moment.
     """

@@ -1,6 +1,6 @@
-"""Computes which share of a worker's time each stage of a batch takes, from samples of its call stacks.
+"""Computes which fraction of a worker's time each stage takes, from samples of the worker's call stacks.
 
-Each sample belongs to one stage, such as ingestion or storage.
+A stage is a kind of work, such as ingestion (reading the input) or storage. Each sample belongs to one stage.
 """
 
 from collections import Counter
@@ -43,8 +43,12 @@ STAGES = (*dict.fromkeys((*_INNERMOST, *_WHOLE_STACK)), EVENT_LOOP)
 
 
 def shares(stacks: Stacks) -> dict[str, float]:
-    """Return the share of the samples in each stage of a batch (such as ingestion), from 0 to 1. The shares
-    add up to 1.
+    """Return the fraction of the samples that belongs to each stage, from 0 to 1, by the name of the stage.
+
+    A stage is a kind of work, such as ingestion. The fractions add up to 1.
+
+    Args:
+        stacks: number of samples for each call stack.
     """
     found = Counter[str]()
     for stack, count in stacks.items():
@@ -54,11 +58,14 @@ def shares(stacks: Stacks) -> dict[str, float]:
 
 
 def stage_of(stack: tuple[str, ...]) -> str:
-    """Return the stage of a batch, such as ingestion, to which a call stack belongs.
+    """Return the name of the stage (kind of work, such as ingestion) to which a call stack belongs.
 
-    If a function in the stack belongs to ingestion, finalization, a workflow or the database, this is the
-    stage. Otherwise the innermost function that belongs to a stage decides. If there is none, the stage is
-    the event loop. The main function of the process is ignored, because every stack has it.
+    - If a function in the stack belongs to ingestion, finalization, a workflow or the database, the result is
+      this stage.
+    - Otherwise, the result is the stage of the innermost function that belongs to a stage.
+    - If no function belongs to a stage, the result is the event loop.
+
+    The main function of the process is ignored, because every stack has it.
 
     Args:
         stack: functions with their files, the outermost first.

@@ -1,8 +1,8 @@
 """`python -m bench.temporal_floor ADDRESS NAMESPACE COUNT`: measures Temporal alone, without Batchwright.
 
-The workflows have the same steps as a batch of one line, but their activities do nothing. So the result is
-the minimum time and CPU time of a batch. A workflow has a timer, two activities, three changes of a search
-attribute, and a child workflow with one activity.
+COUNT is the number of workflows that run at the same time. They have the same steps as a batch of one line,
+but their activities do nothing. So the result is the minimum time and CPU time of a batch. A workflow has a
+timer, two activities, three changes of a search attribute, and a child workflow with one activity.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _OPTIONS = timedelta(minutes=5)
 
 
 class Floor(msgspec.Struct, frozen=True):
-    """Durations and CPU time of the empty workflows.
+    """Durations and CPU time of workflows whose activities do nothing.
 
     Attributes:
         alone_seconds: durations of workflows that ran one after another.
         together_seconds: duration of all workflows that were started at the same time.
-        cpu_ms: CPU time of the worker for one workflow, in ms.
+        cpu_ms: CPU time of the process that runs workflows and activities, for one workflow, in ms.
         events: number of events in the histories of one workflow and its child.
     """
 

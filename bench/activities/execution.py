@@ -1,7 +1,8 @@
 """`python -m bench.activities.execution DIRECTORY URL IN_FLIGHT`: measures the sending of lines.
 
-The program ingests an input file and sends all its lines without Temporal. It sends them in slices, like a
-worker. A slice is a part of a batch.
+The program reads the file `input` in DIRECTORY, and sends its lines to the backend at URL, without Temporal.
+Like a worker, it sends them in slices (parts of a batch). IN_FLIGHT is the maximum number of requests in
+flight.
 """
 
 import asyncio
@@ -51,7 +52,10 @@ _SLICES_AT_ONCE = 4  # slices of one model that are sent at once
 
 
 class SentSlices(msgspec.Struct, frozen=True):
-    """Duration and CPU time of sending all lines. Temporal, ingestion and finalization are not included."""
+    """Duration and CPU time of sending all lines.
+
+    Temporal, the reading of the input and the writing of the output files are not included.
+    """
 
     lines: int
     seconds: float
@@ -63,7 +67,10 @@ class SentSlices(msgspec.Struct, frozen=True):
 
 
 class _SingleBackendRouter:
-    """Stand-in for the worker's routers. It sends the requests of every model to the same backend."""
+    """A substitute for the worker's routers, which choose a backend for each request.
+
+    It sends the requests of every model to the same backend.
+    """
 
     def __init__(self, settings: Settings, url: str) -> None:
         config = ModelConfig(backends=[GatewayConfig(url=url)])
@@ -126,7 +133,10 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
 
 
 def _queues(result: IngestResult) -> list[deque[SliceRequest]]:
-    """Return one queue for each model. Each item of a queue starts one slice, a part of the model's lines."""
+    """Return a queue for each model, which contains a `SliceRequest` for each slice of the model's lines.
+
+    A `SliceRequest` is the argument of the activity that sends a slice.
+    """
     return [
         deque(
             SliceRequest.of(ModelRun.of(order(), share, result.ingest_prefix), number)

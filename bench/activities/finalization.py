@@ -1,7 +1,8 @@
 """`python -m bench.activities.finalization settle|finalize DIRECTORY [BYTES]`: measures finalization.
 
-`settle` prepares a batch in which all lines have results of BYTES bytes. `finalize` writes its output files
-and prints the cost.
+Finalization writes the output files of a batch. `settle` prepares a batch in DIRECTORY in which all lines
+have results of BYTES bytes. `finalize` writes the output files of this batch, and prints the duration, CPU
+time and memory that this takes.
 """
 
 import asyncio
@@ -39,10 +40,10 @@ _USAGE = Usage(input_tokens=100, output_tokens=200)
 
 
 class Finalized(msgspec.Struct, frozen=True):
-    """Cost of one finalization.
+    """Duration, CPU time and memory of one finalization (writing the output files of a batch).
 
-    `yardstick_seconds` is the time of a plain copy of the same results to one file, with fsync. `grown_mib`
-    is the additional memory compared with an idle worker, in MiB.
+    `yardstick_seconds` is the time of a plain copy of the same results to one file, with fsync, for
+    comparison. `grown_mib` is the additional memory compared with an idle worker, in MiB.
     """
 
     lines: int
@@ -58,11 +59,11 @@ class Finalized(msgspec.Struct, frozen=True):
 
 
 async def settle(directory: Path, result_bytes: int) -> None:
-    """Prepare a batch in `directory` for finalization. Each line gets a response of about `result_bytes`
-    bytes.
+    """Prepare a batch in `directory` for finalization, which writes the output files of a batch.
 
-    The input is ingested, and a segment (a file of results) is written for each slice (part of the batch).
-    The result of ingestion is stored in the file `result`.
+    The file `input` is ingested (read), and a segment (a file of results) is written for each slice (part of
+    the batch). Each line gets a response of about `result_bytes` bytes. The result of ingestion is stored in
+    the file `result`.
     """
     database = MemoryDatabase()
     await database.files.insert(input_row((directory / "input").stat().st_size))
@@ -93,9 +94,9 @@ def _segment(offsets: list[int], result_bytes: int) -> bytes:
 
 
 def yardstick(directory: Path) -> tuple[float, int]:
-    """Copy all segments (files of results) to one file. Finalization is compared with the cost of this copy.
+    """Copy all segments (files of results) to one file, to compare finalization with a plain copy.
 
-    Return the duration in seconds and the number of bytes.
+    Return the duration in seconds and the number of copied bytes.
     """
     root = directory / object_keys.results_root(TENANT, BATCH_ID)
     copy = directory / "copy"

@@ -1,4 +1,4 @@
-"""Measures one activity in a separate process."""
+"""Helpers to measure one Temporal activity in a separate process."""
 
 import subprocess
 import sys
@@ -39,9 +39,10 @@ def print_result(found: msgspec.Struct) -> None:
 
 
 class MemoryGrowth:
-    """Measures by how much the peak memory of this process exceeds its memory when the object was created.
+    """A measurement of additional memory: by how much the memory of this process grows at most.
 
-    It also makes this process return freed memory to the system, as a worker does.
+    The growth is counted from the creation of the object. The object also makes this process return freed
+    memory to the system, as a worker does.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""`python -m bench.activities.ingestion DIRECTORY ORDER`: ingests DIRECTORY/input and prints the CPU time.
+"""`python -m bench.activities.ingestion DIRECTORY ORDER`: measures ingestion, the reading of a batch's input.
 
-ORDER is the order in which the lines will be sent: `file`, `hash` or `prefix`.
+The program ingests the file DIRECTORY/input, and prints duration, CPU time and memory. ORDER is the order in
+which the lines will be sent: `file`, `hash` or `prefix`, as in the setting BATCHWRIGHT_PLAN_ORDER.
 """
 
 import asyncio
@@ -35,10 +36,10 @@ _MOST_LINES, _MOST_BYTES = 100_000_000, 64 * 1024**3
 
 
 class Ingested(msgspec.Struct, frozen=True):
-    """Cost of one ingestion.
+    """Duration, CPU time and memory of one ingestion (reading the input of a batch).
 
-    `yardstick_seconds` is the time to read the same file and parse each line once. `grown_mib` is the
-    additional memory compared with an idle worker, in MiB.
+    `yardstick_seconds` is the time to read the same file and parse each line once, for comparison.
+    `grown_mib` is the additional memory compared with an idle worker, in MiB.
     """
 
     lines: int
@@ -92,10 +93,10 @@ def _read(path: Path, reader: object) -> float:
 
 
 async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[IngestResult, float]:
-    """Ingest the file `input` in `directory`, and store the resulting objects in the same directory.
+    """Ingest (read) the file `input` in `directory`, and store the resulting objects in the same directory.
 
     Return the result of the activity and the duration in seconds. `plan_order` is the order in which the
-    lines will be sent: `file`, `hash` or `prefix`.
+    lines will be sent: `file`, `hash` or `prefix`, as in the setting BATCHWRIGHT_PLAN_ORDER.
     """
     settings = load(
         storage_dir=directory, plan_order=plan_order, max_lines=_MOST_LINES, max_batch_file_bytes=_MOST_BYTES
@@ -108,9 +109,9 @@ async def ingest(directory: Path, plan_order: str, database: Database) -> tuple[
 
 
 def measured_database() -> Database:
-    """Return a database in memory that does not keep the custom ids of lines.
+    """Return a database in memory that does not keep the custom ids of lines (the users' ids).
 
-    In production, the ids are in the memory of the database server, not in that of the worker. Here they
+    In production, these ids are in the memory of the database server, not in that of the worker. Here they
     would add 7 bytes a line to the measured memory.
     """
     memory, other = MemoryDatabase(), Rows()

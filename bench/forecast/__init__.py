@@ -1,3 +1,4 @@
-"""Measures in a simulation how exact the forecasts of batch ends are. `python -m bench.forecast` prints
-tables.
+"""Simulation that measures how exact Batchwright's forecasts of the end of a batch are.
+
+`python -m bench.forecast` prints the tables.
 """

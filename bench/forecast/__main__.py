@@ -3,8 +3,9 @@
 The command simulates batches, and compares forecasts of their ends with the actual ends. It prints the tables
 in docs/scheduling.md.
 
-The constants of the forecasts were fitted to the batches of the default seeds. `--fresh` uses other seeds, to
-measure the forecasts on batches to which nothing was fitted.
+Each simulation has a seed, from which its random numbers are computed. The constants of the forecasts were
+fitted to the batches of the default seeds. `--fresh` uses other seeds, to measure the forecasts on batches to
+which nothing was fitted.
 """
 
 from collections.abc import Sequence
@@ -30,12 +31,18 @@ START_HEADS = (
 
 
 def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
-    """Return the table row of a scenario, which shows how good the forecasts in running batches were.
+    """Return a row of the table about forecasts for running batches, for one scenario (simulated situation).
 
-    The forecasts were made when 10 %, 50 % or 80 % of the lines of a batch were done. Each has two times, p50
-    and p90: the batch should end before them with a probability of 50 % and 90 %. The row has the median
-    error after 10 %, 50 % and 80 %, and in how many per cent of the forecasts the batch ended before p50 and
-    before p90.
+    The forecasts were made when 10 %, 50 % or 80 % of the lines of a batch were done. Each forecast has two
+    times: the batch should end before p50 with a probability of 50 %, and before p90 with 90 %. The row has
+    these columns:
+
+    - the median error of the forecasts after 10 %, 50 % and 80 %
+    - the percentage of forecasts whose batch ended before p50, and before p90
+    - the number of forecasts
+
+    Args:
+        name: name of the scenario.
     """
     errors = [median(each.error for each in forecasts if each.stage == stage) for stage in STAGES]
     shown = " | ".join(f"{error:.0%}" for error in errors)
@@ -50,12 +57,15 @@ def row(name: str, forecasts: Sequence[JudgedForecast]) -> str:
 
 
 def start_row(name: str, starts: Sequence[JudgedStart]) -> str:
-    """Return the table row of a scenario, which shows how good the forecasts at the start of a batch were.
+    """Return a row of the table about forecasts at the start of batches, for one scenario.
 
     A forecast has a time p90, before which the batch should end with a probability of 90 %. It also says if
-    the batch fits its window: `fits`, `at_risk` or `cannot`. The row has the median error, the percentage of
-    batches that ended before p90, and for each of the three words the number of batches that ended within
-    their windows.
+    the batch will end within its completion window: `fits`, `at_risk` or `cannot`. The row has the median
+    error, and the percentage of batches that ended before p90. For each of the three words, it also has the
+    number of batches with this forecast, and how many of them ended within their windows.
+
+    Args:
+        name: name of the scenario (simulated situation).
     """
     error = median(abs(each.expected.p50 - each.actual) / each.actual for each in starts)
     within = sum(each.actual <= each.expected.p90 for each in starts) / len(starts)
@@ -72,7 +82,7 @@ def run(
 ) -> None:
     """Compare forecasts with the actual ends of simulated batches.
 
-    Print tables with a row for each scenario.
+    Print tables with a row for each scenario (simulated situation).
     """
     first = FIRST_FRESH_SEED if fresh else 0
     of_each = range(first, first + seeds)

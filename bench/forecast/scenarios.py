@@ -30,7 +30,8 @@ class Scenario:
 
     Attributes:
         batches: returns new batches for each run.
-        slower: factor on the duration of requests that begin at least `slower_since` seconds after the start.
+        slower: factor by which requests take longer if they begin at least `slower_since` seconds after the
+            start.
         history: number of requests that the model has answered before the start.
     """
 
@@ -64,7 +65,7 @@ def _weighted(random: Random) -> list[Batch]:
 def _arriving(interval: float) -> Batches:
     """Return batches that start at random times, on average `interval` seconds apart.
 
-    If the interval is 540 s, the batches need about two thirds of the permits (allowed requests in flight).
+    If the interval is 540 s, the batches need about two thirds of 64 permits (allowed requests in flight).
     """
 
     def made(random: Random) -> list[Batch]:

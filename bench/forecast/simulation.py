@@ -26,9 +26,10 @@ _LEFT = attrgetter("left")
 
 
 class JudgedForecast(NamedTuple):
-    """Forecast of the remaining seconds of a batch, and the actual remaining seconds.
+    """A forecast of the remaining seconds of a batch, and the actual remaining seconds.
 
-    The forecast was made when the fraction `stage` of the lines was done.
+    The forecast was made when the fraction `stage` of the lines was done. The batch should end within `p50`
+    seconds with a probability of 50 %, and within `p90` seconds with 90 %.
     """
 
     stage: float
@@ -42,7 +43,10 @@ class JudgedForecast(NamedTuple):
 
 
 class JudgedStart(NamedTuple):
-    """A forecast that was made when a batch began, and the batch's window and actual duration in seconds."""
+    """The forecast `expected` from the beginning of a batch, to compare it with what happened.
+
+    `window` is the completion window of the batch, and `actual` its actual duration, both in seconds.
+    """
 
     expected: NewBatchForecast
     window: float
@@ -56,7 +60,7 @@ class JudgedStart(NamedTuple):
 class Judged(NamedTuple):
     """The forecasts of all batches, with the actual times.
 
-    `starts` has the forecasts at the beginning of a batch, and `forecasts` has all others.
+    `starts` has the forecasts from the beginning of batches, and `forecasts` has those for running batches.
     """
 
     forecasts: list[JudgedForecast]
@@ -80,10 +84,10 @@ class _Live:
 
 
 class Simulation:
-    """Simulates the batches of one model on a virtual clock.
+    """A simulation of the batches of one model, on a virtual clock that jumps from event to event.
 
-    Tenants share the permits by weight, measured by the time in flight of their requests. Within a tenant,
-    small batches are sent first.
+    Tenants share the permits by weight: the times for which their requests are in flight are in proportion to
+    their weights. For each tenant, small batches are sent first.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -152,8 +156,8 @@ class Simulation:
     def _next_batch(self, batches: list[_Live]) -> _Live:
         """Remove the batch that sends the next line from `batches`, and return it.
 
-        It is the batch with the fewest lines left. In every fifth call, it is the batch that has waited
-        longest.
+        Usually, it is the batch with the fewest lines left. In every fifth call, it is the batch that has
+        sent nothing for the longest time.
         """
         self._grants += 1
         if len(batches) == 1 or self._grants % _TURN_EVERY == 0:
@@ -208,7 +212,10 @@ def _unsettled(live: _Live) -> UnsettledWork:
 
 @cache
 def judged(scenario: Scenario, seeds: range) -> Judged:
-    """Simulate the scenario once for each seed. A repeated call returns the result of the first call."""
+    """Simulate the scenario once for each seed, and return all forecasts with the actual times.
+
+    A repeated call returns the result of the first call.
+    """
     runs = [Simulation(scenario, seed).run() for seed in seeds]
     return Judged(
         [each for run in runs for each in run.forecasts], [each for run in runs for each in run.starts]

@@ -18,8 +18,9 @@ HEADS = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
 
 
 def limits_of(scenario: Scenario) -> dict[str, Callable[[], LimitAlgorithm]]:
-    """Return the concurrency limits to compare in a scenario, by name. Each value is a function that creates
-    a limit.
+    """Return the concurrency limits to compare in a scenario (simulated situation).
+
+    Each key is the name of a limit, and each value is a function that creates the limit.
     """
     return {**LIMITS, **(SHARED if scenario.bursts else {})}
 

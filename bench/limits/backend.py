@@ -13,9 +13,9 @@ from random import Random
 
 
 class Clock:
-    """Virtual clock that calls functions at given times.
+    """A virtual clock, which calls functions at given times.
 
-    It jumps from one time to the next without waiting.
+    It jumps from one such time to the next without waiting.
     """
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ class BackendModel:
     Attributes:
         slots: number of requests that the backend processes at the same time.
         queue: number of requests that may wait for a slot. Further requests are rejected.
-        seconds: mean time of a response.
+        seconds: mean time of a response in seconds.
         rejection_rate: fraction of requests that are rejected at random, from 0 to 1.
-        trouble: disturbances.
+        trouble: the disturbances, in order of time.
     """
 
     slots: int = 64
@@ -73,7 +73,7 @@ class BackendModel:
     trouble: tuple[Disturbance, ...] = ()
 
     def at(self, now: float) -> tuple[int, float]:
-        """Return the number of slots and the factor by which responses take longer, at the time `now`."""
+        """Return the number of slots, and the factor by which responses take longer, at the time `now`."""
         for trouble in self.trouble:
             if trouble.since <= now < trouble.until:
                 return trouble.slots, trouble.slower
@@ -134,8 +134,9 @@ class BackendSimulation:
         return request
 
     def abandon(self, request: SimulatedRequest) -> None:
-        """Abandon a request, and free its slot or its position in the queue. The callback of the request is
-        not called.
+        """Abandon a request, and free its slot or its position in the queue.
+
+        The function `done` of the request is then never called.
         """
         self._account()
         request.is_abandoned = True

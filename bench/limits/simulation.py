@@ -20,10 +20,10 @@ _PATIENCE = 0.5
 
 @dataclass(frozen=True)
 class Scenario:
-    """A situation in which limits are compared.
+    """A simulated situation in which concurrency limits are compared.
 
     Attributes:
-        timeout: seconds after which the batch abandons a request.
+        timeout: seconds after which a request of the batch is abandoned.
         burst: interactive requests per second during a burst.
         bursts: start and end of each burst of interactive requests, in seconds.
         back_at: end of the disturbance in seconds; 0 if there is no disturbance. The recovery time is
@@ -43,8 +43,8 @@ class LimitResult:
     """Result of one run, or mean of several runs.
 
     `goodput` is the number of responses divided by the maximum possible number. `queue` is the mean number of
-    waiting requests. `recovery` is the time in seconds from the end of the disturbance until the rate has
-    returned to 90 %.
+    requests that wait at the backend. `recovery` is the time in seconds from the end of the disturbance until
+    the rate of responses has returned to 90 % of the backend's capacity.
     """
 
     goodput: float = 0.0
@@ -67,7 +67,7 @@ class _Sent(NamedTuple):
 
 @dataclass
 class BatchTraffic:
-    """Sends as many requests of a batch as the limit allows.
+    """A sender of a batch's requests, which has as many in flight as the concurrency limit `limit` allows.
 
     Attributes:
         lines: number of requests that are left to send.
@@ -147,9 +147,9 @@ class BatchTraffic:
 
 @dataclass
 class _InteractiveTraffic:
-    """Interactive requests, sent at random times during bursts.
+    """Requests of interactive users, sent at random times during bursts (short periods with many requests).
 
-    They wait in the same queue as the requests of the batch.
+    They wait in the same queue of the backend as the requests of the batch.
     """
 
     clock: Clock
@@ -173,7 +173,7 @@ class _InteractiveTraffic:
 
 
 def run(scenario: Scenario, limit: LimitAlgorithm, seed: int) -> LimitResult:
-    """Simulate 240 seconds of a batch with the limit `limit`, and return the result.
+    """Simulate 240 seconds of a batch with the concurrency limit `limit`, and return the result.
 
     The first 30 seconds do not count.
     """
@@ -218,8 +218,9 @@ def _in_trouble(scenario: Scenario, answered: list[float]) -> float:
 def _recovery(scenario: Scenario, answered: list[float]) -> float:
     """Return the seconds from the end of the disturbance until the rate of responses has recovered.
 
-    The rate has recovered when it is at least 90 % of the capacity for three seconds. Return 0.0 if the
-    scenario has no disturbance.
+    The rate has recovered when it is at least 90 % of the backend's capacity for three seconds. If it does
+    not recover, return the seconds until the end of the simulation. Return 0.0 if the scenario has no
+    disturbance.
     """
     if not scenario.back_at:
         return 0.0

@@ -1,4 +1,4 @@
-"""Simulation that compares rules for the order of a tenant's batches.
+"""Simulation that compares rules for the order in which a tenant's batches send lines.
 
 `python -m bench.order` prints the tables.
 """

@@ -1,6 +1,6 @@
-"""`python -m bench.order`: compares rules for the order of a tenant's batches in a simulation.
+"""`python -m bench.order`: compares rules for the order in which the batches of a tenant send lines.
 
-It prints the tables in docs/scheduling.md.
+The comparison is a simulation. It prints the tables in docs/scheduling.md.
 """
 
 from typing import Annotated

@@ -69,9 +69,10 @@ class FairShare(FirstInFirstOut):
 
 
 class Batchwright:
-    """Batchwright's rule: each priority has a share of the permits.
+    """Batchwright's rule: each priority gets a part of the permits; higher priorities get greater parts.
 
-    Within a priority, batches that risk missing their deadlines come first, then small batches.
+    Among batches of the same priority, those that risk missing their deadlines come first, then small
+    batches.
     """
 
     def __init__(self) -> None:

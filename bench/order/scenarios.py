@@ -11,9 +11,9 @@ SIZES = {"small": (20, 60), "medium": (200, 600), "large": (2_000, 6_000)}  # li
 
 
 class Arrival(NamedTuple):
-    """A batch that is created `at` seconds after the start.
+    """A batch that is created `at` seconds after the start of the simulation.
 
-    `window` is the number of seconds after which the batch expires.
+    `window` is its completion window, the number of seconds after which the batch expires.
     """
 
     at: float
@@ -28,9 +28,10 @@ class Scenario:
     """The batches that a tenant creates, and the number of permits. A permit allows one request in flight.
 
     Attributes:
-        seconds: median time of a response. The times are lognormal with sigma 1.
-        groups: names of the columns of times: one for each size of batches, or for each priority if there are
-            several.
+        seconds: median time of a response in seconds. The times are lognormal with sigma 1.
+        groups: names of the groups of batches whose mean durations are shown separately. Usually, there is a
+            group for each size of batches. If there are several priorities, there is a group for each
+            priority.
     """
 
     name: str
@@ -50,7 +51,12 @@ def mixed(
 ) -> list[Arrival]:
     """Return batches of three sizes that are created at random times.
 
-    Together, the batches use the fraction `load` of the permits (allowed requests in flight).
+    Args:
+        load: fraction of 64 permits (allowed requests in flight) that all batches together need. It is above
+            1 if they need more permits than there are.
+        windows: completion window in seconds for each size, `small`, `medium` and `large`.
+        hours: hours during which batches are created.
+        priorities: not used.
     """
     mean_seconds = 2.0 * math.exp(0.5)
     chances = {"small": 0.7, "medium": 0.25, "large": 0.05}
@@ -65,8 +71,9 @@ def mixed(
 
 
 def tight_and_loose(random: Random) -> list[Arrival]:
-    """Return two large batches with windows of 15 minutes, among batches of three sizes with windows of 24
-    hours.
+    """Return two large batches with completion windows of 15 minutes, among others with windows of 24 hours.
+
+    The other batches have three sizes.
     """
     ordinary = mixed(random, 0.7, {"small": 24 * HOUR, "medium": 24 * HOUR, "large": 24 * HOUR}, hours=1)
     urgent = [Arrival(600.0, "urgent", 5_000, 900.0), Arrival(1_800.0, "urgent", 5_000, 900.0)]
@@ -74,8 +81,9 @@ def tight_and_loose(random: Random) -> list[Arrival]:
 
 
 def three_priorities(random: Random) -> list[Arrival]:
-    """Return batches of equal size with random priorities, created during one hour. They need 120 % of the
-    permits (allowed requests in flight).
+    """Return batches of equal size with random priorities, created during one hour.
+
+    They need 120 % of 64 permits (allowed requests in flight).
     """
     every = 400 * 2.0 * math.exp(0.5) / (64 * 1.2)
     now, arrivals = 0.0, list[Arrival]()

@@ -25,7 +25,7 @@ class OrderResult:
     Attributes:
         times: mean seconds from the creation of a batch to its last response, by size or priority. Only
             batches that ended in time count.
-        in_time: fraction of the batches that ended within their windows.
+        in_time: fraction of the batches that ended within their completion windows.
         evenness: how even the slowdowns of the batches are, as Jain's index: 1 is perfectly even. A slowdown
             is the time that a batch took, divided by the time that it would have taken without other batches.
         longest_pause: longest time in seconds in which a batch with unsent lines sent nothing.
@@ -50,7 +50,7 @@ class _Batch:
 
 
 class Simulation:
-    """Simulates the batches of one tenant for one model on a virtual clock.
+    """A simulation of one tenant's batches for one model, on a virtual clock that jumps from event to event.
 
     A rule decides from which batch the next line is sent. To compare rules, run a simulation with the same
     scenario and seed for each rule. Each line then has the same response time under all rules.

@@ -1,6 +1,6 @@
 """Alternative to Batchwright: a loop that uses only asyncio and Batchwright's HTTP transport.
 
-It appends the responses to a file and does nothing else.
+It sends requests and appends the responses to a file, and does nothing else.
 """
 
 import asyncio

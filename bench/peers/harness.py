@@ -15,10 +15,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PeerJob:
-    """Job of a peer, a program with which Batchwright is compared.
+    """The task of a peer, a program with which Batchwright is compared.
 
     The peer sends the lines of the file `path` to the backend `url`, and appends the responses to the file
-    `out`. `url` does not include /v1. `in_flight` is the number of requests that it has in flight.
+    `out`. `url` does not include /v1. `in_flight` is the number of requests that the peer has in flight.
     """
 
     url: str
@@ -28,11 +28,13 @@ class PeerJob:
 
 
 def run(loop: Callable[[PeerJob], int]) -> None:
-    """Call `loop` once, and print as JSON how long it took and how much CPU time and memory it used.
+    """Call `loop` once with the job that the arguments of the command line describe.
+
+    Print as JSON the number of responses, the duration in seconds, and the CPU time and memory of the
+    process.
 
     Args:
-        loop: sends all requests of the job, and returns the number of responses. The job is described by the
-            arguments of the command line.
+        loop: function that sends all requests of the job, and returns the number of responses.
     """
     url, path, out, in_flight = sys.argv[1:]
     job = PeerJob(url, Path(path), Path(out), int(in_flight))

@@ -11,7 +11,10 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Result of one run of a peer: number of responses, duration, and CPU time and memory of its process."""
+    """Result of one run of a peer, a program with which Batchwright is compared.
+
+    It has the number of responses, the duration, and the CPU time and memory of the peer's process.
+    """
 
     requests: int
     seconds: float

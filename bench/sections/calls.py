@@ -1,5 +1,7 @@
-"""Section of the benchmark: single calls, sent one at a time and many per second. The connection of a call
-stays open until its answer.
+"""Section of the benchmark: single requests (calls) that users send to the API instead of a batch.
+
+The calls are sent one at a time, and then many per second. The connection of a call stays open until its
+answer.
 """
 
 import asyncio
@@ -69,10 +71,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 class _Client:
-    """Client of the API that uses little CPU, because it runs on the measured machine.
+    """A client of the API that uses little CPU, because it runs on the measured machine.
 
-    It opens at most as many connections as one tenant may have open. Further calls wait for a free
-    connection. The time of a call includes this wait.
+    It opens at most as many connections as the API allows for one tenant. Further calls wait until a
+    connection is free. The time of a call includes this wait.
     """
 
     def __init__(self, transport: PooledTransport, stack: RunningStack) -> None:
@@ -80,9 +82,12 @@ class _Client:
         self._target = TargetUrl.of(f"{stack.api}/v1/chat/completions")
 
     async def call(self, due: float) -> _Call:
-        """Send a call that is due at the time `due`, and wait for its answer.
+        """Send a call, and wait for its answer.
 
         Raise SystemExit if the answer is not a success.
+
+        Args:
+            due: time at which the call should be sent, in seconds of `time.perf_counter`.
         """
         async with self._places:
             request = BackendRequest(b"POST", self._target, [(b"content-type", b"application/json")], _BODY)
@@ -111,7 +116,7 @@ async def _alone(stack: RunningStack, count: int) -> list[float]:
 async def _sustained(stack: RunningStack, count: int) -> tuple[float, float]:
     """Send `count` calls at a steady rate. Return the median time until an answer, and answers per second.
 
-    A call is sent when it is due, even if earlier calls have no answer yet.
+    The time is in seconds. A call is sent when it is due, even if earlier calls have no answer yet.
     """
     async with _client(stack) as client:
         began, sent = time.perf_counter(), list[asyncio.Task[_Call]]()

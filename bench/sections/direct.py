@@ -1,6 +1,7 @@
-"""Section of the benchmark: latency of calls that cannot wait, while a batch uses the same backend.
+"""Section of the benchmark: latency of single requests (calls), while a batch uses the same backend.
 
-Some calls are sent directly to the backend, others through the API.
+The users who send the calls wait for the answers. Some calls are sent directly to a backend, others through
+the API.
 """
 
 import asyncio
@@ -33,14 +34,13 @@ _ALL_SECONDS = 80.0  # one round
 
 
 class _Way(NamedTuple):
-    """A way to send calls to a backend: directly or through the API. A batch uses the same backend at the
-    same time.
+    """A way to send calls to a backend: directly or through the API.
 
     Attributes:
-        name: beginning of the names of the figures.
-        url: where the calls are sent.
-        backend: the backend of the calls and of the batch.
-        model: the model of the batch.
+        name: beginning of the names of the measured values (figures).
+        url: address to which the calls are sent.
+        backend: backend that answers the calls, and the lines of a batch at the same time.
+        model: model of the batch. The calls have another model.
     """
 
     name: str
@@ -49,7 +49,7 @@ class _Way(NamedTuple):
     model: str
 
     def completed(self) -> int:
-        """Return how many lines of batches the backend has answered."""
+        """Return how many lines of batches the backend has answered since it started."""
         totals = self.backend.ledger().models.get(self.model)
         return 0 if totals is None else totals.completed
 
@@ -136,9 +136,10 @@ def _backend() -> Generator[Simulator]:
 
 
 def _models(first: Simulator, second: Simulator) -> dict[str, object]:
-    """Return the models of the registry.
+    """Return the models of the registry file: for each batch and for the calls, a model with one backend.
 
-    Direct callers have priority at the first backend. At the second backend, all callers are equal.
+    The backend `first` refuses lines of batches while direct calls use all of its slots. The backend `second`
+    answers all requests in the order in which they arrive.
     """
     cooperative = {"url": first.url, "send_dispatch_header": True, "in_flight": _SLOTS}
     plain = {"url": second.url, "in_flight": _SLOTS}
@@ -158,9 +159,13 @@ def _mean_seconds() -> float:
 
 
 async def _calls(way: _Way, ramp: float, seconds: float) -> _Measured:
-    """Send calls at random times with a fixed mean rate. Measure the calls after the first `ramp` seconds.
+    """Send calls at random times with a fixed mean rate. Return the measured durations.
 
     Each run measures the same calls.
+
+    Args:
+        ramp: seconds at the beginning in which other calls are sent that are not measured.
+        seconds: seconds after the ramp in which the measured calls are sent.
     """
     transport = PooledTransport(connect_seconds=10.0)
     try:

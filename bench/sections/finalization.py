@@ -1,4 +1,4 @@
-"""Section of the benchmark: finalization of large results, compared with a plain copy of the same bytes."""
+"""Section of the benchmark: finalization (writing the output files), compared with a copy of the bytes."""
 
 import os
 import shutil
@@ -47,10 +47,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _once(settled: Path, folder: Path) -> Finalized:
-    """Finalize a copy of the batch in the directory `settled`, and return the measured times and memory.
+    """Write the output files of the batch in the directory `settled`. Return the measured times and memory.
 
-    Finalization deletes its inputs. So it runs on a copy (of hard links) in `folder`, in a new process. The
-    copy is deleted at the end.
+    All lines of this batch have results. Finalization deletes these results. So it runs on a copy (of hard
+    links) in `folder`, in a new process. The copy is deleted at the end.
     """
     shutil.copytree(settled, folder, copy_function=os.link)
     try:

@@ -1,4 +1,4 @@
-"""Section of the benchmark: rate of a batch with clients that follow its results, and without them."""
+"""Section of the benchmark: how fast a batch is sent while clients stream its results, and without them."""
 
 import asyncio
 
@@ -44,8 +44,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 async def _rate(stack: RunningStack, backend: Simulator, file_id: str, count: int, followers: int) -> float:
-    """Run a batch of the file while `followers` clients follow it. Return lines per second while lines were
-    sent.
+    """Run a batch of the file while `followers` clients stream its results.
+
+    Return the lines per second, from the first request to the last response.
 
     Raises:
         SystemExit: a follower did not receive all lines, or the batch did not complete all lines.
@@ -63,7 +64,9 @@ async def _rate(stack: RunningStack, backend: Simulator, file_id: str, count: in
 
 
 async def _follow(stack: RunningStack, batch_id: str) -> int:
-    """Follow the results of a batch until its end, uncompressed. Return the number of lines.
+    """Stream the results of a batch from the API until the end of the batch. Return the number of lines.
+
+    The API is asked not to compress the results.
 
     Raises:
         SystemExit: the API refused the request.

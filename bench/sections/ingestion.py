@@ -42,7 +42,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _rounds(
     options: SectionOptions, name: str, count: int, line_bytes: int, seconds: float
 ) -> list[Ingested]:
-    """Ingest the same file in each round, and return the cost of each round.
+    """Ingest (read) an input file once in each round. Return the times and memory of each round.
 
     Each round runs in a new process, so that its peak memory is not affected by earlier rounds.
     """

@@ -1,6 +1,6 @@
-"""CPU time that the API uses while clients follow the events of a batch.
+"""Measures the CPU time that the API uses while clients (listeners) read the event stream of a batch.
 
-The section `progress` measures this time.
+It is a part of the section `progress` of the benchmark.
 """
 
 import asyncio
@@ -21,9 +21,10 @@ _EVENT = b"event: batch.progress\n"
 
 
 def measure(stack: RunningStack, client: Client, file_id: str, options: SectionOptions) -> Figure:
-    """Run a batch of the file, and return the CPU time of the API for the listeners.
+    """Run a batch of the file, and return the CPU time that the API uses for the listeners.
 
-    The time is measured first without and then with listeners. The batch must run until both measurements are
+    A listener is a client that reads the event stream of the batch. The CPU time is measured first without
+    and then with listeners, and the result is the difference. The batch must run until both measurements are
     over.
     """
     seconds = 2.0 if options.quick else _MEASURED_SECONDS
@@ -51,9 +52,10 @@ def share_of_a_core(stack: RunningStack, seconds: float) -> float:
 
 
 async def _followed(stack: RunningStack, batch_id: str, seconds: float) -> tuple[float, int]:
-    """Follow the batch with all listeners. Return the API's share of a core, and the number of events.
+    """Read the event stream of the batch with all listeners for `seconds`.
 
-    The events that each listener receives at the beginning are not measured.
+    Return the CPU time of the API in per cent of a core, and the number of events. The events that the
+    listeners receive at the beginning are not counted.
     """
     received = [0] * _LISTENERS
     listening = [asyncio.create_task(_listen(stack, batch_id, received, n)) for n in range(_LISTENERS)]
@@ -74,7 +76,7 @@ async def _followed(stack: RunningStack, batch_id: str, seconds: float) -> tuple
 
 
 async def _listen(stack: RunningStack, batch_id: str, received: list[int], number: int) -> None:
-    """Read the events of the batch, and count them in `received[number]`."""
+    """Read the event stream of the batch as listener `number`, and count the events in `received[number]`."""
     place = urlsplit(stack.api)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     try:

@@ -34,7 +34,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _ratios(options: SectionOptions) -> list[Figure]:
-    """Return the fraction of cached tokens for each order of lines. Each round has different prompts."""
+    """Return figures: for each order of lines, the fraction of prompt tokens that backends have in caches.
+
+    Each round has different prompts.
+    """
     found: dict[str, dict[str, list[float]]] = {}
     for number in options.turns(_MIX_SECONDS):
         for name, lines in mixes(options.size(4_000, 1_500), seed=number).items():
@@ -57,8 +60,10 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _leaders(options: SectionOptions) -> list[Figure]:
-    """Return how many prompt tokens an engine with four slots computes, divided by the number of distinct
-    prompt tokens.
+    """Return figures: how many prompt tokens a simulated engine computes, divided by the distinct ones.
+
+    The engine has four slots. Three ways to send the lines are compared. In one of them, one line with a
+    system prompt is sent first, so that the engine can reuse this prompt for the other lines.
     """
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):
@@ -81,9 +86,10 @@ def _leaders(options: SectionOptions) -> list[Figure]:
 
 
 def _longest_first(options: SectionOptions) -> list[Figure]:
-    """Simulate batches whose longest lines are sent first, and the same batches in the order of the file.
+    """Compare batches whose longest lines are sent first with the same batches in the order of the file.
 
-    Return one figure for each kind of batch: the first duration divided by the second.
+    Return a figure for each kind of batch: the duration with the longest lines first, divided by the duration
+    in the order of the file. The durations are simulated.
     """
     figures: list[Figure] = []
     for name, work in WORKS.items():
@@ -100,7 +106,8 @@ def _longest_first(options: SectionOptions) -> list[Figure]:
 def _cost(options: SectionOptions) -> list[Figure]:
     """Compare a batch whose lines are sorted by prompt with the same batch in the order of the file.
 
-    Two embedded stacks run the batches alternately.
+    Return a figure: the first duration divided by the second. Two embedded stacks run the batches
+    alternately.
     """
     count = options.size(50_000, 2_000)
     folder = options.folder / "unshared"

@@ -1,4 +1,8 @@
-"""Section of the benchmark: how far the API's progress and a worker's durations are from the real ones."""
+"""Section of the benchmark: how exact the progress is that the API reports, and the durations of requests.
+
+The API's progress of a batch, and the durations that a worker measures, are compared with the record of the
+simulated backend. The section also measures the CPU time for event streams.
+"""
 
 import re
 import time
@@ -68,7 +72,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _durations(stack: RunningStack) -> dict[str, float]:
-    """Return the sum in seconds and the count of the durations that the worker has measured."""
+    """Return the sum and the number of all request durations that the worker has measured.
+
+    The sum is in seconds and has the key `sum`; the number has the key `count`.
+    """
     wait_until_quiet(stack)
     text = httpx.get(stack.metrics[1], trust_env=False).raise_for_status().text
     return {kind: float(number) for kind, number in _DURATIONS.findall(text)}

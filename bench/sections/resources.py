@@ -1,6 +1,7 @@
 """Section of the benchmark: resources that a full-size batch needs.
 
-They are the memory of the API and the worker, the events in Temporal, and the SQL statements.
+They are the memory of the API and the worker, the events in Temporal, the SQL statements, and the storage
+requests.
 """
 
 import asyncio

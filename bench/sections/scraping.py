@@ -1,4 +1,4 @@
-"""Section of the benchmark: latency of /metrics and /v1/stats after the batch of the section `serving`."""
+"""Latency of /metrics and /v1/stats, measured after the batch of the section `serving` of the benchmark."""
 
 import asyncio
 import time

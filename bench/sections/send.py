@@ -18,10 +18,10 @@ _SECONDS = 95.0
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Compare one worker with the bare loop, and two workers with the ideal rate.
+    """Compare the rate (requests per second) of one worker with that of a simple program, the bare loop.
 
-    The bare loop consists only of asyncio and Batchwright's HTTP transport. The ideal rate is that of a
-    process that loses no time between two requests.
+    Also compare two workers with the ideal rate. The bare loop uses only asyncio and Batchwright's HTTP
+    transport. The ideal rate is that of a process that loses no time between two requests.
     """
     count = options.size(20_000, 2_000)
     path, *halves = (options.folder / f"send{name}.jsonl" for name in ("", "-first", "-second"))
@@ -64,11 +64,14 @@ def _sent(client: Client, backend: Simulator, file_id: str, count: int) -> float
 
 
 def _sent_by(peer: str, backend: Simulator, paths: list[Path], count: int) -> float:
-    """Run the peer `peer` (an alternative to Batchwright) in one process for each input file, all at the same
-    time.
+    """Run an alternative to Batchwright in one process for each input file, all at the same time.
 
     Return the requests per second, measured at the simulator from the first request to the last response.
-    `count` is the number of lines of all files. IN_FLIGHT is divided among the processes.
+
+    Args:
+        peer: name of the alternative, which is a module in bench.peers.
+        paths: the input files. The number of requests in flight, IN_FLIGHT, is divided among the processes.
+        count: number of lines of all files together.
     """
     backend.reset()
     each = partial(peers.measure, peer, backend.url, in_flight=IN_FLIGHT // len(paths))

@@ -55,9 +55,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _while_running(stack: RunningStack, path: Path) -> float:
-    """Run a batch and poll it until it has ended.
+    """Run a batch, and request its state from the API again and again until it has ended.
 
-    Return the 99th percentile of poll durations in milliseconds.
+    Return the 99th percentile of the durations of these requests in milliseconds.
     """
     with Client(stack.api) as client, httpx.Client(base_url=stack.api, trust_env=False) as plain:
         batch = batches.create(client, batches.upload(client, path))
@@ -86,7 +86,7 @@ def _timed(plain: httpx.Client, path: str) -> tuple[httpx.Response, float]:
 
 
 async def _fill(stack: RunningStack, count: int) -> None:
-    """Insert `count` copies of the row of a completed batch.
+    """Insert `count` copies of a completed batch into the database.
 
     The creation times of the copies are in the past, one second apart.
     """

@@ -1,7 +1,7 @@
 """Section of the benchmark: duration and CPU time of batches that have only one line.
 
-The batches run one at a time, and then a hundred at the same time. They are compared with workflows that have
-the same steps but do nothing in them.
+The batches run one at a time, and then a hundred at the same time. They are compared with Temporal workflows
+that have the same steps, but whose activities do nothing.
 """
 
 import asyncio
@@ -28,10 +28,11 @@ _SECONDS, _POLL_SECONDS, _IDLE_SECONDS = 75.0, 0.02, 3.0
 
 
 class _Counted(msgspec.Struct, frozen=True):
-    """SQL statements and CPU time for one batch of one line, as means of many batches that run at once.
+    """The work for one batch of one line: history events in Temporal, SQL statements and CPU time.
 
-    Statements that an idle stack also runs, and requests for a batch's state, are not included. `cpu_ms` has
-    the CPU time of each process, in ms.
+    Statements and CPU time are means of many batches that run at the same time. The statements that an idle
+    stack also executes, and those of requests for a batch's state, are not included. `cpu_ms` has the CPU
+    time in ms of the API, the worker, Temporal and PostgreSQL.
     """
 
     events: int
@@ -99,9 +100,9 @@ def _create_many(client: Client, file_id: str, count: int) -> list[str]:
 
 
 def _count(stack: RunningStack, client: Client, file_id: str, count: int) -> _Counted:
-    """Return the work that one batch causes, as the mean of `count` batches at once.
+    """Return the work that one batch causes, as the mean of `count` batches that run at the same time.
 
-    The statements are counted in a separate run, because their log takes CPU time.
+    The SQL statements are counted in a separate run, because logging them takes CPU time.
     """
     wait_until_quiet(stack)
     before = _cpu(stack)

@@ -1,6 +1,7 @@
 """Section of the benchmark: CPU time that the worker needs for each line of a batch.
 
-It is divided among stages, such as ingestion, and compared with a simple loop that only sends the requests.
+It is divided among stages (kinds of work, such as reading the input). It is compared with the CPU time of a
+simple program that only sends the requests.
 """
 
 import signal
@@ -24,8 +25,9 @@ _SDK = "Temporal's SDK, outside Python"
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure the CPU time of whole batches without a profiler. Then measure the shares of the stages with a
-    profiler.
+    """Measure the CPU time of whole batches. Then measure with a profiler how it is divided among the stages.
+
+    The profiler is off in the first measurement, because it takes CPU time itself.
     """
     count = options.size(50_000, 2_000)
     path, out = options.folder / "stages.jsonl", options.folder / "stages.raw"

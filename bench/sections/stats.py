@@ -1,4 +1,4 @@
-"""Section of the benchmark: CPU time for counting a request in all statistics, and for showing statistics."""
+"""Section of the benchmark: CPU time to record a request in all metrics, and to show the metrics."""
 
 import asyncio
 import time
@@ -28,7 +28,10 @@ _SHOWN = 50  # scrapes
 
 
 class _Changes:
-    """Stand-in for the table of registry changes. Every model is registered at every backend."""
+    """A substitute for the database table with the models that are registered at run time.
+
+    Each model has all backends.
+    """
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         config = ModelConfig(backends=[BackendConfig(url=url) for url in backends])
@@ -49,10 +52,7 @@ class _Lists:
 
 
 class _Worker:
-    """Produces the statistics of a worker that serves the given models at the given backends.
-
-    There is no real worker.
-    """
+    """A substitute for a worker, which only has metrics: those of requests to these models and backends."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         self.models, self.backends = models, backends
@@ -65,9 +65,9 @@ class _Worker:
         register_backend_metrics(self.registry, self.metrics)
 
     def count(self, requests: int) -> float:
-        """Record responses in all statistics, in the way in which a worker records them.
+        """Record responses in all metrics, as a worker does. Return the CPU time in seconds.
 
-        The responses are spread evenly over all pairs of model and backend. Return the CPU time in seconds.
+        The responses are distributed evenly among all pairs of a model and a backend. One in ten has failed.
 
         Args:
             requests: number of responses to record.
@@ -117,7 +117,7 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _sums(rows: Sequence[dict[str, object]]) -> object:
-    """Return the sums of database rows, as the API computes them for /v1/stats."""
+    """Return the sums of the workers' statistics (`rows`), as the API computes them for /v1/stats."""
     return sum_traffic(map(UpstreamTraffic.model_validate, rows), _BACKENDS, _MODELS)
 
 

@@ -45,7 +45,11 @@ class _Sink(BaseHTTPRequestHandler):
 
 
 def measure(options: SectionOptions) -> list[Figure]:
-    """Measure four tracing settings alternately, so that other load on the machine affects all alike."""
+    """Measure the CPU time of a request with four settings for tracing.
+
+    The settings are measured alternately, so that other load on the machine affects all of them in the same
+    way.
+    """
     requests = options.size(_REQUESTS, 1_000)
     with _collector() as url:
         cases: dict[str, tuple[str, dict[str, object]]] = {

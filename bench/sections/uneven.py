@@ -35,20 +35,21 @@ _IN_USE, _OF_GREEDY, _FIRST_SENT = Target(0.97, "at least"), Target(1.05), Targe
 
 @dataclass(frozen=True)
 class Case:
-    """One case: batches whose response times have a lognormal distribution with sigma 1.
+    """A measured situation: batches whose response times have a lognormal distribution with sigma 1.
 
     Attributes:
         lines: number of lines of all batches together.
-        turn_seconds: length of a turn. After this time, a slice (part of a batch) stops if other slices wait,
-            so that one of them can run.
-        has_lengths: True if longer responses take more time. False if all responses have the same length.
+        turn_seconds: seconds from its first request after which a slice (part of a batch) stops if other
+            slices wait, so that one of them can run.
+        has_lengths: True if response times differ because responses have different lengths. False if all
+            responses have the same length.
         in_flight: permits of all workers together.
-        seed: seed of the response times. It was chosen so that no single long response decides the duration
-            of the case, because this would hide unused permits.
-        is_queued: True to plan all batches before the first line is sent. Otherwise short cases with many
-            batches would mostly wait for planning.
-        earlier: figures of an earlier version of Batchwright, for comparison. A turn then always ended when
-            its time was over.
+        seed: seed of the random response times. It was chosen so that no single long response decides the
+            duration of the case, because this would hide unused permits.
+        is_queued: True to read and plan all batches before the first line is sent. Otherwise short cases with
+            many batches would mostly wait for this.
+        earlier: values measured with an earlier version of Batchwright, as text. In that version, a slice
+            always stopped after `turn_seconds`.
     """
 
     name: str
@@ -118,7 +119,8 @@ class Utilization:
     Attributes:
         in_use: fraction of the permits in use, from the first request until the last request was sent.
         seconds: time from the first request to the last response.
-        greedy_seconds: the same time if each free permit is given to the next line at once.
+        greedy_seconds: the same time, as it would be if each free permit were given to the next line without
+            any delay. It is computed from the response times.
     """
 
     in_use: float
@@ -131,8 +133,11 @@ class Utilization:
 
 
 def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
-    """Return how well `permits` allowed requests in flight were used. `calls` has start and end of each
-    request.
+    """Return how well the permits (rights to have one request in flight) were used.
+
+    Args:
+        calls: start and end of each request, in seconds.
+        permits: number of requests that may be in flight at the same time.
     """
     calls = sorted(calls)
     first, last = calls[0][0], calls[-1][0]
@@ -146,7 +151,7 @@ def utilization(calls: list[tuple[float, float]], permits: int) -> Utilization:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A case with its running stack. The inputs are uploaded."""
+    """A case (measured situation) with its running embedded stack. The input files are already uploaded."""
 
     case: Case
     backend: Simulator
@@ -216,7 +221,7 @@ def _create_paused(client: Client, file_id: str) -> BatchObject:
 
 
 def _wait_until_planned(prepared: _Prepared, client: Client, batch_ids: list[str]) -> None:
-    """Wait until all paused batches are planned, so that they could send their lines.
+    """Wait until the inputs of all paused batches are read and planned, so that lines could be sent.
 
     Raises:
         SystemExit: a batch has already sent lines, because its pause came too late.
@@ -274,8 +279,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _run_group(group: tuple[Case, ...], options: SectionOptions) -> list[tuple[Case, Utilization]]:
-    """Run the cases of a group at the same time. Return how well each case used its permits (allowed requests
-    in flight).
+    """Run the cases (measured situations) of a group at the same time.
+
+    Return how well each case used its permits (allowed requests in flight).
     """
     cases = [_small(case) for case in group] if options.quick else group
     with ExitStack() as running:

@@ -46,10 +46,10 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _rounds(
     options: SectionOptions, stack: RunningStack, url: str, path: Path, count: int
 ) -> list[tuple[Measured, Measured, WholeBatch]]:
-    """Measure the bare loop, the aiohttp loop and a batch in each round.
+    """Run two peers (alternatives to Batchwright) and a batch in each round, and return the three results.
 
-    Return the three results of each round. They are measured one after another, so that the load of the
-    machine is similar.
+    The peers are the bare loop and the aiohttp loop. In each round, the three are measured one after another,
+    so that the load of the machine is similar.
     """
     warm = path.with_name("warm.jsonl")
     write_input(warm, 500)
@@ -71,7 +71,7 @@ def _rounds(
 
 
 def _slow_peers(options: SectionOptions, url: str, path: Path) -> dict[str, list[Measured]]:
-    """Measure the slow peers, and return their results by name.
+    """Measure the slow peers (alternatives to Batchwright), and return their results by name.
 
     Few requests are enough, because the rate of these peers does not depend on the number of requests.
     """
@@ -94,7 +94,7 @@ def _slow_peers(options: SectionOptions, url: str, path: Path) -> dict[str, list
 
 
 def _best_for_httpx(options: SectionOptions, url: str, path: Path) -> int:
-    """Return the number of requests in flight with which the httpx loop is fastest."""
+    """Return the number of requests in flight with which the peer `plain_httpx` is fastest."""
     part = path.with_name("httpx-in-flight.jsonl")
     write_input(part, options.size(600, 100))
     rates = {number: peers.measure("plain_httpx", url, part, number).rate for number in _HTTPX_IN_FLIGHT}
@@ -138,8 +138,9 @@ def _compared(
 
 
 def _costs(bare: list[Measured], batch: list[WholeBatch]) -> list[Figure]:
-    """Return figures of the bare loop and the batch: CPU time per request in microseconds, duration in
-    seconds, and memory in MiB.
+    """Return the measured costs (figures) of a batch, compared with the bare loop.
+
+    They are CPU times per request in microseconds, durations in seconds, and memory in MiB.
     """
 
     def each(attribute: str) -> list[float]:

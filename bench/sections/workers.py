@@ -18,7 +18,7 @@ _SECONDS = 55.0
 def measure(options: SectionOptions) -> list[Figure]:
     """Measure requests per second with one, two and four workers, with one batch and with ten batches.
 
-    The time counts from the first request to the last response at the simulator.
+    The time is measured at the simulated backend, from the first request to the last response.
     """
     count = options.size(4_000, 500)
     one, ten = options.folder / "one.jsonl", options.folder / "ten.jsonl"

@@ -31,7 +31,10 @@ class SharingRule(Protocol):
 
 
 class ByRequests:
-    """Start-time fair queueing by number of requests. Long and short requests count the same."""
+    """Rule by which the numbers of the tenants' requests are in proportion to the tenants' weights.
+
+    Long and short requests count the same. The rule is known as start-time fair queueing.
+    """
 
     def __init__(self) -> None:
         self._clocks: dict[str, float] = {}
@@ -53,10 +56,11 @@ class ByRequests:
 
 @dataclass
 class ByEstimate:
-    """Start-time fair queueing by time. Until a request has ended and its time is known, an estimate counts.
+    """Rule by which the times that the tenants' requests take are in proportion to the tenants' weights.
 
-    The estimate is the moving average of the tenant's requests, or of all requests if the tenant has sent
-    none.
+    Until a request has ended and its time is known, an estimate counts. The estimate is the moving average of
+    the times of the tenant's requests. If no request of the tenant has ended yet, it is the moving average of
+    all requests. The rule is start-time fair queueing by time.
     """
 
     clocks: dict[str, float] = field(default_factory=dict[str, float])
@@ -89,7 +93,10 @@ class ByEstimate:
 
 
 class ByTimeInFlight(FairShare):
-    """Batchwright's rule: tenants share the permits by the time in flight of their requests."""
+    """Batchwright's rule: the times in flight of tenants' requests are in proportion to the tenants' weights.
+
+    The time counts while a request is in flight, so no estimate is needed.
+    """
 
     def release(self, tenant: str, now: float, *, is_contended: bool, seconds: float = 0.0) -> None:
         super().release(tenant, now, is_contended=is_contended)

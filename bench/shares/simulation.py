@@ -21,7 +21,7 @@ class ShareResult:
     Attributes:
         evenness: how evenly tenants share the permits (rights to have a request in flight) by weight, as the
             mean of Jain's index over all minutes. 1 is perfectly even.
-        least_even: lowest index of any minute.
+        least_even: Jain's index of the minute in which it is lowest.
         shares: fraction of the permits that each tenant has before new tenants come.
         wait: longest time in seconds for which a new tenant waits for its first permit; None without new
             tenants.
@@ -34,7 +34,10 @@ class ShareResult:
 
 
 class Simulation:
-    """Simulates tenants that always have lines to send to one model, on a virtual clock."""
+    """A simulation of tenants that always have lines to send to one model.
+
+    It uses a virtual clock that jumps from event to event.
+    """
 
     def __init__(self, scenario: Scenario, rule: SharingRule, seed: int) -> None:
         self._scenario, self._rule, self._random = scenario, rule, Random(seed)
@@ -84,17 +87,17 @@ class Simulation:
         self._grant()
 
     def _evenness(self, start: float) -> float:
-        """Return how evenly tenants share the requests in flight in the minute after `start`, as Jain's
-        index.
+        """Return how evenly tenants share the permits in the minute after `start`, as Jain's index.
 
-        1 is perfectly even. Only tenants that wait during the whole minute count.
+        1 is perfectly even. Only tenants that have lines to send during the whole minute count.
         """
         tenants = [tenant for tenant in self._scenario.tenants if tenant.since <= max(start, 1.0)]
         return jains_index([self._work(tenant, start, start + MINUTE) / tenant.weight for tenant in tenants])
 
     def _work(self, tenant: Tenant, since: float, until: float) -> float:
-        """Return the sum of the seconds for which requests of the tenant were in flight, from `since` to
-        `until`.
+        """Return for how many seconds requests of the tenant were in flight between `since` and `until`.
+
+        The seconds of requests that were in flight at the same time are added up.
         """
         held = self._held[tenant.name]  # by start
         first = bisect_left(held, (since - self._longest,))
