@@ -1,6 +1,7 @@
 """HTTP endpoints below /admin.
 
-Tests use them to set faults and to read the ledger (counts of all requests).
+Tests use them to set faults (errors that the simulator causes on purpose), and to read the ledger (the record
+of all requests).
 """
 
 import msgspec

@@ -1,4 +1,4 @@
-"""The simulated backend. It checks, counts and answers requests, with faults and latency."""
+"""The simulated backend. It checks, counts and answers requests. Delays and errors can be set."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -123,7 +123,7 @@ class SimulatedBackend:
             self._end(pending, inference_error(request.path, 503, refusal))
 
     def _apply_fault(self, pending: _PendingCall) -> None:
-        """Cause the fault that is set for this request. If no fault is set, respond normally."""
+        """Cause the fault (such as an error or a delay) that is set for this request, or respond normally."""
         call, digest = pending.call, pending.digest
         try:
             fault = fault_from_marker(call.marker, digest, pending.entry.requests)
@@ -211,8 +211,8 @@ class SimulatedBackend:
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
         """Record in the ledger (the record of all requests) that a request has ended, then send its response.
 
-        `status` is the name under which the ledger counts this end, such as `garbage`; None for the HTTP
-        status.
+        `status` is the name under which the ledger counts this way to end, such as `garbage`. If it is None,
+        the HTTP status of the response is the name.
         """
         self._leave(pending, status or str(response.status))
         pending.exchange.respond(response)

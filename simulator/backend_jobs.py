@@ -1,4 +1,7 @@
-"""HTTP endpoints below /jobs to submit, poll and cancel jobs. A callback reports the end of a job."""
+"""HTTP endpoints below /jobs to submit, poll and cancel jobs. A callback reports the end of a job.
+
+A job is a request whose response is stored, so that the client can fetch it later.
+"""
 
 import asyncio
 import logging
@@ -83,7 +86,8 @@ class SimulatedJob(HttpExchange):
 class JobEndpoints:
     """A handler of the requests below /jobs.
 
-    It runs the request of each job on the simulated backend by calling `handle_call`.
+    It runs the request of each job on the simulated backend, by calling `handle_call`. A job is a request
+    whose response is stored until the client fetches it.
     """
 
     def __init__(self, ledger: Ledger, handle_call: Callable[[HttpExchange], None]) -> None:

@@ -125,7 +125,8 @@ class InferenceCall:
 
     Attributes:
         prompt: all inputs as JSON. It begins with the parts that most requests have in common.
-        marker: text in the request that can ask for a fault, such as `sim:503`; None if there is none.
+        marker: text in the request (`metadata.sim`, or else `user`) that can ask for a fault, which is an
+            error or a delay on purpose. An example is `sim:503`. None if the request has neither.
         format: required format of the response; None if the response may be any text.
     """
 

@@ -38,7 +38,7 @@ class HttpResponse:
 class HttpExchange(Protocol):
     """A request that waits for its response.
 
-    Call one of the methods `respond`, `cut` and `abort` to end it. Make only one such call.
+    Exactly one of the methods `respond`, `cut` and `abort` must be called once, to end the request.
     """
 
     on_disconnect: Callable[[], None] | None

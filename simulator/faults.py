@@ -124,9 +124,10 @@ class Faults:
         return before - len(self._active)
 
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
-        """Call `callback` when the fault ends.
+        """Call `callback` when the time of the fault (`for_seconds`) is over, or when `clear` ends the fault.
 
-        A fault from a marker in a request ends when `clear` is called for all faults.
+        A fault from a marker (a text in a request) ends when `clear` is called for all faults. It does not
+        matter how many requests the fault has affected.
         """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:
@@ -140,7 +141,7 @@ class Faults:
     def fault_for(self, model: str, digest: bytes, attempt: int) -> Fault | None:
         """Return the fault that affects this attempt of a request; None if there is none.
 
-        The fault's count `hits` is increased by 1.
+        The attribute `hits` of the returned fault is increased by 1.
 
         `digest` is the digest of the request body. `attempt` is the number of the attempt, from 1.
         """
@@ -160,10 +161,10 @@ class Faults:
 
 
 def fault_from_marker(marker: str | None, digest: bytes, attempt: int) -> Fault | None:
-    """Return the fault that a marker in a request asks for; None if this attempt is not affected.
+    """Return the fault that a marker (a text in a request) asks for; None if this attempt is not affected.
 
     Args:
-        marker: text in the request, such as `sim:503*2`; None if there is none.
+        marker: the text, such as `sim:503*2` for status 503 in the first two attempts; None if there is none.
         digest: digest of the request body.
         attempt: number of the attempt, starting at 1.
 

@@ -21,7 +21,7 @@ def random_factor(sigma: float, seed: bytes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The parameters for the latency of a model's responses, in milliseconds.
+    """The parameters for the latency of a model's responses. All times are in milliseconds.
 
     The latency is the sum of three parts:
 

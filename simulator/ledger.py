@@ -1,4 +1,4 @@
-"""Ledger: counts of all requests that the simulator receives.
+"""Ledger: the simulator's record of all requests that it receives.
 
 Tests use it to check which requests were sent, how often, and how many at the same time.
 """
@@ -10,11 +10,12 @@ import msgspec
 
 
 class LedgerEntry(msgspec.Struct):
-    """The counts of all requests with the same key.
+    """The record of all requests with the same key.
 
     The key of a request is its header `x-request-id`, or the digest of its body if it has no such header.
 
     Attributes:
+        requests: number of requests.
         completed: number of complete responses with status 200.
         statuses: number of ended requests for each way to end. A way to end is an HTTP status, the name of a
             fault, `aborted`, or `disconnected` if the client closed the connection first.
@@ -38,9 +39,10 @@ class LedgerEntry(msgspec.Struct):
 
 
 class ModelTotals(msgspec.Struct):
-    """The totals of one model.
+    """The totals of all requests for one model.
 
-    The times are Unix seconds. A time is None until there is a first request or complete response.
+    `completed` is the number of complete responses with status 200. The times are Unix seconds. A time is
+    None until there is a first request, or a first complete response.
     """
 
     requests: int = 0
@@ -56,7 +58,7 @@ class ModelTotals(msgspec.Struct):
 
 
 class JobTotals(msgspec.Struct):
-    """The totals of the requests below /jobs.
+    """The totals of the requests below /jobs. A job is a request whose response the client fetches later.
 
     `resubmitted` counts requests that repeat the idempotency key of an earlier job. They start no new job.
     """
@@ -69,10 +71,10 @@ class JobTotals(msgspec.Struct):
 
 
 class LedgerReport(msgspec.Struct):
-    """The counts of all requests, in the form in which /admin/ledger returns them.
+    """The content of the ledger (record of all requests), in the form in which /admin/ledger returns it.
 
-    `keys` is the number of different request keys. `repeated_keys` is the number of keys that occurred in
-    more than one request.
+    The key of a request is its header `x-request-id`, or the digest of its body. `keys` is the number of
+    different keys. `repeated_keys` is the number of keys that occurred in more than one request.
     """
 
     requests: int
@@ -93,7 +95,7 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        """Set all counts to 0, except the number of requests in flight."""
+        """Delete all entries, and set all numbers to 0, except the number of requests in flight."""
         self._entries: dict[str, LedgerEntry] = {}
         self.jobs = JobTotals()
         self._models: dict[str, ModelTotals] = {
@@ -106,10 +108,10 @@ class Ledger:
     def begin(
         self, key: str, model: str, body: str, user: str | None, trace: str | None = None
     ) -> LedgerEntry:
-        """Record the start of a request. Return the ledger entry to pass to `end`.
+        """Record the start of a request. Return the ledger entry, which must be passed to `end`.
 
-        Requests with the same `key` have the same ledger entry. `body` is the digest of the request body.
-        `trace` is the `traceparent` header of the request.
+        Requests with the same `key` (see `LedgerEntry`) have the same ledger entry. `body` is the digest of
+        the request body. `trace` is the `traceparent` header of the request.
         """
         entry = self._entries.get(key)
         now = time.time()
@@ -157,7 +159,7 @@ class Ledger:
     def report(
         self, *, model: str | None = None, min_requests: int = 1, entries: bool = True
     ) -> LedgerReport:
-        """Return the totals of all requests, and the ledger entries that `model` and `min_requests` select.
+        """Return the totals of all requests, and those ledger entries that `model` and `min_requests` select.
 
         Args:
             model: include only entries of this model; None for all models.

@@ -1,4 +1,7 @@
-"""Simulated prefix cache of an inference server. It evicts the least recently used parts of prompts."""
+"""Simulated prefix cache of an inference server: a cache of the beginnings of prompts.
+
+The least recently used parts of prompts are removed first.
+"""
 
 from collections import OrderedDict
 
@@ -13,7 +16,10 @@ def token_count(text: bytes) -> int:
 
 
 class PrefixCache:
-    """An imitation of one model's prefix cache, for up to `budget_tokens` tokens. `0` disables the cache."""
+    """An imitation of one model's prefix cache, in which a server keeps the beginnings of earlier prompts.
+
+    The cache has space for `budget_tokens` tokens. If this number is 0, nothing is cached.
+    """
 
     def __init__(self, budget_tokens: int) -> None:
         self._capacity = budget_tokens // BLOCK_TOKENS

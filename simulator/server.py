@@ -26,7 +26,7 @@ def encode_response(response: HttpResponse, *, keep_alive: bool) -> tuple[bytes,
 
 
 class PipelinedExchange:
-    """One request on a connection. End it with `respond`, `cut` or `abort`."""
+    """One request on a connection. It must be ended with one of the methods `respond`, `cut` and `abort`."""
 
     __slots__ = ("_connection", "keep_alive", "on_disconnect", "request")
 
@@ -49,7 +49,7 @@ class PipelinedExchange:
 
 
 class HttpConnection(asyncio.Protocol):
-    """An HTTP connection to a client. It parses requests, and passes them to `handler` one after the other.
+    """An HTTP connection to a client. It parses requests, and calls `handler` for each, one after the other.
 
     A client may send further requests before it gets a response (pipelining). These requests wait in a queue.
     """

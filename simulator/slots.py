@@ -21,16 +21,17 @@ class Slots:
         self._waiting: dict[object, Callable[[], None]] = {}  # in the order of arrival
 
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
-        """Request a slot for a call. `start` is called when the call has a slot: before this method returns,
-        or later.
+        """Request a slot (a place for one request that is processed) for a call, which is one request.
 
-        Return "" if the call has a slot or waits for one. Otherwise return why it was refused; `start` is
-        then never called.
+        If a slot is free, `start` is called before this method returns. If the call has to wait, `start` is
+        called later, when a slot becomes free. Return "" in both cases. If the call is refused, return the
+        reason, and never call `start`.
 
         Args:
             call: any object that identifies the call. Pass it to `leave` at the end of the call, even if the
                 call still waits for a slot.
-            is_dispatched: True for a call of a dispatcher, False for a direct caller.
+            is_dispatched: True if the call comes from a dispatcher, such as a Batchwright worker. It is then
+                refused if no slot is free. False for direct callers, who wait unless the queue is full.
         """
         is_full = len(self._taken) >= self._slots
         if is_dispatched and is_full:
@@ -45,9 +46,10 @@ class Slots:
         return ""
 
     def leave(self, call: object) -> None:
-        """Free the slot of `call`. The call that has waited longest gets the slot.
+        """End `call`: free its slot, or remove it from the queue if it still waits for a slot.
 
-        If `call` still waits for a slot, remove it from the queue. It is safe to call this twice.
+        The call that has waited longest gets the free slot. A second call of this method for the same `call`
+        does nothing.
         """
         self._waiting.pop(call, None)
         self._taken.discard(call)

@@ -41,7 +41,9 @@ _encode = msgspec.json.Encoder().encode
 class ResponseCost(msgspec.Struct):
     """The numbers of tokens of a request and its response, for `usage`, the latency and the ledger.
 
-    `each` is the number of output tokens of one choice, `output` that of all choices together.
+    A response may have several choices (alternative texts). `each` is the number of output tokens of one
+    choice, `output` that of all choices together. `cached` is the number of prompt tokens from the prefix
+    cache.
     """
 
     prompt: int
@@ -55,8 +57,8 @@ def response_cost(call: InferenceCall, cached: int, output_tokens: int) -> Respo
 
     Args:
         cached: number of prompt tokens that were in the prefix cache.
-        output_tokens: number of output tokens of one choice. If the request has a lower limit, the limit is
-            used instead.
+        output_tokens: number of output tokens of one choice (one of the alternative texts of a response). If
+            the request has a lower limit, the limit is used instead.
     """
     limit = call.output_limit
     each = output_tokens if limit is None else min(output_tokens, max(limit, 0))
@@ -176,7 +178,7 @@ def _ranking(call: InferenceCall, digest: bytes, cost: ResponseCost) -> bytes:
 
 
 def _relevance(text: bytes) -> float:
-    """Return how relevant a text is, from 0 to 1. Equal texts get equal numbers."""
+    """Return a number from 0 to 1 that stands for the relevance of a text. Equal texts get equal numbers."""
     return round(blake2b(text, digest_size=1).digest()[0] / 255, 6)
 
 
@@ -207,7 +209,7 @@ _WRITERS: dict[str, Callable[[InferenceCall, bytes, ResponseCost], bytes]] = {
 
 
 def _choice(call: InferenceCall, digest: bytes, index: int, cost: ResponseCost) -> str:
-    """Return the text of choice number `index`, in the format that the request requires.
+    """Return the text of choice number `index` (one of the alternative texts) in the format of the request.
 
     Raises:
         InvalidCall: the request has a JSON schema for which no JSON can be written.
