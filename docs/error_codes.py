@@ -1,4 +1,4 @@
-"""Writes the reference page of errors: all error codes of lines, and the results of invalid responses."""
+"""Writes the reference page of errors: all error codes of lines, and what follows from invalid responses."""
 
 from typing import NamedTuple
 
@@ -99,7 +99,8 @@ CODES: dict[LineCode, CodeExplanation] = {
 class AnswerOutcome(NamedTuple):
     """A row in the table of responses: a kind of response, and its effect on the line.
 
-    `ends` is the error code of the line, or a description of how the line ends.
+    `what` describes the response. `budget` is the effect: the line ends, uses up an attempt, or waits. `ends`
+    is the error code that the line may end with, or a description of how the line ends.
     """
 
     what: str

@@ -97,7 +97,10 @@ def _readme() -> str:
 
 
 def _values() -> Iterator[tuple[str, str, str]]:
-    """Yield the path, default and meaning of each value that is explained by a `# --` comment."""
+    """Yield the path, default and meaning of each value in `values.yaml` that has a `# --` comment.
+
+    The path is the names of the value and its parents, joined by dots. The comment is the meaning.
+    """
     text = (CHART / "values.yaml").read_text()
     values: JsonValue = yaml.safe_load(text)
     parents: list[tuple[int, str]] = []

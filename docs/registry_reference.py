@@ -1,4 +1,4 @@
-"""Generates the reference page of the registry file: every key with its default and its meaning."""
+"""Generates the reference page of the registry file: each key with its default and its meaning."""
 
 from typing import get_args, get_origin
 

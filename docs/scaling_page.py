@@ -1,5 +1,6 @@
-"""Writes the page about many workers: the load that they cause on the servers, computed from measured
-constants.
+"""Writes the page about the load that many workers cause on Temporal, PostgreSQL and object storage.
+
+The load is computed from measured constants.
 """
 
 from pathlib import Path
@@ -20,10 +21,11 @@ _ACTIVITY_POLLS = 14  # all roles and one model: control 5, io 5, webhooks 2, an
 
 
 class _Resource(NamedTuple):
-    """A resource of the servers that all workers use together.
+    """A resource that all workers use together, such as the CPU of Temporal or storage requests.
 
-    `most` is the assumed maximum load of the resource, and `why` is the reason for this number. `remedy` says
-    what to do if the load is greater.
+    `most` is the assumed maximum load of the resource, and `why` is the reason for this number. The unit
+    depends on the resource: cores, connections, polls, or requests per second. `remedy` says what to do if
+    the load is greater.
     """
 
     name: str
@@ -67,8 +69,9 @@ _RESOURCES = {
 
 
 class _Constants(NamedTuple):
-    """Constants from measurements. Counts are for one line, except rates and idle load. CPU times are in
-    seconds.
+    """Measured constants. The numbers of events, statements and storage requests are for one line of a batch.
+
+    CPU times are in seconds, for one event and for one statement.
     """
 
     lines_per_second: float  # for a worker whose backend answers at once
@@ -106,7 +109,10 @@ def _constants(report: BenchmarkReport) -> _Constants:
 
 
 def _uses(workers: int, load: _Load, constants: _Constants) -> dict[str, float]:
-    """Return how much of each resource the workers use."""
+    """Return the load that `workers` workers cause on each resource.
+
+    The keys are the names in `_RESOURCES`. The values have the unit of `_Resource.most`.
+    """
     lines = workers * load.lines_per_second
     statements = lines * constants.statements + workers * constants.idle_statements
     return {
@@ -137,7 +143,7 @@ def _table(load: _Load, constants: _Constants) -> str:
 
 
 def _load_tables(constants: _Constants) -> str:
-    """Return the tables of what many workers need, one for fast and one for slow backends."""
+    """Return two tables of the load that many workers cause, one for fast and one for slow backends."""
     usual = _IN_FLIGHT / _ANSWER_SECONDS
     # Each slice stores a segment when its time is over, or when it has enough results. Each segment is
     # written, read and deleted once.

@@ -24,8 +24,8 @@ class PanelQuery:
 class Panel:
     """One panel of a dashboard.
 
-    `unit` is a unit of Grafana. A value of `alarm` or more is shown in red; None means no alarm. `least` and
-    `most` are the ends of the axis; None lets Grafana choose.
+    `unit` is a unit of Grafana. A value of `alarm` or more is shown in red; None shows no value in red.
+    `least` and `most` are the ends of the vertical axis; if one is None, Grafana chooses it.
     """
 
     title: str
@@ -51,9 +51,10 @@ class PanelRow:
 
 @dataclass(frozen=True)
 class BoardVariable:
-    """A label whose value the reader of a dashboard can select.
+    """A label of metrics whose value the reader of a dashboard can select.
 
-    `name` is the name of the label. `of` is any metric that has this label.
+    `name` is the name of the label. `of` is a metric that has this label; the values to select from are read
+    from this metric.
     """
 
     name: str
@@ -80,8 +81,11 @@ def stat(title: str, description: str, expr: str, unit: str = "short", alarm: fl
 def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) -> list[PanelQuery]:
     """Return a query for the rate of a counter, per second or per minute, as a list of one item.
 
-    The panel shows one line for each combination of values of the labels in `by`. `where` is a label selector
-    in braces; empty selects all series.
+    Args:
+        metric: name of the counter.
+        by: labels, separated by commas. The panel shows one line for each combination of their values.
+        where: label selector in braces; empty to select all series.
+        every_minute: True for the rate per minute, False for the rate per second.
     """
     times = "60 * " if every_minute else ""
     return [PanelQuery(f"{times}sum by ({by}) (rate({metric}{where}[{RATE}]))", _legend(by))]
@@ -90,9 +94,11 @@ def rates(metric: str, by: str, where: str = "", *, every_minute: bool = False) 
 def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
     """Return a query for a gauge, as a list of one item.
 
-    `how`, such as `sum`, combines the values of several processes. The panel shows one line for each
-    combination of values of the labels in `by`. `where` is a label selector in braces; empty selects all
-    series.
+    Args:
+        how: function that combines the values of several processes, such as `sum`.
+        metric: name of the gauge.
+        by: labels, separated by commas. The panel shows one line for each combination of their values.
+        where: label selector in braces; empty to select all series.
     """
     return [PanelQuery(f"{how} by ({by}) ({metric}{where})", _legend(by))]
 
@@ -100,7 +106,14 @@ def gauges(how: str, metric: str, by: str, where: str = "") -> list[PanelQuery]:
 def quantiles(
     metric: str, by: str = "", where: str = "", ranks: Sequence[float] = (0.5, 0.95)
 ) -> list[PanelQuery]:
-    """Return one query for each quantile in `ranks` of a histogram, computed over the last minutes."""
+    """Return one query for each quantile in `ranks` of a histogram, computed over the last minutes.
+
+    Args:
+        metric: name of the histogram.
+        by: label for whose values the panel shows separate lines; empty for one line for each quantile.
+        where: label selector in braces; empty to select all series.
+        ranks: the quantiles, from 0 to 1.
+    """
     labels = f"le, {by}" if by else "le"
     name = f" {{{{{by}}}}}" if by else ""
     return [
@@ -178,7 +191,8 @@ def _variable(variable: BoardVariable) -> Json:
 def _placed(rows: Sequence[PanelRow]) -> list[Json]:
     """Return the panels with their positions and ids.
 
-    Panels of a row are placed from left to right. When a line is full, a new line starts.
+    The panels of a row are placed from left to right. If a panel does not fit into the width of the
+    dashboard, it is placed below the others.
     """
     placed: list[Json] = []
     y = 0

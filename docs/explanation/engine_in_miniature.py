@@ -1,4 +1,4 @@
-"""The engine of a slice in miniature: send the lines of a file, store each result once, survive a kill.
+"""Miniature of the code that sends a slice: send the lines of a file, store each result once, survive a kill.
 
 Run `python engine_in_miniature.py LINES STORE URL`. LINES has one JSON object per line with `custom_id` and
 `body`; STORE is a directory. The real engine is in `activities/execution/`: see engine.md.
@@ -25,7 +25,7 @@ LEASE_SECONDS, HEARTBEAT_SECONDS, SAFETY_SECONDS = 3.0, 0.5, 1.0
 
 
 class Verdict(Enum):
-    """Retry class of a response or an error: final, retried a few times, or retried without limit."""
+    """The effect of a response or an error: it is final, retried a few times, or retried without limit."""
 
     SETTLED = auto()  # the result is final; it may be an error of the request
     ATTEMPT = auto()  # the request may be at fault: it is sent at most MAX_ATTEMPTS times
@@ -73,7 +73,10 @@ class LineQueue:
 
 
 class Lease:
-    """Right of one attempt to send the lines. The real engine renews it with Temporal heartbeats."""
+    """The right of one attempt (one run of this program) to send the lines.
+
+    The real engine renews it with Temporal heartbeats.
+    """
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
@@ -91,8 +94,9 @@ class Lease:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def is_valid(self) -> bool:
-        """Return True if lines may be sent. The result becomes False before another attempt can get the
-        lease.
+        """Return True if this attempt may send lines.
+
+        If the lease is not renewed, the result becomes False before another attempt can get the lease.
         """
         return time.monotonic() - self._renewed < LEASE_SECONDS - SAFETY_SECONDS
 
@@ -104,7 +108,7 @@ class Lease:
 
 
 class SegmentBuffer:
-    """Buffers results and stores them in segments, immutable files that are either complete or absent."""
+    """A buffer of results. It stores them in segments: immutable files that are either complete or absent."""
 
     def __init__(self, store: Path) -> None:
         self._store, self._buffer = store, list[bytes]()
@@ -136,7 +140,7 @@ def settled(store: Path) -> dict[int, dict[str, object]]:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Sends lines that are due, while fewer than PERMITS requests are in flight and the lease is valid."""
+    """A sender of the lines that are due, with at most PERMITS requests in flight. It needs a valid lease."""
 
     client: httpx.AsyncClient
     queue: LineQueue
@@ -145,9 +149,7 @@ class Dispatcher:
     in_flight: int = 0
 
     async def run(self) -> bool:
-        """Send all lines. Return True when all lines have a stored result, or False when the lease is
-        lost.
-        """
+        """Send all lines. Return True if all lines have a stored result, or False if the lease is lost."""
         is_done = all(await asyncio.gather(*(self._use_permit() for _ in range(PERMITS))))
         self.writer.flush()
         return is_done

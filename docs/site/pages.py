@@ -81,9 +81,9 @@ def _linked_file(path: Path, target: str) -> Path:
 
 
 def _parts(text: str) -> list[tuple[bool, str]]:
-    """Split a page into parts, as pairs (is code, text).
+    """Split the text of a page into code and other text. Return pairs (is code, text), in order.
 
-    The words after the opening fence of a code block are removed, except the language.
+    If several words follow the opening fence of a code block, only the first, the language, is kept.
     """
     parts: list[tuple[bool, str]] = []
     end = 0
