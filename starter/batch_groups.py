@@ -27,7 +27,9 @@ _PAGE = 100  # batches in a list
 
 
 def batches_of(client: Client, id: str, *, complete: bool = True) -> list[BatchObject]:
-    """Return the batches of a group in the order of the input's parts, or the single batch with this id.
+    """Return the batches of a group, or the single batch with this id.
+
+    The batches of a group are in the order in which their lines are in the whole input.
 
     Args:
         id: id of a group or of a batch.
@@ -73,12 +75,12 @@ def for_each(
 ) -> list[BatchObject]:
     """Call `action` for each of these batches of a group, and return the results.
 
-    If the API rejects the call for one batch, the remaining batches are still tried. If the API rejects the
-    call because the batch has ended meanwhile, this is no error, and the result is the ended batch.
+    If the API rejects the request for one batch, the remaining batches are still tried. If the API rejects
+    the request because the batch has ended meanwhile, this is no error, and the result is the ended batch.
 
     Raises:
-        ClientError: the API rejected some of the calls; the message lists their batches. Or the API did not
-            respond, and the remaining batches were not tried. Repeat the command to continue.
+        ClientError: the API rejected some of the requests; the message lists their batches. Or the API did
+            not respond, and the remaining batches were not tried. Repeat the command to continue.
     """
     done, rejected = list[BatchObject](), list[str]()
     for number, batch in enumerate(batches, 1):
@@ -106,10 +108,10 @@ def for_each(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return a dict of the batches of a group, in the order of the input's parts.
+    """Return the batches of a group by the numbers of their parts of the input.
 
-    The key is the number of a part, from 1, and the value is the batch that runs this part. If this batch was
-    resumed, the value is the newest batch that resumes it.
+    A key of the dict is the number of a part, from 1, and the value is the batch that runs this part. If this
+    batch was resumed, the value is the newest batch that resumes it. The dict is in the order of the numbers.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):

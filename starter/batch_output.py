@@ -119,8 +119,9 @@ def output_location_text(batch: BatchObject) -> str:
 
 
 def cost_text(batch: BatchObject) -> str:
-    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`; empty if the batch has no
-    prices.
+    """Return the cost of a batch as text, such as `1.25 USD so far, at most 5`.
+
+    The text is empty if no prices are set for the batch's models.
     """
     cost, cap = batch.x_batchwright.cost, batch.x_batchwright.max_cost
     if cost is None:
@@ -172,8 +173,10 @@ def waiting_text(why: WaitingObject) -> str:
 
 
 def failure_text(failed: ErrorCount) -> str:
-    """Describe the lines that failed with one error code, as in `12 lines: http_400 (alpha), e.g. 'req-1':
-    TEXT`.
+    """Describe the lines that failed with one error code.
+
+    In the example `12 lines: http_400 (alpha), e.g. 'req-1': TEXT`, the error code is `http_400` and the
+    model is `alpha`. One of the lines has the custom id `req-1` and the error message TEXT.
     """
     lines = f"{failed.count:,} line" + ("" if failed.count == 1 else "s")
     model = f" ({failed.model})" if failed.model else ""
@@ -248,11 +251,12 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
 
 
 def waits_column(batches: Sequence[BatchObject]) -> list[list[str]]:
-    """Return the cells of the column `waits` of a table of batches: why each batch waits.
+    """Return the column `waits` of a table of batches, which shows why each batch waits.
 
-    The first list is for the header of the table, and each further list is for the row of one batch. Append
-    the list to the other cells of the row. If no batch waits, all lists are empty, and the table has no such
-    column. The reasons `paused` and `scheduled` are left out, because the status shows them.
+    The first list is for the header of the table, and each further list is for the row of one batch. Each
+    list has one cell, to be appended to the other cells of the row. If no batch waits, all lists are empty,
+    and the table has no such column. The reasons `paused` and `scheduled` are left out, because the status
+    shows them.
     """
     cells = [_waits_text(batch) for batch in batches]
     return [[text] for text in ["waits", *cells]] if any(cells) else [[] for _ in ["waits", *cells]]

@@ -153,7 +153,7 @@ class Client:
     def part_limits(self) -> PartLimits:
         """Return the maximum size of one batch in lines and bytes.
 
-        If the caller's key may not read the limits of the API, return the limits of OpenAI.
+        If the API key of this client may not read the limits of the API, return the limits of OpenAI.
         """
         try:
             limits = self.call("GET", "/v1/x/limits", LimitsObject)
@@ -257,12 +257,13 @@ class Client:
     ) -> Generator[Iterator[bytes]]:
         """Context manager that yields an iterator over the results of a batch, as bytes.
 
-        It yields results while the batch is running, and ends after the batch has ended. The API may also end
-        it earlier.
+        The iterator yields results while the batch is running, and ends after the batch has ended. The API
+        may also end it earlier.
 
         Args:
             failed: True for the lines of the error file, False for the lines of the output file.
-            after: id of the line after which to continue, in input order; None for the beginning.
+            after: id of a line. Only the results of the lines after it in the input are yielded; None for all
+                lines. The API accepts it only if `in_input_order` is True.
             in_input_order: True for the order of the input, False for the order in which results become
                 final.
         """
@@ -316,5 +317,8 @@ def _cap_body(max_cost: str | None) -> _Body:
 
 
 def _batch_path(batch_id: str, below: str = "") -> str:
-    """Return the URL path of a batch, followed by `below`. Special characters in the id are escaped."""
+    """Return the URL path of a batch, with `below` (such as `/cancel`) at its end.
+
+    Special characters in the id are escaped.
+    """
     return f"/v1/batches/{quote(batch_id, safe='')}{below}"

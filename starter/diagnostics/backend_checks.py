@@ -118,9 +118,9 @@ async def _check_all(
 
 
 def _merge_clock_findings(found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings, with all findings about correct clocks merged into one.
+    """Merge all findings that say that a backend's clock is correct into one, and return the findings.
 
-    The merged finding has the number of backends with a correct clock. All other findings are unchanged.
+    The merged finding has the number of backends whose clock is correct. All other findings are unchanged.
     """
     right = [finding for finding in found if finding.part == "clock" and finding.level is Level.OK]
     if len(right) < 2:

@@ -51,10 +51,10 @@ def problem(part: str, message: str, remedy: str = "") -> Finding:
 
 
 def compare_clocks(name: str, theirs: datetime, *, asked: datetime, answered: datetime) -> Finding:
-    """Compare the clock of this machine with another clock.
+    """Compare the clock of this machine with the clock of another machine or service.
 
-    Return a warning if the clocks differ by 5 s or more; otherwise a finding of the level OK. The duration of
-    the request does not count as a difference.
+    Return a warning if the clocks differ by 5 s or more; otherwise a finding of the level OK. The other clock
+    was read with a request, whose duration does not count as a difference.
 
     Args:
         name: name of the other machine or service.

@@ -40,7 +40,7 @@ class ProgressBars:
 
 
 class LastingReasons:
-    """A filter that selects the waiting reasons of a batch to print.
+    """A filter for the reasons why a batch waits, which selects the reasons to print.
 
     Each reason is selected once, and only if it lasts 5 seconds.
     """

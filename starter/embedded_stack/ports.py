@@ -53,9 +53,9 @@ def is_free(port: int) -> bool:
 
 
 def claim_ports(ports: Mapping[str, int]) -> list[int]:
-    """Check that the ports are free, and return them in the same order.
+    """Check that these ports are free, and return them in the same order.
 
-    A port of 0 is replaced by a free port.
+    Each 0 is replaced by a free port.
 
     Args:
         ports: the port for each command-line option, such as `--ui-port`; 0 for any free port.

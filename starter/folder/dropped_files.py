@@ -1,4 +1,4 @@
-"""Turns the files that users drop into the folder into inputs. Each input runs as a batch.
+"""Turns the files that users drop into the folder into inputs. An input is a directory that runs as a batch.
 
 A file becomes an input when it is complete.
 """
@@ -25,7 +25,7 @@ class _Seen(NamedTuple):
 
 
 class DroppedFiles:
-    """A scanner of the folder that turns the files that users drop there into inputs.
+    """A scanner of the folder, which turns the files that users drop there into inputs (directories).
 
     A file counts as complete if it has not changed for `COMPLETE_AFTER_SECONDS`.
 
@@ -45,7 +45,7 @@ class DroppedFiles:
         self.failed = 0  # files that were refused or cannot be moved
 
     def queue_complete(self) -> int:
-        """Move complete files to the queued inputs. Return the number of files that are still incomplete."""
+        """Move complete files to the directory of queued inputs. Return the number of incomplete files."""
         for staged in self._folder.staged():  # a crash has left them
             self._publish(staged)
         seen, self._seen = self._seen, {}

@@ -43,9 +43,11 @@ class _Postponed(NamedTuple):
 
 
 class FolderRunner:
-    """A runner of the inputs of a folder. It creates their batches, and moves the inputs from state to state.
+    """A runner of the inputs of a folder. It creates a batch for each input, and writes the results.
 
-    All state is in the folder and in the API. If the process is killed, another process can continue.
+    An input is a directory that contains a file that users have dropped. Its state, such as `processing` or
+    `failed`, is the subdirectory in which it is: to change the state, the runner moves the input. All other
+    state is in the API. So if the process is killed, another process can continue.
 
     Args:
         say: function that shows one line to the user. It is called at each change.
@@ -74,8 +76,9 @@ class FolderRunner:
         return bool(self._failed or self._dropped.failed or self._postponed)
 
     def run(self, *, once: bool) -> None:
-        """Run inputs until the process ends. If `once` is True, return when all inputs have ended or cannot
-        be moved.
+        """Run inputs as batches until the process ends.
+
+        If `once` is True, return when all inputs have ended or cannot be moved.
 
         Raises:
             ClientError: the API denies access. The inputs stay in their states.
@@ -105,12 +108,13 @@ class FolderRunner:
         return not incomplete and left <= immovable
 
     def _run_phase(self, phase: Callable[[], None]) -> str:
-        """Call `phase`, which sends requests to the API. Return "" if the API accepts requests.
+        """Call `phase`, which is a part of a round and sends requests to the API.
 
-        If the API accepts no requests now, return the reason.
+        Return "" if the API accepts requests. If the API accepts no requests now, for example because it is
+        unavailable, return the reason.
 
         Raises:
-            ClientError: the API has rejected a request for another reason.
+            ClientError: a request has failed, and would fail again if it were repeated soon.
         """
         try:
             phase()

@@ -162,8 +162,8 @@ class InputBatches:
     def _find(self, key: str) -> str | None:
         """Return the id of the newest batch that runs all lines of an input; None if there is none.
 
-        The batch is found by the input's key in its metadata, because the API forgets idempotency keys after
-        a day.
+        The batch is found by its metadata, which contains the random `key` of the input. The idempotency key
+        is not enough, because the API forgets it after a day.
         """
         return next((batch.id for batch in whole_input_batches(self._client, METADATA_KEY, key)), None)
 

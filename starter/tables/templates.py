@@ -73,7 +73,7 @@ class RequestTemplate:
         """Return the body of the request for a row.
 
         Args:
-            columns: names of the columns, in the order that the variable `columns` of the template has.
+            columns: names of the columns. Their order is also the order in the template's variable `columns`.
 
         Raises:
             RenderError: an expression uses a column that the row does not have, fails, needs too much memory,

@@ -82,7 +82,7 @@ def _join(
 ) -> Counter[str | None]:
     """Write each row of the table with its result. Return the number of rows for each error code.
 
-    The key None has the number of rows with an answer.
+    In the returned counter, the key None stands for the rows that have an answer.
 
     Raises:
         TableError: the table cannot be read, one of the added columns exists already, an id is missing or

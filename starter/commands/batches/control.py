@@ -222,11 +222,12 @@ def retry(
 def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject]) -> list[BatchObject]:
     """Change a single batch, or those batches of a group that have not ended.
 
-    To change a batch, `change` is called with the batch's id. For a group, the result contains all its
-    batches, including those that had ended before. If all of them had ended, the command ends with an error.
+    For a single batch, the result is the changed batch. For a group, the result contains all its batches,
+    including those that had ended before. If all of them had ended, the command ends with an error.
 
     Args:
         id: id of a batch or of a group.
+        change: function that changes the batch with an id, and returns the batch.
     """
     if not is_group(id):
         return [change(id)]
@@ -247,7 +248,9 @@ def _with_failed_lines(
     finished (it has not ended, or its files are not written yet).
 
     Args:
-        codes: count only lines that failed with one of these error codes; None or empty for all codes.
+        codes: count only lines that failed with one of these error codes; None or empty for all codes. A
+            batch with more different codes than its summary lists is also returned, because it may have such
+            lines.
     """
     for batch in batches:
         if not batch.status.is_terminal or batch.x_batchwright.files_pending:
@@ -340,10 +343,10 @@ def _follow_new(
         sources: ids of the original batches, in the order of `batches`.
         batches: the new batches.
         id: id of the batch or group that the user has named.
-        wait: True to first wait until the new batches have ended. The command then exits with their exit
-            code.
+        wait: True to first wait until the new batches have ended. The exit code of the command then shows
+            how they ended, as `batches_exit_code` returns it.
         interval: seconds between two polls while waiting.
-        json: True to print JSON.
+        json: True to print the new batches as JSON, without the original ids.
     """
     for source, batch in zip(sources, batches, strict=True):
         if batch.id != source and not json:

@@ -158,9 +158,10 @@ def _follow(
 
 
 def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
-    """Return the lines that no earlier response contained, each with a newline, and add their ids to `seen`.
+    """Return those of `lines` that no earlier response of the API contained, and add their ids to `seen`.
 
-    Lines of the same response are not compared, because a response contains each line only once.
+    Each returned line ends with a newline. Lines of the same response are not compared with each other,
+    because a response contains each line only once.
     """
     new = [line for line in lines.split(b"\n") if not seen.is_seen(line[_ID])]
     seen.add(line[_ID] for line in new)
@@ -199,7 +200,8 @@ def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
 def terminal_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Yield JSON lines for a terminal, with control characters as escapes.
 
-    The bytes of one character may be in two of the `pieces`.
+    Args:
+        pieces: the lines as bytes, divided at any positions, even inside a character.
     """
     decoder = getincrementaldecoder("utf-8")(errors="replace")
     for piece in pieces:

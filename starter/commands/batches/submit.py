@@ -215,8 +215,10 @@ def _print_group(group: str, batches: Sequence[BatchObject], wait: bool, json: b
 
 
 def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant: str | None) -> None:
-    """Print the estimate of a batch with this input. An input file is uploaded first, and deleted
-    afterwards.
+    """Print the estimated lines, tokens and cost of a batch with this input.
+
+    A local file is first uploaded, and deleted from the API afterwards. If the input has errors, the command
+    ends with an error.
     """
     with api_client(url, tenant) as client:
         if file.startswith(SCHEME):
@@ -261,9 +263,10 @@ def _explain_how_to_repeat(key: str) -> Generator[None]:
 
 @contextmanager
 def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
-    """Context manager that deletes the uploaded file if the API rejects the batch that the block creates.
+    """Context manager for a block that creates a batch from the file `uploaded`.
 
-    After any other error, the file is kept, because the batch may have been created and may need the file.
+    If the API rejects the batch, the uploaded file is deleted. After any other error, the file is kept,
+    because the batch may have been created and may need the file.
     """
     try:
         yield
@@ -275,8 +278,10 @@ def delete_unless_used(client: Client, uploaded: FileObject) -> Generator[None]:
 
 
 def upload_input(client: Client, path: Path, key: str) -> FileObject:
-    """Upload the input of a batch, and return the file. If an earlier call used the same `key`, return the
-    file of the earlier call.
+    """Upload the input file of a batch, and return the file object of the API.
+
+    `key` is the idempotency key of the upload: if an earlier call used the same key, the file object of the
+    earlier call is returned.
     """
     with _input_file(path) as content:
         return _upload(client, path, content, key)

@@ -88,7 +88,7 @@ def validate(
 def _estimate(
     pieces: Iterable[bytes], validator: InputValidator, endpoint: Endpoint, settings: Settings
 ) -> tuple[ValidationReport, EstimateObject]:
-    """Check an input. Return a report, and an estimate of the tokens and cost of a batch with it."""
+    """Check the input of a batch. Return a report, and an estimate of the batch's tokens and cost."""
     registry = load_registry(settings)
     models = registry.models if registry else {}
     aliases = {alias: name for name, model in models.items() for alias in model.aliases}

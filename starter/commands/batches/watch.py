@@ -108,7 +108,9 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 
 
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
-    """Yield the state of a batch after each event from the API's stream and after each poll, without end.
+    """Yield the state of a batch after each event from the API's event stream and after each poll.
+
+    The iterator does not end by itself, even after the end of the batch.
 
     When a stream ends or cannot be opened, the batch is polled once. Then there are two cases:
 
@@ -146,8 +148,9 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 class TextProgress:
     """A display of the progress of a batch, which prints lines of text.
 
-    It prints a line when the status, a waiting reason or the forecast for the completion window changes. It
-    also prints a line each time another tenth of the lines has settled.
+    It prints a line when the status changes, when a reason why the batch waits appears or changes, or when
+    the forecast changes whether the batch will end within its completion window. It also prints a line each
+    time another tenth of the lines has settled.
 
     If there was a forecast before the batch began, it is printed once. Each error code of a model is printed
     when it first occurs.
@@ -234,9 +237,10 @@ class LiveProgress:
 
 
 def _failed(count: int, code: str) -> str:
-    """Return the number of failed lines and the error code as text; empty if no line has failed.
+    """Return the number of failed lines and an error code as text; empty if no line has failed.
 
     Args:
+        count: number of failed lines.
         code: the most frequent error code of these lines.
     """
     return f"[red]{count:,} failed{escaped(f': {code}' if code else '')}[/red]" if count else ""

@@ -266,8 +266,9 @@ def _options(
     retry: Names,
     price: Names,
 ) -> dict[str, object]:
-    """Convert command-line options to fields of the API's request body. Options that were not given are left
-    out.
+    """Convert command-line options to fields of a request body for the API, by the names of the fields.
+
+    Options that were not given are left out.
     """
     found: dict[str, object] = {
         "fallbacks": fallback,

@@ -91,8 +91,9 @@ def workers(json: JsonLine = False) -> None:
 
 
 def show_queues(json: bool) -> None:
-    """Print the number of waiting tasks in each task queue. This is `batchwright queues` without
-    arguments.
+    """Print a table or JSON of Temporal's task queues, with the number of waiting tasks of each queue.
+
+    This is the command `batchwright queues` without arguments.
     """
     settings = settings_or_stop()
     found = run_or_stop(with_database(settings, partial(_queues, settings)), TemporalUnavailable)

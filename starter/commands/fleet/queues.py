@@ -18,8 +18,9 @@ def queues(
 ) -> None:
     """Show the backlog of Temporal task queues.
 
-    The tasks of a queue without pollers wait. Limits are slices per second. If you name models, only the
-    names of their queues are printed, without a connection to Temporal.
+    If no worker polls a queue, its tasks wait. The limit of a queue is the number of slices that may start
+    per second. If you name models, only the names of their queues are printed, without a connection to
+    Temporal.
     """
     if models:
         for model in models:

@@ -108,7 +108,8 @@ def _print(page: RateList, json: bool) -> None:
 def _print_rates(page: RateList) -> None:
     """Print the rate limits as a table. Below it, print the limit for models without a limit of their own.
 
-    This limit is for the sum of all requests for these models. If there is none, only the table is printed.
+    The limit below the table applies to the sum of all requests for these models. If there is no such limit,
+    only the table is printed.
     """
     if page.data:
         table = column_table("model", "requests/s", "from")

@@ -26,7 +26,9 @@ class Configuration(BaseModel):
 
 
 def configuration(chosen: Settings) -> Configuration:
-    """Return all settings with their sources, and a fingerprint of the settings. Secrets are hidden.
+    """Return all settings, and a fingerprint (hash) of the settings. Secrets are hidden.
+
+    For each setting, the source says if its value comes from the environment or is the default.
 
     Raises:
         SettingsError: a key that encrypts payloads of Temporal cannot be read.

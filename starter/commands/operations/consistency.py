@@ -1,5 +1,6 @@
-"""`batchwright consistency`: compares database, workflow runs, files and counts, and can repair
-differences.
+"""`batchwright consistency`: compares database, workflow runs and files, and can repair differences.
+
+It also checks that the numbers of completed and failed lines of an ended batch add up to all its lines.
 """
 
 from contextlib import nullcontext
@@ -83,8 +84,9 @@ async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckPro
             return report
 
     async def record(database: Database) -> ConsistencyReport:
-        """Run the check, repair differences, and record the repair in the audit log. Return the check's
-        report.
+        """Run the check, repair differences, and record the repair in the audit log.
+
+        Return the report of the check.
         """
 
         async def read() -> JsonValue:

@@ -76,7 +76,7 @@ def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:
 
 
 def id_or_prefix(key: str) -> str:
-    """Return the prefix of a whole key `bw_<prefix>_<secret>`. Return an id or a prefix unchanged.
+    """Return the prefix of a whole API key `bw_<prefix>_<secret>`. Return an id or a prefix unchanged.
 
     So the result contains no secret, and can be used in messages.
     """
@@ -84,7 +84,7 @@ def id_or_prefix(key: str) -> str:
 
 
 def without_secret(key: str) -> str:
-    """Return a key without its secret part, for messages. A whole key becomes `bw_<prefix>`.
+    """Return an API key without its secret part, for messages. A whole key becomes `bw_<prefix>`.
 
     An id or a prefix is returned unchanged.
     """

@@ -1,4 +1,7 @@
-"""`batchwright quotas`: shows and changes quotas, shares and allowed models of tenants at run time."""
+"""`batchwright quotas`: shows and changes quotas, weights and allowed models of tenants at run time.
+
+The weight decides which part of the permits a tenant gets when several tenants wait.
+"""
 
 import math
 from typing import Annotated
