@@ -1,6 +1,7 @@
 """`python -m bench.page RESULT.json`: writes docs/performance.md and its plot from a benchmark's result.
 
-If the result has only some sections, the other sections stay as they are.
+If the result has only some sections (parts) of the benchmark, the other sections of the page stay as they
+are.
 """
 
 import math

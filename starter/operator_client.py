@@ -1,4 +1,7 @@
-"""Client of the API's operator routes: batches, models, quotas, rates, holds, audit log."""
+"""Client of the API's routes for operators: batches, models, quotas, rate limits, holds, audit log.
+
+A hold stops the sending of lines of a tenant or a model.
+"""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager

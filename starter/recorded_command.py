@@ -57,8 +57,8 @@ async def recorded_command(
     Args:
         read: function that returns the state of the target without secrets, or None if the target does not
             exist. It is called before and after the change.
-        change: function that makes the change. If the change is not possible, it raises CommandRefused or one
-            of REFUSALS.
+        change: function that makes the change. If the change is not possible, it raises CommandRefused or
+            one of the exceptions in REFUSALS.
 
     Raises:
         DatabaseUnavailable: the change could not be recorded, and was not made.

@@ -1,6 +1,7 @@
 """Simulated backend on a virtual clock.
 
-The backend has slots, a queue of requests that wait for a slot, and disturbances.
+The backend has slots (places for the requests that it processes at the same time), a queue of requests that
+wait for a slot, and disturbances.
 """
 
 import heapq

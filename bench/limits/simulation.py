@@ -1,4 +1,6 @@
-"""Simulates a batch that sends as many requests as its limit allows, together with interactive users."""
+"""Simulates a batch that sends as many requests as its concurrency limit allows, while interactive users send
+requests to the same backend.
+"""
 
 import math
 from collections.abc import Callable

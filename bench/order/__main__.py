@@ -32,7 +32,7 @@ def row(name: str, scenario: Scenario, result: OrderResult) -> str:
 
 
 def run(seeds: Annotated[int, typer.Option(min=1, help="Runs of each, by seed.")] = SEEDS) -> None:
-    """Compare rules for the order of a tenant's batches, and print a table for each scenario."""
+    """Compare rules for the order in which a tenant's batches send lines. Print a table for each scenario."""
     for scenario in SCENARIOS:
         print(f"\n**{scenario.name}**\n\n{heads(scenario)}")
         for name, make in RULES.items():

@@ -1,4 +1,4 @@
-"""The compared rules: first in, first out; plain fair share; shortest first; and Batchwright's own rule.
+"""The compared rules: first in, first out; all batches equally often; and Batchwright's own rule.
 
 A rule decides which batch of a tenant gets the next permit, the right to have one request in flight.
 """
@@ -60,7 +60,7 @@ class FirstInFirstOut:
 
 
 class FairShare(FirstInFirstOut):
-    """Rule by which the batches send one request each in turn. Priorities are ignored."""
+    """Rule by which all batches send equally often: one request each in turn. Priorities are ignored."""
 
     def pop(self, now: float, left: Callable[[], Collection[WaitingBatch]]) -> Request | None:
         if not self._waiting:

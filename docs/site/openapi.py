@@ -130,7 +130,7 @@ def _schemas(api: _Description) -> Iterator[str]:
 
 
 def _fields(schema: _Schema) -> Iterator[str]:
-    """Yield the rows of the table of an object's fields.
+    """Yield the rows of a Markdown table with the fields of an object.
 
     The column `meaning` is left out if no field has a description.
     """

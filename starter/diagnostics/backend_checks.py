@@ -44,9 +44,10 @@ class _BackendUnderTest:
 
 
 async def check_backends(chosen: Settings, at: Clock) -> tuple[list[Finding], list[str]]:
-    """Request the list of models from each backend. Return the findings, and the names of all known models.
+    """Check all backends by requesting their lists of models.
 
-    The known models are the registered models, and the models that gateways (backends for all models) list.
+    Return the findings (results of the checks), and the names of all known models. The known models are the
+    registered models, and the models that gateways (backends for all models) list.
 
     Args:
         at: function that returns the current time, to compare it with the clocks of the backends.

@@ -1,4 +1,4 @@
-"""Checks of Temporal: server, namespace, pollers and clock."""
+"""Checks of Temporal: server, namespace, clock, and the workers that poll its task queues."""
 
 from collections.abc import Sequence
 

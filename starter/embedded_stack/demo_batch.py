@@ -86,7 +86,8 @@ def download(client: Client, file_id: str | None, target: Path) -> Path:
 def is_as_expected(batch: BatchObject, output: Path, errors: Path) -> bool:
     """Return True if the batch has completed as expected.
 
-    This means that its counts of requests, and the numbers of lines in both files, are the expected ones.
+    This means that the numbers of completed and failed requests, and of lines in both files, are the expected
+    ones.
     """
     bad = sum(line.is_bad for line in demo_lines())
     counts = batch.request_counts

@@ -64,8 +64,9 @@ class LastingReasons:
 
 
 def print_start(console: Console, batch: BatchObject, pages: str | None, ui: str) -> None:
-    """Print the addresses where the user can watch the batch: its page, if there is one, and Temporal's Web
-    UI.
+    """Print the addresses where the user can watch the batch in a browser.
+
+    They are the web page of the batch, if there is one, and Temporal's Web UI.
     """
     if pages:
         console.print("Watch it in a browser, while it runs:")

@@ -212,7 +212,7 @@ class RestartLoop:
                 return
 
     def _report_failures(self, why: str, detail: str) -> None:
-        """Report to the user, at the third restart in a row, that the service keeps ending.
+        """Report to the user, at the third successive restart, that the service ends again and again.
 
         At any other restart, do nothing.
 

@@ -186,7 +186,7 @@ class FolderRunner:
         return False
 
     def _attempt(self, name: str, step: Callable[[InputDirectory], None]) -> None:
-        """Call `step` with the directory of the running input `name`.
+        """Call `step`, which creates or polls a batch, with the directory of the running input `name`.
 
         - If an earlier call has postponed the input, and the time of its next attempt has not come, do
           nothing.

@@ -85,7 +85,8 @@ class InputFolder:
 
     def names(self, state: State) -> list[str]:
         """Return the names of the inputs in this state. The order is natural: `input_9` comes before
-        `input_10`."""
+        `input_10`.
+        """
         with os.scandir(self._fds[state]) as entries:
             found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return sorted((name for name in found if not name.startswith(".")), key=_natural)
@@ -108,9 +109,14 @@ class InputFolder:
         os.rename(name, name, src_dir_fd=self._fds[source], dst_dir_fd=self._fds[target])
 
     def move_to_failed(self, entry: str, source: State, name: str) -> str:
-        """Move the directory `entry` to the failed inputs under the name `name`. Return its new name.
+        """Move a directory to the failed inputs, and return its new name.
 
-        If another input already has this name, a number is added to it.
+        If another input is already called `name`, a number is added to the new name.
+
+        Args:
+            entry: present name of the directory.
+            source: state in whose subdirectory it is now.
+            name: new name of the directory.
         """
         names = chain([name], (f"{name}_{number}" for number in count(2)))
         free = next(each for each in names if not self._is_taken(each, besides=(source, entry)))

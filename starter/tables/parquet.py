@@ -56,7 +56,7 @@ class ParquetTable:
                     yield dict(zip(names, next(values), strict=True))
 
     def _batches(self, file: pq.ParquetFile) -> Generator[pa.RecordBatch]:
-        """Yield the rows of `file` in Arrow's record batches of about `_ROWS_AT_ONCE` rows.
+        """Yield the rows of `file` in blocks of about `_ROWS_AT_ONCE` rows (Arrow's record batches).
 
         Texts are read into Arrow's dictionaries, which contain each different text only once. The row groups
         (sections of a Parquet file) are read one by one, because pyarrow cannot join the dictionaries of
