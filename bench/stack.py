@@ -126,7 +126,10 @@ class StackPids(msgspec.Struct):
 
 
 class RunningStack(msgspec.Struct):
-    """Addresses and process ids of a running embedded stack, as `batchwright dev --json` prints them."""
+    """Addresses and process ids of a running embedded stack (all services of Batchwright on one machine).
+
+    `batchwright dev --json` prints them.
+    """
 
     api: str
     temporal: str
@@ -155,9 +158,9 @@ def running_stack(
     workers: int = 1,
     settings: dict[str, str] | None = None,
 ) -> Generator[RunningStack]:
-    """Context manager that starts `batchwright dev` on free ports, and yields the addresses of the stack.
+    """Context manager that starts all services of Batchwright on free ports, and yields their addresses.
 
-    The stack is stopped at the end.
+    The services (the embedded stack) are started with `batchwright dev`, and stopped at the end.
 
     Args:
         folder: directory for the data of the stack.

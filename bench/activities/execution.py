@@ -54,7 +54,7 @@ _SLICES_AT_ONCE = 4  # slices of one model that are sent at once
 class SentSlices(msgspec.Struct, frozen=True):
     """Duration and CPU time of sending all lines.
 
-    Temporal, the reading of the input and the writing of the output files are not included.
+    The time for Temporal, for reading the input and for writing the output files is not included.
     """
 
     lines: int

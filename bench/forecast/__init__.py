@@ -1,4 +1,4 @@
 """Simulation that measures how exact Batchwright's forecasts of the end of a batch are.
 
-`python -m bench.forecast` prints the tables.
+`python -m bench.forecast` prints tables with the results.
 """

@@ -1,7 +1,7 @@
 """`python -m bench.forecast`: shows how exact Batchwright's forecasts of the end of a batch are.
 
 The command simulates batches, and compares forecasts of their ends with the actual ends. It prints the tables
-in docs/scheduling.md.
+that docs/scheduling.md shows.
 
 Each simulation has a seed, from which its random numbers are computed. The constants of the forecasts were
 fitted to the batches of the default seeds. `--fresh` uses other seeds, to measure the forecasts on batches to

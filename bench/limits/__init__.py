@@ -1,1 +1,1 @@
-"""Simulation that compares concurrency limits. `python -m bench.limits` prints the table."""
+"""Simulation that compares concurrency limits. `python -m bench.limits` prints tables with the results."""

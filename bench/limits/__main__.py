@@ -1,6 +1,6 @@
 """`python -m bench.limits`: compares concurrency limits in a simulation.
 
-It prints the table in docs/scheduling.md.
+It prints the tables that docs/scheduling.md shows.
 """
 
 from collections.abc import Callable

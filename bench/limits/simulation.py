@@ -1,5 +1,6 @@
-"""Simulates a batch that sends as many requests as its concurrency limit allows, while interactive users send
-requests to the same backend.
+"""Simulates a batch that sends as many requests as its concurrency limit allows.
+
+At the same time, interactive users send requests to the same backend.
 """
 
 import math

@@ -1,6 +1,6 @@
 """`python -m bench.order`: compares rules for the order in which the batches of a tenant send lines.
 
-The comparison is a simulation. It prints the tables in docs/scheduling.md.
+The rules are compared in a simulation. The command prints the tables that docs/scheduling.md shows.
 """
 
 from typing import Annotated

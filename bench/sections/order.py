@@ -34,9 +34,9 @@ def measure(options: SectionOptions) -> list[Figure]:
 
 
 def _ratios(options: SectionOptions) -> list[Figure]:
-    """Return figures: for each order of lines, the fraction of prompt tokens that backends have in caches.
+    """Return figures: for each order of lines, the fraction of prompt tokens that are already in caches.
 
-    Each round has different prompts.
+    The caches are those of the backends, for the beginnings of prompts. Each round has different prompts.
     """
     found: dict[str, dict[str, list[float]]] = {}
     for number in options.turns(_MIX_SECONDS):
@@ -60,10 +60,11 @@ def _ratios(options: SectionOptions) -> list[Figure]:
 
 
 def _leaders(options: SectionOptions) -> list[Figure]:
-    """Return figures: how many prompt tokens a simulated engine computes, divided by the distinct ones.
+    """Return figures: how many prompt tokens an engine computes, as a multiple of the distinct prompt tokens.
 
-    The engine has four slots. Three ways to send the lines are compared. In one of them, one line with a
-    system prompt is sent first, so that the engine can reuse this prompt for the other lines.
+    The inference engine is simulated, and serves four requests at a time. Three ways to send the lines are
+    compared. In one of them, one line with each system prompt is sent first, so that the engine can reuse
+    this prompt for the other lines.
     """
     computed: dict[tuple[str, int], list[float]] = {}
     for number in options.turns(_SIMULATED_SECONDS):

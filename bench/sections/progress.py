@@ -1,6 +1,6 @@
-"""Section of the benchmark: how exact the progress is that the API reports, and the durations of requests.
+"""Section of the benchmark: how exact the reported progress of a batch and the durations of requests are.
 
-The API's progress of a batch, and the durations that a worker measures, are compared with the record of the
+The API reports the progress, and a worker measures the durations. Both are compared with the record of the
 simulated backend. The section also measures the CPU time for event streams.
 """
 

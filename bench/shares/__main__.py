@@ -1,7 +1,7 @@
 """`python -m bench.shares`: simulates several rules that divide the permits of a model between tenants.
 
-A permit is the right to have one request in flight. The output is the tables of docs/scheduling.md, which
-compare the rules.
+A permit is the right to have one request in flight. The command prints the tables that docs/scheduling.md
+shows.
 """
 
 from typing import Annotated

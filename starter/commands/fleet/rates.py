@@ -20,7 +20,8 @@ AllModels = Annotated[
 def show(context: typer.Context, json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
     """Show the rate limits in effect, or change one.
 
-    A rate limits the requests per second of all workers together, for one model or over all models.
+    A limit is the maximum number of requests that all workers together may send per second, for one model or
+    for all models together.
     """
     if context.invoked_subcommand is None:
         with operator_client(url, tenant) as client:

@@ -15,7 +15,7 @@ _CAP = "Requests in flight at once, over all workers; at least 1 for each."
 
 
 def _count(least: int, help: str, metavar: str | None = None) -> object:
-    """Return a command-line option for a number from `least` up. The help does not show its default."""
+    """Return a command-line option for a number that is at least `least`. The help shows no default."""
     return typer.Option(min=least, max=MAX_QUOTA, metavar=metavar, help=help, show_default=False)
 
 
