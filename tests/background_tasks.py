@@ -1,4 +1,4 @@
-"""Waits for background tasks that production code starts and does not wait for."""
+"""Functions that wait for background tasks which production code starts without waiting for them."""
 
 import asyncio
 

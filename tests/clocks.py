@@ -15,7 +15,7 @@ def skip_time(seconds: float) -> None:
 
 
 def stop_time_of_limiters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no time pass for limiters that are created from now on.
+    """Stop the clock of all rate limiters that are created from now on.
 
     Otherwise a test whose requests take longer than a second could send more of them than the limit.
     """

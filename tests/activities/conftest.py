@@ -22,9 +22,9 @@ def pytest_asyncio_loop_factories(
 async def skipped_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the process's clocks by the event loop's clock, which jumps forward instead of waiting.
 
-    Event loops in other threads keep the real clocks. Such a loop may belong to a server that earlier tests
-    started and that later tests use. Its timers would otherwise be set by the jumping clock, and would be due
-    only hours later by the real clock.
+    Event loops in other threads keep the real clocks. Such an event loop may belong to a server that earlier
+    tests started and that later tests use. With the clock that jumps, the server's timers would be set hours
+    too late.
     """
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SkippingLoop)

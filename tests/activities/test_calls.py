@@ -1,4 +1,6 @@
-"""Calls of a rolling batch: ingestion collects them, and finalization answers those without an answer."""
+"""Calls (single requests) of a rolling batch: ingestion collects them, and finalization ends those that got
+no answer.
+"""
 
 import json
 

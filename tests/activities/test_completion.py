@@ -21,7 +21,9 @@ ENDS_AT = after(100)
 
 
 def a_row(status: BatchStatus, **changes: object) -> BatchRow:
-    """Return a row whose ingestion began 2 s after its creation, its execution after 10 s. Deadline: 60 s."""
+    """Return a batch's row: ingestion began 2 s and execution 10 s after its creation, and its deadline is at
+    60 s.
+    """
     row = BatchRow(
         order=an_order(deadline=after(60)),
         status=status,

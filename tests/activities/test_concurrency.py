@@ -1,4 +1,7 @@
-"""Structured concurrency: two coroutines, or some of many. No coroutine outlives the others."""
+"""Helpers that run coroutines concurrently: two, or a limited number of many.
+
+When a helper returns or raises an exception, none of its coroutines still runs.
+"""
 
 import asyncio
 
@@ -8,7 +11,7 @@ from batchwright.activities.concurrency import map_concurrently, run_both
 
 
 class Steps:
-    """Records what happened, in order."""
+    """Coroutines for the tests. `done` records what happened, in order."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

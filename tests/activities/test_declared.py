@@ -40,7 +40,10 @@ PHASES: list[tuple[type, type]] = [
 
 
 def activities_of(phase: type) -> dict[str, FunctionType]:
-    """Return the activities that the class itself implements. Inherited ones raise NotImplementedError."""
+    """Return the activities that the class itself implements, by name.
+
+    Inherited ones are left out: they only raise NotImplementedError.
+    """
     own = [member for member in vars(phase).values() if isinstance(member, FunctionType)]
     return {method.__name__: method for method in own if hasattr(method, "__temporal_activity_definition")}
 

@@ -1,4 +1,4 @@
-"""Calls to the C library about freed memory."""
+"""Calls to the C library that return freed memory to the operating system."""
 
 from ctypes import CDLL
 

@@ -40,7 +40,11 @@ class Killed(Exception):
 
 
 class Found(NamedTuple):
-    """The state after the takeover: the row's status, and the custom_ids or contents that were written."""
+    """What is found after the next worker has taken over.
+
+    `status` is the status in the batch's row. `lines` has the custom_ids or contents of the lines that were
+    written.
+    """
 
     metrics: Metrics
     status: str
@@ -53,7 +57,13 @@ async def killed(attempt: Awaitable[object]) -> None:
 
 
 async def take_over(metrics: Metrics, step: str, does: Callable[[], Awaitable[object]]) -> None:
-    """Run the next attempt as a worker does if the last attempt ended without a result."""
+    """Run the next attempt of an activity, as a worker does if the last attempt ended without a result.
+
+    Args:
+        metrics: the metrics in which the attempt is counted.
+        step: name of the activity.
+        does: the body of the activity.
+    """
 
     class Runs(ActivityInboundInterceptor):
         def __init__(self) -> None:
@@ -141,7 +151,7 @@ class _Running(FreshBatch):
         return execution
 
     async def settle(self, lines: int) -> None:
-        """Leave what a killed worker leaves: a segment with `lines` results that it had not reported yet."""
+        """Store a segment with `lines` results that are not reported yet, as a killed worker leaves them."""
         dying = self.worker()
         dying.context.progress = ExecutionFixture(ok).context.progress
         await dying.run(self.slice)

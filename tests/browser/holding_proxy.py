@@ -11,10 +11,10 @@ _MAX_SECONDS = 120
 
 
 class HoldingProxy:
-    """TCP proxy in front of the API.
+    """A TCP proxy in front of the API that stops a file upload halfway.
 
-    Of a connection that begins a request to `POST /ui/files`, the first `passed_bytes` pass at once, and the
-    rest when `release` is called.
+    If a connection begins with a request to `POST /ui/files`, the proxy forwards the first `passed_bytes`
+    bytes immediately, and the rest when the test calls `release`.
     """
 
     def __init__(self, listener: socket.socket, target: tuple[str, int], passed_bytes: int) -> None:

@@ -20,9 +20,10 @@ WHERE table_name = $1 AND table_schema = current_schema() AND is_generated = 'NE
 
 
 async def multiply(stack: Stack, batch: str, lines: int, batches: int) -> None:
-    """Give an ended batch of one line, `line-0` with `question 0`, many lines, and insert copies of its row.
+    """Copy the only line and the database row of an ended batch many times.
 
-    The lines are copies of the one in its input and output file. Each copy of the row is a second older than
+    The batch must have one line, `line-0` with `question 0`. Its input and output file get `lines` lines,
+    which are copies with other numbers. `batches` copies of its row are inserted, each a second older than
     the one before.
     """
     connections = await open_connection_pool(stack.now.postgres, size=1, patience_seconds=10)

@@ -129,7 +129,7 @@ def sign_in(page: Page, key: str) -> None:
 
 
 def check(page: Page) -> None:
-    """Check that a page has no serious barrier, fits the window, and contains no text of users as markup."""
+    """Check that a page has no serious barrier, fits the browser window, and has no user's text as markup."""
     page.wait_for_load_state()  # after a click, the document may still be empty
     found = page.evaluate("() => axe.run()")
     serious = [

@@ -50,11 +50,11 @@ class CallCounts:
 
 @dataclass
 class Call:
-    """An acknowledged call. Times are Unix seconds.
+    """A call (a single request of a user) that the API has acknowledged. Times are Unix seconds.
 
     Attributes:
-        name: the end of the field `user`, by which the backend's ledger knows it.
-        ended_at: time at which the user first heard that it has ended.
+        name: the end of the field `user` of the request. The backend's ledger knows the call by it.
+        ended_at: time at which the user first received the information that the call has ended.
         answered_at: time at which the user had the answer.
     """
 
@@ -72,7 +72,10 @@ class Call:
 
 
 class CallWitness(WebhookReceiver):
-    """Makes calls, and receives their callbacks. It accepts each callback at its second attempt."""
+    """A user who makes calls, and a server that receives their callbacks.
+
+    The server refuses the first attempt of each callback, and accepts the second one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,10 +84,11 @@ class CallWitness(WebhookReceiver):
         self._lost: set[str] = set()
 
     async def call(self, stack: Stack, users: Sequence[User], seed: str, calm: asyncio.Event) -> None:
-        """Make groups of calls, each when the one before has been answered, until `calm` is set.
+        """Make groups of calls until `calm` is set. Each group begins when the group before it has been
+        answered.
 
         Args:
-            seed: determines the calls. Each caller has its own.
+            seed: determines the calls. Each user of single calls has another seed.
         """
         rng = random.Random(f"calls {seed}")
         group = 0

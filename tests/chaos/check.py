@@ -20,7 +20,7 @@ _ENDS = ("completed_at", "expired_at", "cancelled_at", "failed_at")
 
 
 class _Usage(BaseModel):
-    """Usage of a batch or of an answer. Only a message has no `total_tokens`."""
+    """The token usage of a batch or of an answer. Only an answer to `/v1/messages` has no `total_tokens`."""
 
     total_tokens: int | None = None
     input_tokens: int = 0

@@ -73,15 +73,15 @@ class Recovery(NamedTuple):
 
 
 async def settle_in(stack: Stack) -> None:
-    """Give each model of the simulator its usual latency. Faults that were set earlier have precedence."""
+    """Give each model of the simulator its usual latency. Faults that are already set have precedence."""
     for model, seconds in _LATENCY.items():
         await stack.faults(model=model, kind="slow", seconds=seconds)
 
 
 class Disturber:
-    """Applies disturbances to a stack and counts them.
+    """A tool that applies disturbances to a stack and counts them.
 
-    `may_repeat` is the number of requests that had no stored result before and after disturbances. This many
+    `may_repeat` counts the requests that had no stored result before or after a disturbance. This many
     requests may be sent twice without breaking a promise.
     """
 
@@ -97,8 +97,8 @@ class Disturber:
     async def do(self, burst: Sequence[Disturbance], live: Iterable[Seen], *, patiently: bool) -> bool:
         """Apply disturbances together. Wait until they are over and the backend has answered again.
 
-        A disturbance does not count if the process or the phase that it needs was not there. Return False if
-        that applies to all of them.
+        A disturbance does not count if the process or the phase of a batch that it needs did not exist.
+        Return False if that applies to all of them.
 
         Args:
             live: the batches that run.
@@ -172,9 +172,10 @@ class Disturber:
             self._workers.signal(pid, signal.SIGCONT)
 
     async def _freeze_part(self, part: Part, seconds: float) -> bool:
-        """Suspend all processes of a part. Its connections stay open, but nothing is sent on them.
+        """Suspend all processes of a part of the stack. Its connections stay open, but nothing is sent on
+        them.
 
-        Return False if it has no process.
+        Return False if the part has no process.
         """
         pids = self._stack.now.pids.of(part)
         found = _signal(pids, signal.SIGSTOP)

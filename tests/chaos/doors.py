@@ -1,4 +1,7 @@
-"""How each batch of a chaos run is created, and what its user gets back besides its files."""
+"""The ways in which the batches of a chaos run are created. They are called doors.
+
+After a batch has ended, its door checks what the user gets besides the files of the batch.
+"""
 
 import asyncio
 import time
@@ -34,14 +37,15 @@ class DoorKeeper(Protocol):
         ...
 
     async def check(self, user: User, seen: Seen, batch: Batch) -> list[str]:
-        """Compare what the door gives back with the files of the ended batch. Return a sentence for each
-        difference.
+        """Compare what users get for a batch of this door with the files of the ended batch.
+
+        Return a sentence for each difference.
         """
         ...
 
 
 class UploadedFile:
-    """An uploaded file and OpenAI's client. The door gives back only the files of the batch."""
+    """A door that uploads files with OpenAI's client. Users get only the files of the batch."""
 
     async def submit(self, user: User, submission: Submission) -> str:
         return await user.create(submission, await user.upload(submission))
@@ -51,7 +55,9 @@ class UploadedFile:
 
 
 class ObjectReferences:
-    """Objects in a bucket, which batches name as their input. It gives back the files as objects."""
+    """A door whose batches name an object in a bucket as their input. Users also get the files of the batch
+    as objects.
+    """
 
     def __init__(self, data: TenantData) -> None:
         self._data = data
@@ -81,7 +87,7 @@ class ObjectReferences:
 
 
 class StartTimes:
-    """Uploaded files of batches that start a second or two after their creation."""
+    """A door that uploads files for batches which start a second or two after their creation."""
 
     async def submit(self, user: User, submission: Submission) -> str:
         file_id = await user.upload(submission)
@@ -99,7 +105,9 @@ class StartTimes:
 
 
 class Schedules:
-    """A schedule for each batch, which is triggered once. It gives back its runs."""
+    """A door that creates a schedule for each batch and triggers it once. Users also see the runs of the
+    schedule.
+    """
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}  # by batch
@@ -140,7 +148,9 @@ async def _runs(user: User, path: str) -> list[ScheduleRunObject]:
 
 
 class MessageBatches:
-    """Anthropic's client. It gives back a result for each request, and their counts."""
+    """A door that uses Anthropic's client. Users get a result for each request, and the counts of the
+    results.
+    """
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
@@ -186,7 +196,7 @@ def message_differences(
 ) -> list[str]:
     """Return a sentence for each difference between a message batch and the lines of its files.
 
-    If it was cancelled so early that it has no files, each of its `custom_ids` is canceled.
+    If the batch was cancelled so early that it has no files, each request in `custom_ids` must be canceled.
     """
     expected = [(line.custom_id, _result_type(line)) for line in lines] or [
         (custom_id, "canceled") for custom_id in custom_ids
@@ -224,7 +234,9 @@ def _extension(batch: Batch) -> dict[str, Any]:
 
 
 def doors(stack: Stack, objects: Objects) -> Mapping[Door, DoorKeeper]:
-    """Return the doors of a run. Objects can be named only in a bucket."""
+    """Return the doors (ways to create a batch) of a run. Batches of objects are possible only
+    with a bucket.
+    """
     keepers: dict[Door, DoorKeeper] = {
         Door.FILE: UploadedFile(),
         Door.MESSAGES: MessageBatches(stack),

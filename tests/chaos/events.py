@@ -46,7 +46,7 @@ class EventCounts:
 
 
 class EventWitness(WebhookReceiver):
-    """Receives the events of all tenants, and accepts each at its second attempt.
+    """A server that receives the webhooks of all tenants. It refuses each event once, and then accepts it.
 
     So each event is pending for a while, in which parts of the stack are killed.
     """
@@ -59,7 +59,7 @@ class EventWitness(WebhookReceiver):
         self.broken: list[str] = []
 
     async def register(self, stack: Stack, tenants: Iterable[str]) -> None:
-        """Create an endpoint for the ends of all batches of each tenant."""
+        """Register this server as the webhook endpoint of each tenant, for the ends of all its batches."""
         async with http_client(stack.now.api) as http:
             for tenant in tenants:
                 body = {"url": f"{self.url}?tenant={tenant}"}
@@ -81,7 +81,13 @@ class EventWitness(WebhookReceiver):
         return web.Response(status=self.receive(name, webhook, event.created_at))
 
     def receive(self, event: str, attempt: ReceivedWebhook, created_at: float) -> int:
-        """Record a valid attempt of an event, a batch and a type. Return the status to answer with."""
+        """Record a valid attempt to deliver an event. Return the status to answer with: 503 first, then 200.
+
+        Args:
+            event: id of the batch and type of the event.
+            attempt: the request that delivers the event.
+            created_at: Unix time at which the event was created.
+        """
         self._attempts[event].append(attempt)
         if len(self._attempts[event]) == 1:
             return 503
@@ -89,7 +95,10 @@ class EventWitness(WebhookReceiver):
         return 200
 
     async def check(self, verdicts: Iterable[Verdict]) -> EventCounts:
-        """Wait for the events of these batches, check and count them. Problems are added to `broken`."""
+        """Wait until the events of these batches have arrived. Check them, and return their counts.
+
+        Problems are added to `broken`.
+        """
         expected = {f"{verdict.seen.batch_id} batch.{verdict.status}" for verdict in verdicts}
 
         async def have_arrived() -> bool:

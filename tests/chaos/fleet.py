@@ -1,4 +1,4 @@
-"""Worker processes behind proxies. Each worker that ends is started again."""
+"""Worker processes whose connections go through proxies. Each worker that ends is started again."""
 
 import asyncio
 import os

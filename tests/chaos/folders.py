@@ -1,4 +1,6 @@
-"""Folders as the door of batches. The process of each folder is killed and started again."""
+"""A door (way to create batches) that uses `batchwright folder`. Its processes are killed and
+started again.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,9 @@ _KILLS = ((0.5, 4.0), (1.0, 8.0))  # seconds after the start of each process tha
 
 
 class Folders:
-    """A folder for each batch. It gives back the directory of the input, and an exit code.
+    """A door (way to create batches) that writes the input of each batch to a folder of its own.
+
+    Users get the directory of the input, and the exit code of `batchwright folder`.
 
     Args:
         root: directory of all folders.
@@ -68,7 +72,7 @@ class Folders:
     async def _run(self, folder: Path, tenant: str, submission: Submission) -> int:
         """Run `batchwright folder` until its input has ended, and return its exit code.
 
-        Its first processes are killed after a while, which the lines determine.
+        The first processes of the command are killed after a while. How long that is follows from the lines.
         """
         rng = random.Random(submission.content)
         for range_ in _KILLS:
@@ -77,7 +81,7 @@ class Folders:
         return await self._process(folder, tenant, submission.window, None)
 
     async def _process(self, folder: Path, tenant: str, window: str, seconds: float | None) -> int:
-        """Run a process, and return its exit code.
+        """Run `batchwright folder` once, and return its exit code.
 
         Raises:
             TimeoutError: it was killed because it had not ended after `seconds`.

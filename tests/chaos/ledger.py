@@ -10,7 +10,10 @@ LEDGER = Path(__file__).parent / "ledger.jsonl"
 
 
 class RecoveryRecord(NamedTuple):
-    """Seconds of a recovery from the disturbances of these kinds, as `tests.chaos.disturb.Recovery`."""
+    """How many seconds the stack needed to recover from disturbances of these kinds.
+
+    See `tests.chaos.disturb.Recovery`.
+    """
 
     kinds: list[str]
     answer: float
@@ -18,7 +21,7 @@ class RecoveryRecord(NamedTuple):
 
 
 class EventRecord(BaseModel):
-    """Counts of events, as `tests.chaos.events.EventCounts`."""
+    """Counts of webhook events, as in `tests.chaos.events.EventCounts`."""
 
     expected: int
     lost: int
@@ -29,7 +32,7 @@ class EventRecord(BaseModel):
 
 
 class CallRecord(BaseModel):
-    """Counts of calls, as `tests.chaos.calls.CallCounts`."""
+    """Counts of calls, as in `tests.chaos.calls.CallCounts`."""
 
     acknowledged: int
     lost: int

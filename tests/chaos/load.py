@@ -35,7 +35,7 @@ LARGEST = 400
 
 
 class Door(StrEnum):
-    """Way in which a batch is created."""
+    """A way in which users create batches."""
 
     FILE = "file"
     MESSAGES = "message batch"
@@ -47,7 +47,10 @@ class Door(StrEnum):
 
 @dataclass
 class Submission:
-    """A batch to submit, and its expected end. `fates` has the expected result of each line by custom_id."""
+    """A batch to submit, and how it is expected to end.
+
+    `fates` has the expected result of each line by custom_id.
+    """
 
     lines: list[dict[str, object]]
     fates: dict[str, Fate]
@@ -79,7 +82,11 @@ class Seen:
     _has_progressed: bool = True
 
     def await_progress(self) -> None:
-        """Set `has_progressed` to False until the batch has ended or two later observations differ."""
+        """Begin to wait for progress of the batch.
+
+        `has_progressed` is False from now on, until the batch has ended or two observations after this call
+        differ.
+        """
         self._before, self._has_progressed = None, False
 
     def observe(self, status: str, counts: object) -> None:
@@ -101,11 +108,13 @@ class Seen:
 def submission(
     seed: int, number: int, largest: int = LARGEST, doors: Sequence[Door] = tuple(Door)
 ) -> Submission:
-    """Return the batch with this number. Equal seeds give equal batches.
+    """Return the batch with this number. Equal arguments always give equal batches.
 
     Args:
+        number: number of the batch in the chaos run.
         largest: maximum number of lines of a batch.
-        doors: consecutive batches come through each of these doors once. The seed determines their order.
+        doors: ways to create a batch. Consecutive batches use each of them once. The seed determines their
+            order.
     """
     rng = random.Random(f"{seed}/{number}")
     door = random.Random(f"doors {seed}").sample(doors, len(doors))[number % len(doors)]

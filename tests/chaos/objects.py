@@ -29,7 +29,7 @@ STORAGE_PATIENCE_SECONDS = 5
 
 
 class TenantData:
-    """Objects of the tenants in the bucket. All tenants may read and write there."""
+    """The objects of the tenants in the bucket. All tenants may read and write them."""
 
     def __init__(self, server: S3Server) -> None:
         self._client, self._bucket, self._folder = s3_client(server.url), server.bucket, fresh_prefix()
@@ -72,7 +72,7 @@ class Objects:
 
     @asynccontextmanager
     async def seen(self, directory: Path) -> AsyncGenerator[Storage]:
-        """Yield the storage, opened without proxies. `directory` is used if there is no bucket."""
+        """Yield the storage, opened without proxies: the bucket, or `directory` if there is no bucket."""
         prefix = "BATCHWRIGHT_"
         own = {name.removeprefix(prefix).lower(): v for name, v in self.direct.items() if prefix in name}
         settings = load(**(own or {"storage_dir": str(directory)}))

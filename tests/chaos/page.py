@@ -1,4 +1,4 @@
-"""The page about disturbances: the sum over all runs in the ledger."""
+"""The page of the documentation about disturbances. It has the sums over all runs in the ledger."""
 
 import math
 from collections import Counter, defaultdict
@@ -74,7 +74,7 @@ that ran or waited for a core. If it is greater than the number of cores, recove
 
 
 class _Row(NamedTuple):
-    """A row of the table of sums. If `aim` is None, the row has none."""
+    """A row of the table of sums. `aim` is the value that the row should reach, or None."""
 
     name: str
     value: float
@@ -89,7 +89,7 @@ class _Row(NamedTuple):
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of the page, by its path."""
+    """Return the text of the page by its path."""
     return {PAGE: text(read())}
 
 
@@ -108,7 +108,9 @@ def text(records: Sequence[RunRecord]) -> str:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of the values do not exceed; 0 if there are none."""
+    """Return the smallest value that at least `percent` % of the values do not exceed; 0 if there are no
+    values.
+    """
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else 0.0
 
@@ -198,7 +200,7 @@ def _kinds(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _runs(records: Sequence[RunRecord]) -> list[str]:
-    """Return a row for each date and commit."""
+    """Return a row of the table of runs for each date and commit."""
     groups = defaultdict[tuple[str, str], list[RunRecord]](list)
     for record in records:
         groups[str(record.began_at.date()), record.commit].append(record)

@@ -9,7 +9,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Proxy:
-    """Proxy in front of the server at `port` on this machine.
+    """A TCP proxy in front of the server at `port` on this machine.
 
     It forwards all bytes until a test disturbs it.
     """

@@ -1,5 +1,5 @@
-"""A chaos run: batches are submitted and the stack is disturbed, then it is left alone, and all promises
-are checked.
+"""A chaos run: batches are submitted while the stack is disturbed. Then the stack is left alone, and all
+promises are checked.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Size(NamedTuple):
     """Size of a chaos run.
 
     Attributes:
-        lanes: one batch of each lane is live at any time. The number is the maximum of its lines.
+        lanes: maximum number of lines of the batches in each lane. A lane submits one batch after the other.
         callers: number of users of single calls. Each has up to eight calls open.
         together: maximum number of disturbances that overlap. If it is more than one, the next ones come when
             all batches have made progress.
@@ -69,9 +69,9 @@ class Report:
         where: kind of object storage.
         faulty_responses: number of requests that did not end with status 200 at the backend.
         crashed_lines: number of lines that failed because workers ended while the line was in flight.
-        answered_again: responses beyond the first one of each line.
+        answered_again: number of responses that lines got after their first one.
         repeated: requests that were sent although the result of their line was already stored.
-        may_repeat: maximum number of repeated responses that the disturbances excuse.
+        may_repeat: how often requests may be answered again because of the disturbances.
         broken: a sentence for each broken promise.
     """
 
@@ -197,7 +197,7 @@ class Run:
                 self._say(seen, sentence)
 
     async def _check_stragglers(self) -> None:
-        """Check that all batches end, including those whose creator got no response."""
+        """Check that all batches end, including batches whose creation got no response."""
         live: list[str] = []
 
         async def have_ended() -> bool:

@@ -134,9 +134,13 @@ def disturbances(seed: int, but: Set[Kind] = frozenset()) -> Iterator[Disturbanc
 
 
 def bursts(seed: int, most: int, but: Set[Kind] = frozenset()) -> Iterator[Sequence[Disturbance]]:
-    """Yield bursts, without end: each has up to `most` disturbances of different kinds that overlap.
+    """Yield bursts of disturbances without end. A burst has up to `most` disturbances that overlap.
 
-    A backend that is down for a minute or two is left out, because nothing could be disturbed meanwhile.
+    All disturbances of a burst have different kinds. Outages of a backend for a minute or two are left out,
+    because nothing else could be disturbed meanwhile.
+
+    Args:
+        but: other kinds that are left out.
     """
     rng = random.Random(f"{seed} in bursts")
     single = disturbances(seed, but | {Kind.LOSE_BACKEND})
@@ -156,6 +160,8 @@ def one_by_one(planned: Iterable[Disturbance]) -> Iterator[Sequence[Disturbance]
 
 
 def once_each(seed: int, kinds: Iterable[Kind]) -> list[Sequence[Disturbance]]:
-    """Return one burst for each kind, in this order, with short pauses. All of them have no duration."""
+    """Return one burst for each kind, in this order. The pauses are short, and all disturbances have no
+    duration.
+    """
     rng = random.Random(seed)
     return [(Disturbance(rng.random(), kind, 0.0, rng.random()),) for kind in kinds]

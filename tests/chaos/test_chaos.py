@@ -1,6 +1,6 @@
 """Short chaos runs: one run only kills processes, two others disturb workers, services and connections.
 
-Another run disturbs nothing, and has losses that it must see.
+Another run disturbs nothing. Lines are lost and sent twice on purpose, and the run must report that.
 """
 
 from itertools import islice
@@ -26,9 +26,9 @@ PARTS = {Kind.KILL_API, Kind.KILL_TEMPORAL, Kind.KILL_POSTGRES}
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
 async def test_kills_of_every_part_lose_nothing() -> None:
-    """Each part is killed once.
+    """Each part of the stack is killed once.
 
-    Workers are also killed, if a batch reaches the phase in which they are to be killed.
+    Some kills need a batch in a certain phase. Workers are killed in such a phase only if a batch reaches it.
     """
     messages: list[str] = []
     plan = once_each(OF_KILLS, KILLS)
@@ -59,7 +59,7 @@ async def test_a_run_counts_lines_that_are_lost_doubled_or_sent_again(
 ) -> None:
     """The user gets files without their first line and with their last line twice.
 
-    At the end, somebody else sends a request with the id of a settled line to the backend.
+    At the end, the test sends another request with the id of a settled line to the backend.
     """
     content, repeated = User.content, Witness.repeated
 

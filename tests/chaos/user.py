@@ -31,7 +31,7 @@ Call = Callable[[AsyncOpenAI], Awaitable[T]]
 
 
 async def insist(call: Callable[[], Awaitable[T]]) -> T:
-    """Call `call` until the API is available, and return the result of `call`.
+    """Call `call` again and again while the API is unavailable, and return its result.
 
     Raises:
         openai.APIStatusError: the API rejected the call with a 4xx status.
@@ -49,7 +49,8 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
 class User:
     """A user of one tenant, with the official OpenAI client.
 
-    Requests are repeated while the API is unavailable. An API that is started again has the same address.
+    Requests are repeated while the API is unavailable. An API process that is started again has the same
+    address.
     """
 
     def __init__(self, stack: Stack, tenant: str) -> None:
@@ -60,7 +61,7 @@ class User:
         await self._client.close()
 
     async def insist(self, call: Call[T]) -> T:
-        """Call `call` with the client until the API is available, as the function `insist`."""
+        """Call `call` with the user's client. Repeat the call as the function `insist` does."""
         return await insist(lambda: call(self._client))
 
     async def upload(self, submission: Submission) -> str:
@@ -90,7 +91,10 @@ class User:
     async def follow(self, seen: Seen, patience: float) -> Batch:
         """Poll the batch until it has ended and its files are written, and return it.
 
-        If the submission says so, cancel the batch meanwhile.
+        If the submission has a time for it, cancel the batch meanwhile.
+
+        Args:
+            patience: seconds after which waiting is given up.
 
         Raises:
             TimeoutError: the batch has not ended, or has no files yet, after `patience` seconds.

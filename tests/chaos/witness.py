@@ -36,7 +36,7 @@ class Ledger(BaseModel):
 
 @dataclass
 class Witness:
-    """Observes which requests have a stored result. So it can find requests that are sent again afterwards.
+    """An observer of the storage that finds requests which are sent again although their result is stored.
 
     `settled` has the time at which the result of a request was stored, by the id of the request. It is at
     most a second late. If the result was not seen before its batch ended, it is the time of the end.
@@ -63,7 +63,7 @@ class Witness:
                     await self._read_one(segment)
 
     async def under_way(self) -> int:
-        """Return the number of requests that are in flight, or answered but without a stored result.
+        """Return how many requests are in flight, or have an answer whose result is not stored yet.
 
         If a process is killed, these requests may be sent again.
         """
@@ -81,7 +81,10 @@ class Witness:
             self.settled.setdefault(request, time.time())
 
     async def repeated(self) -> tuple[list[str], dict[str, Entry]]:
-        """Return the requests that were sent after their result was seen, and the ledger by request."""
+        """Return the requests that were sent after their result was seen in storage.
+
+        Return also the entries of the simulator's ledger, by the id of the request.
+        """
         ledger = {entry.key: entry for entry in (await self.ledger()).entries}
         again = [
             request

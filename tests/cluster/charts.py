@@ -1,4 +1,4 @@
-"""Adapts the Helm chart to the Kubernetes version of the tests, which is older than the chart requires."""
+"""A copy of the Helm chart for the tests' Kubernetes, which is older than the chart requires."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Replacement for the program `helm` that uses Helm's own library.
+"""A replacement for the program `helm` that uses Helm's own library.
 
 Run it as `python -m tests.cluster.helm upgrade NAME CHART ...`. It knows only the options that the guide
 uses.

@@ -57,7 +57,7 @@ def running(command: list[str], log: Path) -> Generator[None]:
 def patiently(step: Callable[[], object], seconds: float = _READY_SECONDS) -> None:
     """Call `step` repeatedly until it no longer raises AssertionError.
 
-    After `seconds`, raise the last error.
+    If it still raises after `seconds`, raise its last error.
     """
     Retrying(
         retry=retry_if_exception_type(AssertionError),

@@ -1,8 +1,8 @@
 """Runs programs and servers of other projects with a whole stack, and writes the compatibility page.
 
-`python -m tests.compatibility` runs all of them; names as arguments choose some and leave the page unchanged.
-Each program runs in an environment of its own, with the releases that `PROGRAMS` names. The exit status is 1
-if a program or a server fails.
+`python -m tests.compatibility` runs all of them. With names as arguments, it runs only these, and leaves the
+page unchanged. Each program runs in an environment of its own, with the releases that `PROGRAMS` names. The
+exit status is 1 if a program or a server fails.
 """
 
 import argparse
@@ -113,9 +113,9 @@ PROGRAMS = (
 
 
 def run(program: Program, stack: Stack) -> Result:
-    """Run a program in an environment of its own.
+    """Run a program in an environment of its own, and return its result.
 
-    The problem of a program that fails is the last line that it printed.
+    If the program fails, the result has the last line that it printed as the problem.
     """
     environment = {
         **os.environ,

@@ -1,4 +1,8 @@
-"""The batch of a schedule that is due: it is created once, or the runs of the schedule say why not."""
+"""The activities that create a batch when its schedule is due.
+
+Each run of a schedule creates at most one batch. If no batch is created, the schedule's list of runs shows
+why.
+"""
 
 from datetime import UTC, datetime
 
@@ -66,7 +70,9 @@ class SchedulingFixture:
         return BatchScheduling(self.database, self.settings, self.metrics, self.schedules)
 
     async def run(self, run: ScheduledRun = RUN) -> ScheduledBatch:
-        """Admit the batch of a run and record the run, as the workflow does."""
+        """Create the batch of a run with one activity, and record the run with another, as the
+        workflow does.
+        """
         batch = await ActivityEnvironment().run(self.activities.admit_scheduled_batch, run)
         record = RunRecord(run=run, batch=batch)
         await ActivityEnvironment().run(self.activities.record_scheduled_run, record)
@@ -78,7 +84,11 @@ class SchedulingFixture:
         return order
 
     async def refused(self, code: str) -> str:
-        """Check that no batch is created, and that this is recorded once with `code`. Return the message."""
+        """Check that a run creates no batch, and that the schedule has one record of it, with the error code
+        `code`.
+
+        Return the message of the refusal.
+        """
         assert (await self.run()).order is None
         result = await self.run()  # another attempt
         runs = await self.database.schedules.runs("t", "schedule_1", 10)

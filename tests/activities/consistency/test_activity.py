@@ -1,4 +1,8 @@
-"""The scheduled check reports differences, repairs only if the setting allows it, and stores its counts."""
+"""The activity that runs the consistency check regularly.
+
+It reports differences between the database, the storage and Temporal. It repairs them only if the setting
+allows it, and stores how many it found.
+"""
 
 import pytest
 from temporalio.exceptions import ApplicationError

@@ -192,8 +192,8 @@ async def test_a_missing_row_of_an_ended_run_is_created_with_its_end(fixture: Co
 async def test_an_open_run_that_sends_lines_is_found_by_the_workers_again(
     fixture: ConsistencyFixture, is_lost: bool
 ) -> None:
-    """Workers poll the queues of the models in the rows. The database has lost the change of the row that
-    follows ingestion, or the whole row.
+    """Workers find a batch only by the models in its database row, which ingestion writes. Here the database
+    has lost these models (`is_lost` is False) or the whole row (`is_lost` is True).
     """
     if not is_lost:
         await fixture.live()

@@ -13,7 +13,10 @@ from tests.replay.written import HISTORIES
 
 
 class RecordedRuns:
-    """Client of a Temporal server with the recorded histories. The id of a workflow is its file name."""
+    """A fake Temporal client that reads recorded histories of workflows from files.
+
+    The id of a workflow is the name of its file.
+    """
 
     data_converter = DATA_CONVERTER
 

@@ -152,7 +152,7 @@ def _now() -> float:
 
 
 class FakeRouters:
-    """Fake of the worker's routers: one for each model, all to the same backends.
+    """A fake of the worker's routers. Each model has its own router, and all routers use the same backends.
 
     If a test sets `is_served` to False, no model has a router.
     """
@@ -301,9 +301,9 @@ class ExecutionFixture:
         raise AssertionError(f"the slice returned {result!r}")
 
     async def turn(self, request: SliceRequest) -> SliceResult | None:
-        """Run the slice for one turn, which is limited in time.
+        """Run the slice until it is finished, or until the worker interrupts or defers it.
 
-        Return its result; None if another turn must follow.
+        Return its result; None if it is not finished.
         """
         try:
             return await self.run(request)
@@ -313,9 +313,9 @@ class ExecutionFixture:
             return None
 
     def occupy_all_places(self) -> None:
-        """Let this tenant's slices take all places of the worker, while another tenant's batches wait.
+        """Let this tenant's slices use all slots of the worker, while another tenant's batches wait.
 
-        A slice then gives up its place at the end of its turn.
+        A slice then gives up its slot as soon as its time limit is over.
         """
         for number in range(MAX_SLICES):
             self.context.demand.take(MODEL, number)

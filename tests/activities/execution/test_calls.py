@@ -1,4 +1,7 @@
-"""Slices of a rolling batch: answers of calls are recorded at once, and cancelled calls are not sent."""
+"""Slices of a rolling batch (a batch that collects single requests of clients, so-called calls).
+
+The answer to a call is recorded as soon as it arrives. A cancelled call is not sent.
+"""
 
 import json
 
@@ -26,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
 async def with_calls(count: int) -> tuple[ExecutionFixture, MemoryDatabase]:
-    """Return a worker with a slice whose lines are these calls, and the database with the calls."""
+    """Return a worker with a slice whose lines are `count` calls, and the database with these calls."""
     execution, database = ExecutionFixture(ok), MemoryDatabase()
     execution.context.calls = database.calls
     policy = BatchPolicy(rolling=RollingBatch(group=GROUP, open_seconds=0))

@@ -41,7 +41,7 @@ Event = Callable[[], Awaitable[object]]
 
 
 class EventfulStorage(MemoryStorage):
-    """Storage in memory that calls `events[key]` once, just before the object with this key is read."""
+    """A storage in memory that calls `events[key]` once, just before the object with this key is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class SettledBatch:
         self.lines = _cut(self.input)
 
     async def prepare(self) -> None:
-        """Store the input, the rows and the plans of the batch, but no results."""
+        """Store the input, the database rows and the plans (orders of lines) of the batch, but no results."""
         await self.storage.put(INPUT_KEY, self.input)
         await self.tables.files.insert(
             FileRow(
@@ -167,7 +167,10 @@ class SettledBatch:
         )
 
     def attempt(self, n: int, number: int, *, final: bool = False) -> SegmentRecord:
-        """Return the record of a failed attempt of line n; if `final` is True, its dead letter."""
+        """Return the record of a failed attempt of line n.
+
+        If `final` is True, return a dead letter (the record that the line failed for good).
+        """
         if final:
             last = FinalAttempt(count=number, failed_at=1.0, custom_id=f"line-{n}", model="a", status=500)
             payload = last.model_dump_json().encode()
@@ -179,7 +182,7 @@ class SettledBatch:
         """Store the records as a segment (an object with results of a slice), and return its key.
 
         Args:
-            attempt: Attempt of the activity that wrote it.
+            attempt: Number of the activity's attempt that wrote the segment.
             sequence: Number of the segment within the attempt.
         """
         folder = object_keys.slice_results(TENANT, BATCH_ID, "a", 0)

@@ -1,4 +1,4 @@
-"""Dead letters: recorded by the slice, listed by finalization."""
+"""Dead letters (lines that failed for good): slices record them, and finalization lists them."""
 
 import httpx
 import pytest
@@ -30,7 +30,7 @@ POISON = "3"
 
 
 def poisoned(answer: httpx.Response) -> ExecutionFixture:
-    """Return a fixture whose backend always gives this response to one of its six lines."""
+    """Return a fixture with six lines. The backend always gives this response to one of them."""
     return ExecutionFixture(lambda content: answer if content == POISON else ok(content))
 
 

@@ -51,7 +51,12 @@ class Repetitive(FreshBatch):
         return [read_request(offsets[entry.offset])[0] for entry in sorted(entries)]
 
     async def settle(self, *numbers: int, code: int = 200, final: bool = False) -> None:
-        """Store results with the status `code` for these lines, as slices do. `0` stands for no response."""
+        """Store a result with the status `code` for each of these lines, as slices do.
+
+        Args:
+            code: HTTP status; `0` for a line that got no response.
+            final: True if the lines also become dead letters (lines that failed for good).
+        """
         writer = SegmentWriter()
         for n in numbers:
             if final:

@@ -1,4 +1,6 @@
-"""Finalization if something is missing, damaged or unavailable, or if two attempts do the same work."""
+"""Finalization when something is missing, damaged or unavailable, or when two attempts run at
+the same time.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -210,7 +212,9 @@ async def test_an_attempt_that_is_cancelled_deletes_its_files_if_it_can(can_dele
 
 
 async def test_a_batch_whose_lines_all_have_results_completes_even_after_its_deadline() -> None:
-    """A worker may crash after it stored the last result of a slice, before it reports its end."""
+    """A worker may crash between storing the last result of a slice and reporting that the slice
+    has ended.
+    """
     batch = await a_batch(lines=2)
     await batch.put([batch.success(0), batch.failure(1)])
     result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
@@ -345,7 +349,7 @@ async def fail(batch: SettledBatch, error: Exception | None) -> None:
 
 
 async def win(batch: SettledBatch) -> None:
-    """End the batch and delete its scratch objects, as another attempt would that was faster."""
+    """End the batch and delete its scratch objects, as a faster attempt of the activity would."""
     await batch.database.batch_ends.end_without_files(TENANT, BATCH_ID, BatchStatus.CANCELLED, [], CREATED)
     await batch.storage.delete_prefix(object_keys.batch_root(TENANT, BATCH_ID))
 

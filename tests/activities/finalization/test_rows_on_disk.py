@@ -1,4 +1,7 @@
-"""A batch whose rows do not fit into memory is finalized like any other, with its rows on the local disk."""
+"""A batch is finalized in the same way if its records about settled lines do not fit into memory.
+
+The records are on the local disk then.
+"""
 
 import asyncio
 import errno
@@ -134,7 +137,9 @@ async def test_wherever_the_disk_is_full_the_attempt_is_retried_and_leaves_no_fi
     left = 0
 
     class FullDisk(ScratchFile):
-        """A file that accepts only half of the bytes when `left` writes have been made."""
+        """A file on a disk that becomes full after `left` more writes. The next write stores only half of its
+        bytes.
+        """
 
         def write(self, data: bytes | memoryview) -> None:
             nonlocal left

@@ -18,7 +18,9 @@ from tests.activities.finalization.settled_batch import SettledBatch
 def attempt(
     batch: SettledBatch, n: int, job: str = "", *, jobs: int = 0, url: str = "http://backend"
 ) -> SegmentRecord:
-    """Return the stored state of line n, with a running job unless `job` is empty."""
+    """Return the stored record of an attempt of line n, with the id of a running job unless
+    `job` is empty.
+    """
     running = SubmittedJob(id=job, upstream=f"{url} {batch.models[n % 2]}", since=0.0) if job else None
     kind = RecordKind.SUBMITTED if job else RecordKind.ATTEMPT
     payload = LineAttempt(job=running, jobs=jobs).model_dump_json().encode()
@@ -52,7 +54,9 @@ async def test_only_jobs_that_still_run_are_cancelled(status: BatchStatus, code:
 async def test_jobs_are_cancelled_although_the_worker_does_not_hear_that_the_batch_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its next attempt finds the batch ended."""
+    """The worker loses its connection while the database stores the end. The activity's next attempt finds
+    that the batch has ended.
+    """
     server, batch = JobServer(config_of()), SettledBatch(lines=2)
     batch.routers = server.execution.backends
     finish = batch.database.batch_ends.finish

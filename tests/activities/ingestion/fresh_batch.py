@@ -163,7 +163,7 @@ class FreshBatch:
         return [record for segment in segments for record in read_records(segment)]
 
     def line_at(self, entry: PlanEntry) -> bytes:
-        """Return the input line to which an entry of the plan refers, always with a newline at its end."""
+        """Return the input line at the position of an entry of the plan, always with a newline at its end."""
         return (self.input + b"\n")[entry.offset : entry.offset + entry.length]
 
 

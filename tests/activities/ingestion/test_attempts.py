@@ -132,7 +132,7 @@ async def test_a_spool_directory_that_cannot_be_created_is_named(tmp_path: Path)
 
 
 class StuckStorage(MemoryStorage):
-    """Sets an event when an object is being written, and never finishes writing it."""
+    """A storage that never finishes writing an object. It sets the event `stuck` when a write begins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,9 @@ class Broken(Exception):
 
 
 class BrokenAt(MemoryStorage):
-    """Storage that fails to write the model map, which is the last object of an attempt."""
+    """A storage that cannot write the model map, which is the last object that an attempt of ingestion
+    writes.
+    """
 
     error: Exception = Broken()
 

@@ -1,4 +1,6 @@
-"""Ingestion plans every line once or rejects it with a reason, whatever earlier attempts have done."""
+"""Ingestion plans every line once, or rejects it with a reason, even if earlier attempts wrote
+some objects.
+"""
 
 import threading
 from array import array

@@ -27,7 +27,7 @@ class Source(DataBucket):
     """A bucket with objects of the tenant, and the batches that name them."""
 
     def batch(self, url: str, **settings: object) -> FreshBatch:
-        """Return a batch that names the object `url` as its input. It is ingested with these settings."""
+        """Return a batch that names the object `url` as its input. `settings` are those of its ingestion."""
         batch = FreshBatch(**self.settings(TENANT) | settings)  # pyright: ignore[reportArgumentType]
         batch.order = batch.order.model_copy(update={"input_location": url})
         return batch

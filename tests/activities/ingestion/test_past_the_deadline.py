@@ -1,4 +1,6 @@
-"""Ingestion after the deadline: every line is planned for the files, and nothing is prepared for sending."""
+"""Ingestion after the deadline: every line is planned, so that it is in the error file, but none is prepared
+for sending.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -101,7 +103,9 @@ async def test_a_large_plan_of_lines_that_expire_is_written_in_pieces(
 
 
 async def test_lines_expire_even_if_no_backend_has_listed_its_models() -> None:
-    """Every named model passes, because it may be served. A line without a model is rejected."""
+    """Lines with any model are accepted, because a backend may serve it. A line without a model
+    is rejected.
+    """
     lines = (a_line("1", "b"), a_line("2"), a_line("3", None))
     how = {"served": (), "backends": ["http://127.0.0.1:9"], "endpoint": Endpoint.RESPONSES}
     batch = await a_batch(*lines, window=OVER, **how)

@@ -1,4 +1,7 @@
-"""Ingestion with quotas and permissions: over a quota the batch fails, without permission the line fails."""
+"""Ingestion with quotas and permissions.
+
+A batch that exceeds a quota fails. A line whose model the tenant may not use fails.
+"""
 
 import json
 from datetime import timedelta
@@ -69,7 +72,9 @@ async def test_a_waiting_batch_does_not_read_its_input_again_until_it_is_its_tur
 
 
 async def test_a_batch_that_reserved_its_lines_before_an_earlier_one_began_to_wait_starts() -> None:
-    """The earlier batch needs lines of the later one, so they must not wait for each other."""
+    """The earlier batch waits for lines of the quota that the later batch has reserved. So the later batch
+    must not wait for the earlier one.
+    """
     batch = await a_batch(a_line("1"), a_line("2"), max_enqueued_lines=3)
     await batch.database.quotas.change(TENANT, {"over_quota": OverQuota.WAIT}, START)
     await enqueue(batch, "batch_running", lines=2)
@@ -101,9 +106,10 @@ async def test_later_batches_get_the_rest_of_the_quota_while_the_input_of_the_fi
 
 
 async def wait_for(batch: FreshBatch, id: str, lines: int, created: int) -> QuotaExcess | None:
-    """Let another batch reserve lines of the quota, or wait for them.
+    """Let another batch reserve `lines` lines of the quota of enqueued lines.
 
-    The other batch was created `created` hours after this one. Return the excess if it must wait.
+    The other batch was created `created` hours after this one, or before it if `created` is negative. Return
+    by how much it exceeds the quota if it must wait, or None if it has reserved its lines.
     """
     created_at = batch.order.created_at + timedelta(hours=created)
     order = an_order(id, TENANT, created_at=created_at, deadline=batch.order.deadline)

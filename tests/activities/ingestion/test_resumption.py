@@ -1,4 +1,4 @@
-"""A batch that resumes another reuses its results and plans only the rest."""
+"""A batch that resumes another batch (its source) reuses its results, and plans only the other lines."""
 
 from datetime import UTC, datetime, timedelta
 

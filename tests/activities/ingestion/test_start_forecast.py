@@ -1,4 +1,7 @@
-"""Ingestion forecasts when a batch will be done. If the tenant's setting says so, it refuses late batches."""
+"""Ingestion forecasts when a batch will be finished.
+
+If the tenant's setting says so, ingestion refuses a batch that would be finished too late.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -36,7 +39,12 @@ class ReadOnlyStorage(MemoryStorage):
 
 
 async def a_slow_batch(rule: WindowTooShort | None = WindowTooShort.REFUSE) -> FreshBatch:
-    """Return a batch of 40 lines whose model takes ten minutes for each, and whose window is an hour."""
+    """Return a batch of 40 lines whose model takes ten minutes for each, and which must be finished in an
+    hour.
+
+    Args:
+        rule: what happens to a batch that will be late; None if the tenant has no such setting.
+    """
     batch = await a_batch(*LINES, window=HOUR)
     await batch.database.quotas.change(TENANT, {"window_too_short": rule}, START)
     await measure(batch, lines_per_second=1 / 600)
@@ -124,7 +132,9 @@ async def test_lines_of_other_tenants_come_first_by_their_shares() -> None:
 
 
 async def test_an_attempt_after_a_crash_decides_as_the_first_one_did() -> None:
-    """Meanwhile the model has become fast, and the tenant's batches are accepted."""
+    """Between the two attempts, the model becomes fast, and the tenant's setting is removed, so that late
+    batches are accepted.
+    """
     batch = await a_slow_batch()
     await batch.ingest()
     refused = await start_forecast(batch)

@@ -92,7 +92,10 @@ async def target(moto: S3Server, monkeypatch: pytest.MonkeyPatch) -> AsyncGenera
 
 
 async def failed(target: Target, attempt: int = 1) -> str:
-    """Make an attempt that fails, and return the reason that the batch shows. The copy stays pending."""
+    """Make an attempt that fails, and check that the copy stays pending.
+
+    Return the reason that the batch shows.
+    """
     with pytest.raises(ApplicationError) as error:
         await target.copy(attempt)
     assert (error.value.type, error.value.non_retryable) == (Failure.STORAGE_UNAVAILABLE, False)

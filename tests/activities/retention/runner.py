@@ -15,9 +15,9 @@ from tests.fakes.settings import load
 
 
 class RetentionRunner:
-    """Runs the retention activity in turns, each of which lasts at most `turn_seconds`.
+    """A runner that calls the retention activity repeatedly. Each call lasts at most `turn_seconds`.
 
-    With 0, a turn handles one row.
+    If `turn_seconds` is 0, each call handles one row.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Retention turns with tables and a storage in memory."""
+"""The retention activity, which deletes expired data, with database tables and a storage in memory."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -30,7 +30,7 @@ DAY = timedelta(days=1)
 
 
 class StubbornStorage(MemoryStorage):
-    """Storage that cannot delete the keys in `stuck`. At the key in `killed`, the process dies."""
+    """A storage that cannot delete the keys in `stuck`. `deleted` has the keys of all other deletions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -323,7 +323,9 @@ async def test_database_trouble_is_retried(fixture: RetentionFixture) -> None:
 
 
 async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_deleted() -> None:
-    """A dry run only counts them. A pending delivery of that age goes, too, unless it was started again."""
+    """A dry run only counts them. An old delivery is deleted even if it is pending, unless it was started
+    again.
+    """
     database = MemoryDatabase()
     for batch_id in ("", "batch_gone"):
         endpoint = WebhookEndpoint(

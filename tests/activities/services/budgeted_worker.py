@@ -58,7 +58,7 @@ class BudgetedWorker:
         )
 
     def refusal(self, tenant: str, key_id: str, currency: str = "") -> str:
-        """Return the message about a budget that is used up; empty if none is."""
+        """Return the message about a daily budget that is used up; empty if none is used up."""
         found = self.known.budget_exceeded(tenant, key_id, currency)
         return "" if found is None else found.message
 

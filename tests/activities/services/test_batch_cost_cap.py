@@ -1,4 +1,4 @@
-"""Cost of batches, as one process knows it, and its comparison with the caps."""
+"""The costs of batches that one process knows, and how it compares them with the caps of the batches."""
 
 from batchwright.activities.services.batch_cost_cap import BatchCosts, SliceCost
 from batchwright.contracts.model_registry.price_config import PriceConfig

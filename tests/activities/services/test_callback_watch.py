@@ -1,4 +1,4 @@
-"""Waiting for callbacks: one query a second for all jobs that wait."""
+"""Waiting for callbacks of jobs: one database query a second serves all jobs that wait."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("skipped_waits")
 
 
 class WatchFixture:
-    """A running watch, and the callbacks that it waits for."""
+    """A running `CallbackWatch`, and the callbacks that it waits for, by job."""
 
     def __init__(self) -> None:
         self.database = MemoryDatabase()

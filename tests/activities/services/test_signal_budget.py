@@ -19,7 +19,10 @@ class Clock:
 
 
 def signals(budget: SignalBudget, clock: Clock, seconds: float, every: float) -> int:
-    """Return how many signals the budget allows in `seconds` if one is asked for `every` so many seconds."""
+    """Request permission for a signal every `every` seconds, for `seconds` seconds in total.
+
+    Return how many of these signals the budget allows.
+    """
     sent = 0
     for _ in range(round(seconds / every)):
         sent += budget.take("a")

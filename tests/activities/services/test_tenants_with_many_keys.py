@@ -28,14 +28,16 @@ SLICES = 32  # of each batch that are scheduled at once
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch that never ends, with its own fairness key."""
+    """A batch that never ends. Each batch here has its own fairness key in Temporal."""
 
     tenant: str
     id: str
 
 
 class TemporalQueue:
-    """Task queue in which n fairness keys take turns. The tasks of a key keep their order."""
+    """A task queue of Temporal that serves all fairness keys in turn. Tasks with the same key keep their
+    order.
+    """
 
     def __init__(self) -> None:
         self._tasks: list[tuple[int, int, Batch]] = []
@@ -81,7 +83,9 @@ class Worker:
                 self._queue.add(batch)
 
     def run(self, seconds: float) -> None:
-        """Run for `seconds`. For each tenant, add its requests in flight at each step to `used`."""
+        """Run for `seconds` in steps. At each step, add each tenant's requests in flight to its number in
+        `used`.
+        """
         waiting = Counter(batch.tenant for batch in self._batches)
         for step in range(int(seconds / STEP_SECONDS)):
             self._now += STEP_SECONDS

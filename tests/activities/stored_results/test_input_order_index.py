@@ -113,7 +113,7 @@ def successes(offsets: Iterable[int]) -> bytes:
 
 
 def held(tmp_path: Path) -> int:
-    """Return the bytes of memory that are held after LINES successes were added and selected."""
+    """Add and select `LINES` successes. Return how many bytes of memory are in use after that."""
     with ResultSpool(tmp_path) as spool, ResultIndex(spool) as index:
         tracemalloc.start()
         try:

@@ -36,14 +36,16 @@ KEYS = [PayloadKey.of("key", b"k" * 32)]
 
 
 class DeliveryFixture:
-    """Delivers the event of a completed batch to an endpoint at a real HTTP receiver."""
+    """A fixture that delivers the event "batch completed" to an endpoint of a real HTTP receiver."""
 
     def __init__(self, receiver: WebhookReceiver, sender: WebhookSender) -> None:
         self.receiver, self.sender = receiver, sender
         self.database, self.metrics, self.secrets = MemoryDatabase(), Metrics(), StoredSecrets(KEYS)
 
     async def happens(self, **endpoint: object) -> DeliveryOrder:
-        """Create the endpoint, complete a batch, and return the order to deliver the event."""
+        """Create the endpoint and complete a batch. Return the argument of the activity that delivers the
+        event.
+        """
         await self.create_endpoint(**endpoint)
         await a_running_batch(self.database)
         failed = [ErrorCount(code="http_400", model="a", count=2)]
@@ -62,7 +64,7 @@ class DeliveryFixture:
         await self.database.webhook_endpoints.insert(row.model_copy(update=endpoint), limit=0)
 
     async def recorded(self) -> DeliveryOrder:
-        """Return the order to deliver the only recorded event."""
+        """Return the argument of the activity that delivers the only recorded event."""
         (delivery,) = await self.database.webhook_deliveries.unstarted(2)
         return DeliveryOrder(tenant="t", delivery_id=delivery.id, endpoint_id="webhook_1")
 

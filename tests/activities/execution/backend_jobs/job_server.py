@@ -31,9 +31,10 @@ def config_of(kind: str = "poll", **jobs: object) -> ModelConfig:
 
 
 class JobServer:
-    """Worker with a fake job backend that the worker polls.
+    """A worker with a fake backend that runs jobs. The worker polls the backend for their results.
 
-    `statuses` contains the responses to polls by job number, from 1. All other jobs are still running.
+    `statuses` maps the number of a job, counted from 1, to the response to its polls. Jobs that are not in it
+    are still running.
     """
 
     def __init__(self, config: ModelConfig, **settings: object) -> None:
@@ -54,7 +55,9 @@ class JobServer:
         return [submit.headers["idempotency-key"] for submit in self.submits]
 
     async def die(self, running: "asyncio.Task[SliceResult]") -> None:
-        """Crash the worker: the running attempt stops and writes nothing, and the next attempt begins."""
+        """Crash the worker: the running attempt of the activity stops and writes nothing, and the next
+        attempt begins.
+        """
         details = ActivityCancellationDetails(timed_out=True)
         self.execution.environment.cancel(cancellation_details=details)
         [error] = await asyncio.gather(running, return_exceptions=True)
@@ -109,7 +112,7 @@ def done(text: str = "hi") -> httpx.Response:
 
 
 class CallingServer(JobServer):
-    """Worker with a fake job backend that calls back when a job has ended."""
+    """A worker with a fake backend that runs jobs, and calls back when a job has ended."""
 
     def __init__(self, *, url: str = "http://api", **jobs: object) -> None:
         config = config_of("callback", **jobs)

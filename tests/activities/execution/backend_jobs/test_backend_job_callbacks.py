@@ -1,4 +1,6 @@
-"""Backends that call back when a job is done: once, late, too large, at which URL."""
+"""Callbacks of backends when a job has ended: repeated, late and too large callbacks, and the URL that
+backends call.
+"""
 
 import asyncio
 import json
@@ -94,7 +96,9 @@ async def test_a_callback_in_time_counts_even_if_it_is_read_after_the_time_limit
 
 
 async def test_a_job_is_not_given_up_while_its_stored_callback_is_unread() -> None:
-    """No poll reads the callback: the worker has too many others to read."""
+    """The callback is stored, but no regular query of the worker reads it, as if too many others
+    came first.
+    """
     server = CallingServer(max_poll_time=5.0)
     await server.plan(1)
     running = server.execution.start(request())
@@ -139,7 +143,9 @@ async def test_without_a_callback_address_no_job_is_submitted_and_the_batch_show
 
 
 async def test_jobs_without_a_callback_use_up_the_attempts_of_their_lines() -> None:
-    """Without a poll template and a list of models, only responses to submissions show a live backend."""
+    """The backend has no URL to poll, and does not list its models. So only its responses to new jobs show
+    that it is reachable.
+    """
     server = CallingServer(max_poll_time=0.02)
     answer = server.execution.answer
 

@@ -1,4 +1,8 @@
-"""Models answered by jobs: submitted once, followed through turns, crashes and outages."""
+"""Models whose backend runs jobs: each line is submitted once as a job.
+
+After the end of a turn (the time for which a worker may run a slice), a crash or an outage, the job is found
+again.
+"""
 
 import asyncio
 import json
@@ -242,7 +246,10 @@ async def test_a_slice_stopped_without_a_cancel_keeps_its_jobs_for_its_next_turn
 
 
 def counted(server: JobServer) -> dict[str, float]:
-    """Return the job counters, without polls and histogram buckets, by name and result."""
+    """Return the values of the metrics about jobs, by the metric's name and its label `result`.
+
+    Metrics about polls and the buckets of histograms are left out.
+    """
     found: dict[str, float] = {}
     for family in server.execution.metrics.registry.collect():
         for sample in family.samples:

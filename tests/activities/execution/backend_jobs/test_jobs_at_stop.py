@@ -1,4 +1,7 @@
-"""Jobs at the deadline, and when a batch is cancelled or paused: what counts, what comes too late."""
+"""Jobs that run when their batch reaches its deadline, is cancelled or is paused.
+
+Results that come in time count, later ones do not.
+"""
 
 import asyncio
 import time
@@ -23,7 +26,7 @@ TOMORROW = datetime.now(UTC) + timedelta(days=1)
 
 
 class Clock:
-    """Clock for deadlines and grace periods. A test decides when they pass."""
+    """A clock for deadlines and grace periods. The test decides when a deadline or a grace period is over."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -117,7 +120,7 @@ async def test_running_jobs_are_cancelled_after_the_grace_at_the_cap_on_the_cost
 
 
 async def test_a_slice_cancelled_because_another_found_the_cap_cancels_its_jobs(clock: Clock) -> None:
-    """Nobody has requested to cancel the batch."""
+    """Another slice found that the batch has reached the cap on its cost. No user has cancelled the batch."""
 
     async def is_cancelled(tenant: str, batch_id: str) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""One line with a bad response among good ones: the results and metrics of the slice."""
+"""A slice of which one line gets bad responses, all others good ones: its results and its metrics."""
 
 import asyncio
 import json
@@ -23,7 +23,9 @@ LINES, POISON, ATTEMPTS = 8, 3, 3
 
 
 class Server:
-    """Server that answers one line badly a number of times, and counts its requests. Other lines succeed."""
+    """A server that answers one line badly a number of times, and counts its requests. Other
+    lines succeed.
+    """
 
     def __init__(self, bad: Bad, times: int) -> None:
         self._bad, self._left = bad, times
@@ -69,7 +71,7 @@ async def planned(execution: ExecutionFixture, bad: Bad) -> SliceRequest:
 
 
 async def finished(execution: ExecutionFixture, slice_: SliceRequest) -> SliceResult:
-    """Run turns until the slice is finished, and return its result."""
+    """Run the slice again and again until it is finished, and return its result."""
     for _ in range(50):
         result = await execution.turn(slice_)
         if result is not None:
@@ -79,7 +81,7 @@ async def finished(execution: ExecutionFixture, slice_: SliceRequest) -> SliceRe
 
 
 def rows(*budgets: Budget) -> list[AnswerOutcome]:
-    """Return the rows of the reference with these budgets.
+    """Return the rows of the reference table of outcomes whose failures use up one of these retry budgets.
 
     Slow failures are left out, because the tests of retries cover them.
     """

@@ -1,4 +1,6 @@
-"""Lines that a backend answers with 500: beside lines of another tenant, alone, and in an outage."""
+"""Lines that a backend answers with 500: while lines of another tenant succeed, without other lines, and in
+an outage.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -40,7 +42,7 @@ async def planned(execution: ExecutionFixture, tenant: str, contents: list[str])
 
 
 async def finished(execution: ExecutionFixture, tenant: str) -> SliceResult:
-    """Run turns until the slice is finished, and return its result."""
+    """Run the tenant's slice again and again until it is finished, and return its result."""
     batch_id = "batch_" + tenant.encode().hex().ljust(32, "0")
     slice_ = request(
         tenant=tenant, batch_id=batch_id, ingest_prefix=tenant, endpoint=Endpoint.CHAT_COMPLETIONS

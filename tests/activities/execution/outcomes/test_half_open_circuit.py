@@ -1,4 +1,7 @@
-"""Probes of an open circuit. The waiting reason is published even while a probe takes a long time."""
+"""Trial requests to a backend whose circuit breaker is open.
+
+The reason why the batch waits is published even while a trial request takes a long time.
+"""
 
 import asyncio
 
@@ -24,7 +27,11 @@ REASON = "the backend accepts no requests now: it answered 503"
 
 
 class UnavailableBackend:
-    """A fixture whose backend is a gateway. Its first response comes at once, all others take a long time."""
+    """A fixture with an unavailable backend.
+
+    Its first response, a 503, comes immediately. All later responses take a long time until the test sets
+    `is_back`.
+    """
 
     def __init__(self) -> None:
         self.execution = ExecutionFixture(ok, circuit_failures=1, model_in_flight=1)

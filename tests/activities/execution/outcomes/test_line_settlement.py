@@ -1,4 +1,6 @@
-"""Outcomes applied to a line: its attempts, the backend's words, and the circuit."""
+"""What the outcome of a request changes: the line's attempts, its error message and the backend's circuit
+breaker.
+"""
 
 import json
 import time
@@ -24,7 +26,9 @@ REQUEST = OutboundRequest("r-1", "c-1", b"{}")
 
 
 class OpenCircuit:
-    """One line of a slice whose backend has an open circuit, so that every request is a probe."""
+    """A slice with one line. The circuit breaker of its backend is open, so every request is a
+    trial request.
+    """
 
     def __init__(self) -> None:
         self.execution, self.clock = ExecutionFixture(ok), Clock()
@@ -38,7 +42,10 @@ class OpenCircuit:
         self.outcomes = LineSettler(context, slice_, self.writer, self.route, None)
 
     def probe(self) -> InFlightRequest:
-        """Send the line as a probe, which the open circuit allows, and return the request."""
+        """Send the line as a trial request, which an open circuit breaker allows from time to time.
+
+        Return the request.
+        """
         self.clock.now += self.lane.circuit.wait_seconds()
         dispatch, permits = self.route.select(), list[Permit]()
         assert dispatch is not None

@@ -1,4 +1,7 @@
-"""Probes of a backend that fails some lines: what their results decide, and when no probe is sent."""
+"""Probes: requests with the content "ping" that test a backend after it failed some lines.
+
+The tests check what the result of a probe decides, and when no probe is sent.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -25,9 +28,13 @@ PING = "ping"
 async def planned_execution(
     lines: int, line: Callable[[str], httpx.Response], probe: httpx.Response, **settings: object
 ) -> ExecutionFixture:
-    """Return a fixture with planned lines, whose backend gives these responses to probes and to lines.
+    """Return a fixture with a planned slice. The backend's health check always succeeds.
 
-    The backend also reports that it is healthy.
+    Args:
+        lines: number of lines of the slice.
+        line: returns the backend's response to a line with this content.
+        probe: the backend's response to each probe (a request with the content "ping").
+        settings: settings of the worker.
     """
     execution = ExecutionFixture(ok, **settings)
 

@@ -1,4 +1,7 @@
-"""Answers of servers that the tests cannot run, replayed over HTTP: each one becomes what the page says."""
+"""Recorded answers of servers that the tests cannot run, replayed over HTTP.
+
+Each answer has the outcome that the documentation describes.
+"""
 
 import asyncio
 import json
@@ -43,7 +46,7 @@ def having(effect: Effect) -> list[object]:
 
 @dataclass
 class Replay:
-    """Server that sends one answer after another, the last one for each further request.
+    """A server that sends each of its recorded answers once, in order, and then the last one again and again.
 
     Attributes:
         requests: path and body of each request that it received.
@@ -67,7 +70,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Run:
-    """A slice with one line, at its end."""
+    """The result of a finished slice with one line, and the requests that its backend received."""
 
     result: SliceResult
     line: dict[str, JsonValue]
@@ -76,7 +79,10 @@ class Run:
 
 
 async def run(*answers: Answer, attempts: int = 1) -> Run:
-    """Send the request of the first answer as a line."""
+    """Run a slice whose only line is the request that belongs to the first answer.
+
+    The backend replies with these answers, in order.
+    """
     replay = Replay(list(answers))
     async with served(replay.serve) as target:
         config = ModelConfig(backends=[GatewayConfig(url=f"http://{target.authority.decode()}")])

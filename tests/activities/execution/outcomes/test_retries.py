@@ -40,7 +40,9 @@ def poisoned(answer: Callable[[], httpx.Response]) -> Reply:
 
 
 def failing_first(tries: int, answer: Callable[[], httpx.Response]) -> Reply:
-    """Return a backend that gives `answer` to its first `tries` requests, for any line, then succeeds."""
+    """Return a backend that replies with `answer` to its first `tries` requests, whatever their line is. All
+    later requests succeed.
+    """
     left = [tries]
 
     def reply(content: str) -> httpx.Response:
@@ -51,7 +53,7 @@ def failing_first(tries: int, answer: Callable[[], httpx.Response]) -> Reply:
 
 
 def trouble(kind: Trouble) -> Callable[[], httpx.Response]:
-    """Return a function that gives a response with this status or body, or raises this transport error."""
+    """Return a function that returns a response with this status or body, or raises this transport error."""
 
     def answer() -> httpx.Response:
         if isinstance(kind, int):
@@ -296,7 +298,7 @@ async def test_a_refusal_lowers_the_limit_of_the_backend() -> None:
 
 
 async def until_finished(execution: ExecutionFixture) -> SliceResult:
-    """Run turns until the slice is finished. Wait before each turn as long as Temporal would."""
+    """Run the slice again and again until it is finished. Before each run, wait as long as Temporal would."""
     while True:
         try:
             return await execution.run(request())

@@ -20,7 +20,10 @@ def line_of(text: str) -> bytes:
 
 
 def embedded(inputs: list[str]) -> httpx.Response:
-    """Return the embeddings in reverse order, so that only the index of an item identifies its input."""
+    """Return a response with an embedding for each input, in reverse order.
+
+    So only the field `index` of an embedding shows to which input it belongs.
+    """
     items = [{"index": place, "embedding": [len(text), place]} for place, text in enumerate(inputs)]
     usage = {"prompt_tokens": 10 * len(inputs), "total_tokens": 10 * len(inputs)}
     return httpx.Response(200, json={"object": "list", "data": items[::-1], "model": "m", "usage": usage})
@@ -63,7 +66,7 @@ class Embedder:
         self._refuse = refuse
 
     async def embed(self, *texts: str) -> list[_Answer]:
-        """Return the responses, in the order of the lines."""
+        """Run a slice with one line for each text. Return the responses, in the order of the lines."""
         await plan_slice(self.execution.storage, [line_of(text) for text in texts])
         while True:
             result = await self.execution.turn(request(endpoint=Endpoint.EMBEDDINGS))
@@ -83,7 +86,7 @@ class Embedder:
 
 
 def lengths(answers: list[_Answer]) -> list[int]:
-    """Return the embedding of each line's text."""
+    """Return the first number of each response's embedding, which is the length of the line's text."""
     return [answer.body.data[0].embedding[0] for answer in answers]
 
 

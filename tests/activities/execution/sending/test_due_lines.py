@@ -1,4 +1,8 @@
-"""The due lines of a slice: a line whose prefix group is full is skipped while other lines are due."""
+"""The order in which a slice sends its due lines.
+
+Lines with the same system prompt form a prefix group. If a group may send no more lines now, its lines are
+skipped while other lines are due.
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +19,11 @@ class Due:
 
 
 def due(prefixes: PrefixGroups, names: str) -> DueLines[Due]:
-    """Return due lines with these names. `a1` belongs to group 1, `b1` to group 2, and `-` to no group."""
+    """Return due lines with these names, which are separated by spaces.
+
+    A line whose name begins with `a` belongs to prefix group 1, with `b` to group 2, and so on. `-` is in no
+    group.
+    """
     lines = DueLines[Due](prefixes)
     for name in names.split():
         lines.append(Due(name, "-abcdefgh".index(name[0])))

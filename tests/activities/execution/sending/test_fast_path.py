@@ -36,10 +36,11 @@ LAST = "3"
 
 
 class AtOnce(ExecutionFixture):
-    """Four lines that are sent one after the other. The first opens the connection, `LAST` is the last one.
+    """A worker with a slice of four lines, which it sends one after the other.
 
-    Each request for `LAST` gets the next item of `answers`, which are statuses and errors. After the last
-    item, requests succeed, as those for all other lines do.
+    The first line opens the connection. `LAST` is the content of the last line. Each request for this line
+    gets the next item of `answers` (a status or an error). When all items are used, requests for it succeed.
+    Requests for the other lines always succeed.
     """
 
     def __init__(self, answers: Iterable[int | type[httpx.TransportError]] = (), **settings: object) -> None:
@@ -65,7 +66,7 @@ class AtOnce(ExecutionFixture):
 
     @property
     def in_flight(self) -> tuple[int, int]:
-        """Return the permits in use and the outstanding requests."""
+        """Return the number of permits in use, and the number of the backend's requests in flight."""
         route = self.backends.router_for(MODEL)
         assert route is not None
         return self.context.permits.used, route.upstreams[0].outstanding
@@ -119,7 +120,7 @@ async def test_a_request_in_flight_is_aborted_when_its_slice_ends(word: Heartbea
 async def test_an_answer_received_after_the_slice_was_lost_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The attempt that has the slice now sends the line again, and counts it."""
+    """Another attempt runs the slice now. It sends the line again, and counts it."""
     ends, set_ = list[StopReason](), StopSignal.set
 
     def note(stop: StopSignal, end: StopReason) -> None:

@@ -1,4 +1,6 @@
-"""Hooks before each request: what they may change, and that a failing hook costs only its own line."""
+"""Hooks that run before each request: what they may change. A hook that fails makes only its own
+line fail.
+"""
 
 import asyncio
 import json

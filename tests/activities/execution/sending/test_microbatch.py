@@ -1,4 +1,4 @@
-"""Embedding lines that share requests: what is sent, which line gets which result, which lines fail."""
+"""Embedding lines that share a request: what is sent, which line gets which result, and which lines fail."""
 
 import asyncio
 import json
@@ -172,7 +172,9 @@ class Refuses(Slow):
 
 
 async def test_a_line_that_nobody_waits_for_is_not_sent_alone_when_its_group_is_refused() -> None:
-    """Its slice has ended. Another worker may have the slice, and has perhaps sent the line."""
+    """The slice of this line has ended. Another worker may run the slice now, and may have sent the line
+    already.
+    """
     backend = Refuses()
     sender = grouping(backend)
     calls = [asyncio.create_task(sender.send(TARGET, body_of(text), text)) for text in ("a", "bb")]
@@ -240,7 +242,10 @@ async def test_lines_with_more_tokens_than_a_request_may_have_are_not_joined() -
 
 
 class Recovers:
-    """A sender that at first accepts only requests with one line. `sizes` has the lines of each request."""
+    """A sender that at first accepts only requests with one line.
+
+    `sizes` has the number of lines of each request.
+    """
 
     def __init__(self) -> None:
         self.is_ill, self.sizes = True, list[int]()

@@ -1,4 +1,7 @@
-"""Order of lines with system prompts: the first line of each prompt goes first, and no permit is unused."""
+"""The order in which lines with system prompts are sent.
+
+The first line of each system prompt is sent before the others, and no permit stays unused.
+"""
 
 import asyncio
 from collections import Counter
@@ -33,7 +36,8 @@ STATED = ModelConfig(backends=[GatewayConfig(url="http://backend", in_flight=4)]
 class HeldExecution(ExecutionFixture):
     """A worker whose backend responds to a line when the test calls `respond`.
 
-    Line 23 has the system prompt 2, line 7 has no system prompt.
+    A line is named by a number, whose tens identify the line's system prompt: line 23 has system prompt 2.
+    Lines below 10 have none.
     """
 
     def __init__(self, lines: list[int], **settings: object) -> None:

@@ -1,4 +1,4 @@
-"""The task pool: tasks are reused, and every item is completed."""
+"""The pool of asyncio tasks that complete requests: tasks are reused, and every item is completed."""
 
 import asyncio
 from contextvars import ContextVar

@@ -56,7 +56,13 @@ async def refreshed(execution: ExecutionFixture) -> AsyncGenerator[None]:
 
 
 async def run(cap: str | None, spent: str = "0", lines: int = 20) -> tuple[ExecutionFixture, SliceResult]:
-    """Run a slice that sends one line at a time. Other slices of its batch have already cost `spent`."""
+    """Run a slice that sends one line at a time, and return its fixture and its result.
+
+    Args:
+        cap: maximum cost of the batch; None if it is not limited.
+        spent: what other slices of the batch have already cost.
+        lines: number of lines of the slice.
+    """
     execution = ExecutionFixture(ok, model_in_flight=1)
     if cap is not None:
         capped(execution, cap, spent)
@@ -103,9 +109,10 @@ async def test_a_slice_continues_if_the_cap_was_raised_before_it_was_recorded_as
 async def run_with_line_in_flight(
     answer: Callable[[SliceCost], Awaitable[httpx.Response]],
 ) -> tuple[ExecutionFixture, SliceResult]:
-    """Run a slice of two lines on two backends. The first line completes, and its cost reaches the cap.
+    """Run a slice of two lines on two backends.
 
-    The second line is in flight then, and gets the result of `answer`.
+    The first line completes, and its cost reaches the batch's cap. The second line is in flight at that time,
+    and gets the response that `answer` returns.
     """
     urls = ("http://one", "http://two")
     config = ModelConfig(backends=[GatewayConfig(url=url) for url in urls])

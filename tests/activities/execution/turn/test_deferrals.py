@@ -1,4 +1,4 @@
-"""Slices of a model whose backends accept nothing are deferred, and the batch shows the reason."""
+"""Slices are deferred while none of their model's backends accepts requests. The batch shows the reason."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -25,7 +25,9 @@ FIRST_NEW = 1_000_000  # contents from here on are the newcomer's
 
 
 class Worker:
-    """A worker whose slots always run slices of one busy tenant. When a turn ends, the slice starts again."""
+    """A worker on which slices of one busy tenant use all slots. When a slice is interrupted, it is started
+    again.
+    """
 
     def __init__(self, *, answer_seconds: float = 0.05, **settings: object) -> None:
         self.execution, self._seconds = ExecutionFixture(ok, **settings), answer_seconds
@@ -37,7 +39,10 @@ class Worker:
         return sum(int(content) < FIRST_NEW for content in self.execution.sent[start:])
 
     async def newcomer(self) -> tuple[SliceResult, int]:
-        """Run the new tenant's slice. Return its result, and the number of the busy tenant's requests."""
+        """Run a slice of a new tenant until it is finished.
+
+        Return its result, and the number of requests of the busy tenant that were sent meanwhile.
+        """
         start = len(self.execution.sent)
         lines = [line_of(FIRST_NEW + n) for n in range(NEW_LINES)]
         await plan_slice(self.execution.storage, lines, "new")

@@ -127,7 +127,9 @@ async def test_a_line_with_a_running_job_does_not_let_other_lines_bypass_revoked
 
 
 class FailingPermissions(StatedPermissions):
-    """Permissions that refuse the model if `allowed` is False. The second refusal raises an error instead."""
+    """Permissions that refuse the model while `allowed` is False. The second refusal raises ValueError
+    instead.
+    """
 
     looks = 0
 
@@ -191,9 +193,9 @@ async def test_segments_of_a_lost_slice_are_not_deleted() -> None:
 
 
 async def in_segments(execution: ExecutionFixture) -> "asyncio.Task[object]":
-    """Start a slice of which each line except the last is already stored, in a segment of its own.
+    """Start a slice in which all lines except the last one already have results, each in its own segment.
 
-    Return its task when the last line has been sent.
+    Return the slice's task when the last line has been sent.
     """
     *done, _ = await slow(execution, 5, SEGMENTS + 1)
     for number, offset in enumerate(done):

@@ -1,4 +1,4 @@
-"""The lease of a slice, which acknowledged heartbeats renew, and the waiting reasons that it publishes."""
+"""The lease of a slice, which acknowledged heartbeats renew, and the reasons why the slice waits."""
 
 import asyncio
 import dataclasses
@@ -168,7 +168,10 @@ async def test_answers_to_requests_sent_before_the_outage_do_not_clear_the_waiti
 
 
 class ReportFixture:
-    """Waiting reasons of one worker. It uses the database of the worker `others` if there is one."""
+    """The waiting reasons that one worker reports.
+
+    If `others` is given, which is another worker's fixture, both workers use the same database.
+    """
 
     def __init__(self, others: "ReportFixture | None" = None) -> None:
         self.clock = Clock()
@@ -207,7 +210,9 @@ async def test_the_first_waiting_reasons_are_reported_at_once_and_later_ones_onc
 
 
 async def test_a_day_of_waiting_reasons_that_come_and_go_is_few_signals() -> None:
-    """Temporal accepts 10,000 signals of a workflow, also from all other workers, and then no cancel."""
+    """Temporal accepts at most 10,000 signals for a workflow, from all workers together. After that, the
+    workflow could no longer be cancelled.
+    """
     reports = ReportFixture()
     for tick in range(24 * 60 * 2):
         reports.clock.now = 30.0 * tick
@@ -222,8 +227,8 @@ async def test_a_day_of_waiting_reasons_that_come_and_go_is_few_signals() -> Non
 
 
 async def test_a_cleared_waiting_reason_is_reported_again_at_once() -> None:
-    """Between two reports, requests in flight are answered, so that the slice sends again and clears the
-    reason.
+    """The reason is cleared between two reports, because the slice sends again after some of its requests
+    were answered.
     """
     reports = ReportFixture()
     reports.signals.report("t", "b", "m", "away", 5.0)

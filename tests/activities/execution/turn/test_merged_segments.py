@@ -30,14 +30,16 @@ def result(offset: int, size: int = 2) -> SegmentRecord:
 
 
 class Slice:
-    """Segments of one slice, which several turns write and merge."""
+    """Segments of one slice, which several attempts write, and merge into fewer segments."""
 
     def __init__(self) -> None:
         self._storage = MemoryStorage()
         self._turns = 0
 
     async def turn(self, *segments: list[SegmentRecord], merge: int) -> None:
-        """Write `segments`, and merge the small ones if there are at least `merge` of them."""
+        """Run an attempt of the slice: write `segments`, then merge the small ones if there are at least
+        `merge`.
+        """
         self._turns += 1
         names = SegmentNames(FOLDER, 0, self._turns)
         buffer = SegmentBuffer(self._storage, MemoryBudget(2**30), Metrics(), names)

@@ -1,4 +1,4 @@
-"""Slices that a worker does not need give up their places for others."""
+"""Slices that a worker can do without give up their slots, so that slices of other batches can run."""
 
 import asyncio
 import dataclasses
@@ -30,10 +30,10 @@ PLACES = 16  # of the queue that models share
 
 
 async def seconds_until_it_yields(*, same_tenant: int) -> float:
-    """Run a slice whose tenant is at its cap, while another batch waits for a place of the worker.
+    """Return how many seconds a slice runs before it gives up its slot for another batch.
 
-    All places are taken, `same_tenant` of them by the tenant of the slice. Return the seconds until the slice
-    gives up its place.
+    The slice's tenant is at its cap. All slots of the worker are in use, `same_tenant` of them by slices of
+    this tenant.
     """
     database = MemoryDatabase()
     shares = StoredTenantSettings(database, "own")
@@ -73,7 +73,9 @@ async def test_a_tenant_with_few_slices_keeps_its_places_for_a_turn_although_it_
 
 
 def seek_another_tenant(execution: ExecutionFixture, stack: ExitStack) -> None:
-    """Give the worker enough lines of the slice's tenant, so that it polls for slices of other tenants."""
+    """Give the worker so many lines of the slice's tenant that it polls Temporal for slices of
+    other tenants.
+    """
     demand = execution.context.demand
     held = stack.enter_context(demand.holding(MODEL, MODEL, TENANT, "another batch"))
     demand.take(MODEL, held)

@@ -110,8 +110,8 @@ async def test_a_line_is_found_even_if_other_attempts_crash_before_their_first_h
 
 
 async def test_a_quarantined_line_is_sent_with_no_other_request_in_flight() -> None:
-    """While a quarantined line is sent, the worker holds a lock: no line of this slice is in flight, and
-    no quarantined line of another slice.
+    """While a worker sends a quarantined line (a line that may have crashed workers), it holds a lock.
+    Neither another line of this slice nor a quarantined line of another slice is in flight.
     """
     worker = CrashingWorker()
     in_flight, at_death, is_locked = 0, list[int](), list[bool]()
@@ -182,7 +182,10 @@ async def test_a_quarantined_line_without_a_permit_leaves_the_lock_to_other_quar
 
 
 class CrashingPreparation(ExecutionFixture):
-    """A fixture whose worker crashes when it reads the lines of the slice, until `crashes` is 0."""
+    """A fixture whose worker crashes when it reads the lines of the slice.
+
+    Each crash decreases `crashes` by one. At 0, the worker no longer crashes.
+    """
 
     def __init__(self, crashes: int) -> None:
         super().__init__(ok)
@@ -201,7 +204,9 @@ class CrashingPreparation(ExecutionFixture):
         return await self._get(key, start, length)
 
     async def end_early(self) -> None:
-        """Run an attempt on a worker that cannot reach its storage, and report its end as all workers do."""
+        """Run an attempt on a worker that cannot reach its storage, and report the end of the attempt to the
+        next one.
+        """
         beats = list[SliceResult]()
         self.environment.on_heartbeat = beats.append
         self.context.missing_dependencies = lambda: "storage"
@@ -210,7 +215,10 @@ class CrashingPreparation(ExecutionFixture):
         self.next_attempt(*beats[-1:])
 
     async def until_ended(self, request: SliceRequest) -> ApplicationError | None:
-        """Run one attempt after the other until the slice succeeds or fails. Return its failure."""
+        """Run one attempt after the other until the slice succeeds or fails.
+
+        Return its error if it failed, or None.
+        """
         for _ in range(20):
             try:
                 await self.run(request)

@@ -1,4 +1,6 @@
-"""The rate pacer: intervals between sends, sends per turn, and changes of the rate."""
+"""The rate pacer: intervals between requests, the number of requests before a slice ends, and
+changed rates.
+"""
 
 from itertools import combinations, pairwise
 
@@ -22,7 +24,10 @@ class Clock:
 
 
 class Turn:
-    """Sends a line whenever the pacer allows it. Each check is late by a random delay, as timers are."""
+    """A sender that sends a line whenever the rate pacer allows it.
+
+    Each check whether it may send is late by a delay that the test gives, as timers are late.
+    """
 
     def __init__(self, rate: Pacing | None) -> None:
         self.rates, self.clock = FixedRates(rate), Clock()

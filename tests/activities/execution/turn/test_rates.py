@@ -1,4 +1,6 @@
-"""Turns of a model with a rate limit: number of requests, their intervals, and the task queue of the turn."""
+"""Slices of a model with a rate limit: how many requests they send, at which intervals, and on which task
+queue they continue.
+"""
 
 import time
 from datetime import timedelta

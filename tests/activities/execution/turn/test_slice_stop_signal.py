@@ -1,4 +1,4 @@
-"""The stop signal: which of several reasons counts, and how long requests in flight may take."""
+"""The stop signal of a slice: which of several reasons counts, and how long requests in flight may take."""
 
 import math
 import time
@@ -10,7 +10,9 @@ from batchwright.rules.deadline import Deadline
 
 
 class Clocks:
-    """Both clocks of the process. They differ by a constant, as the real ones do."""
+    """The wall clock and the monotonic clock of the process. They differ by a constant, as the
+    real ones do.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.passed = 0.0

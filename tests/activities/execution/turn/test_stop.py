@@ -1,4 +1,4 @@
-"""Ends of a turn: by its time limit, the deadline, a cancel, a shutdown, or a lost lease."""
+"""Reasons why a worker stops running a slice: time limit, deadline, cancel, shutdown, or a lost lease."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ HELD = "3"
 
 
 class BlockedBackend(ExecutionFixture):
-    """Backend that responds at once, except to the line `HELD`, which waits until `release` is set."""
+    """A backend that responds immediately, except to the line `HELD`, which waits until `release` is set."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(ok, **settings)

@@ -1,4 +1,4 @@
-"""A running slice follows the weight and the cap that an operator changes."""
+"""Running slices follow changes that an operator makes to the weight and the cap of a tenant."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ OTHER = 1_000_000  # contents from here on are those of the other tenant
 
 
 class Backend:
-    """Backend whose responses take a second. It counts the requests in flight, and those of two tenants."""
+    """A backend whose responses take a second. It counts all requests in flight, and those of two tenants."""
 
     def __init__(self) -> None:
         self.in_flight = 0

@@ -1,4 +1,4 @@
-"""One turn of a slice: what is sent, stored and counted."""
+"""One run of a slice on a worker: what is sent, stored and counted."""
 
 import asyncio
 import json

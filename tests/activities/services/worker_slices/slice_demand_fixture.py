@@ -1,4 +1,4 @@
-"""A worker whose slices and permits a test controls, to test which slices it takes."""
+"""A worker whose slices and permits the test controls. The tests check which slices the worker takes."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,7 +16,9 @@ MODEL, PERMITS = "alpha", 10
 
 
 class Shares(TenantSettings):
-    """Caps of tenants on their requests in flight, and the order of batches. A test sets them."""
+    """Settings of tenants: caps on requests in flight, and the order in which batches get permits. A test
+    sets them.
+    """
 
     def __init__(self, caps: dict[str, int], order: BatchRanks) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class Worker:
         return self.slices.enter_context(self.demand.holding(self.queue, MODEL, tenant, batch))
 
     def returns(self, tenant: str = "default", batch: str = "batch") -> bool:
-        """Take a slice. Return True if the worker returns it to its queue at once."""
+        """Take a slice. Return True if the worker gives it back to its task queue immediately."""
         slot = object()
         self.demand.take(self.queue, slot)
         with self.demand.holding(self.queue, MODEL, tenant, batch) as held:

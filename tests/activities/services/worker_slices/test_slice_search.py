@@ -1,4 +1,4 @@
-"""A worker takes slices of the tenants and batches of which it has none with lines left to send."""
+"""A worker seeks slices of tenants and batches if it has no slice of them with lines left to send."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Slices that yield their place to a tenant or batch that has none."""
+"""Slices that give up their slot of the worker to a tenant or batch that has none."""
 
 from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.inference.limits.concurrency_limiter import PermitRequest
