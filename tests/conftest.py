@@ -60,10 +60,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End a process of pytest-xdist, which has sent all its results.
+    """End a process of pytest-xdist at once, after it has sent all its results.
 
-    pytest and the interpreter would look through all its objects again and again. That takes longer than the
-    ten seconds after which the main process kills it.
+    Otherwise pytest and the interpreter would look through all objects of the process again and again. That
+    takes longer than the ten seconds after which the main process kills it.
     """
     if hasattr(config, "workerinput"):
         os._exit(0)
@@ -71,9 +71,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected, and exclude all objects that exist afterwards.
+    """Switch garbage collection off while tests are collected. Later collections leave out the objects that
+    exist then.
 
-    Modules and tests are never freed. Looking through them takes a tenth of the time.
+    These objects are modules and tests, which are never freed. Looking through them would take a tenth of the
+    time.
     """
     gc.disable()
     try:

@@ -1,8 +1,9 @@
 """Sorts the test files, and distributes them to the processes of pytest-xdist.
 
-Tests with servers and processes of their own mostly wait. They would leave the processor idle if they all ran
-at once, and would run alone at the end if they came last. So all processes but one take the files with such
-tests first, and one takes the other files meanwhile. Afterwards all take the other files.
+Tests that start servers and processes mostly wait. If all processes ran such tests at the same time, the
+processor would be idle. If such tests came last, they would run alone at the end. So all processes but one
+begin with the files of such tests, and one process runs the other files meanwhile. Afterwards, all processes
+run the other files.
 """
 
 import re
@@ -32,14 +33,20 @@ _WAITING = re.compile(
 
 
 class FileScheduling(LoadFileScheduling):
-    """Gives each process whole files, and one process all files with the same shared stack."""
+    """A scheduler that gives whole files to processes. Files with the same shared stack all go to one
+    process.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return WITH_SHARED_STACK.get(file, file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """Choose the next file of the process: the first that waits, or the first that does not."""
+        """Give the process its next file.
+
+        It is the first file whose tests mostly wait. If all other processes already have such a file, it is
+        the first file of another kind.
+        """
         others = (other for other in self.nodes if other != node)
         waiting = sum(any(map(_WAITING.match, self._open_files(other))) for other in others)
         wanted = waiting < len(self.nodes) - 1

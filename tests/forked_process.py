@@ -30,12 +30,13 @@ _starting = threading.Lock()  # two programs at once must not start two servers
 class ForkedProcess:
     """A process that runs `python -m MODULE ARGUMENTS`, with the methods of `subprocess.Popen`.
 
-    A pipe has its output on stderr. Its output on stdout is available when it has ended.
+    Its output on stderr can be read from a pipe while it runs. Its output on stdout is available when it has
+    ended.
 
     Args:
         program: the module and its arguments.
-        imports: modules that the server of the process imports. They have the constants of `environment`
-            (`tests.constants`).
+        imports: modules that are imported by the server from which the process is forked. They have the
+            constants in `environment` (`tests.constants`).
     """
 
     def __init__(
@@ -103,10 +104,11 @@ class ForkedProcess:
 
 
 class ProcessServer:
-    """A process server. The processes of a test run that need the same one share it.
+    """A server from which processes are forked. Processes of a test run share a server if its arguments are
+    equal.
 
-    Each of them keeps the named pipe `users` open for writing. The server reads the pipe. It ends when the
-    last of them has closed the pipe or has ended.
+    Each process that uses the server keeps the named pipe `users` open for writing, and the server reads this
+    pipe. The server ends when no process has the pipe open any longer.
 
     Args:
         imports: modules that the server imports.

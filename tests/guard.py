@@ -52,7 +52,7 @@ def guard_environment(*more: str) -> dict[str, str]:
 def environment_of_the_run() -> dict[str, str]:
     """Return environment variables for a process that all processes of a test run share.
 
-    It ends with the run, but not with the process of pytest-xdist that started it.
+    Such a process ends with the test run, but not with the process of pytest-xdist that started it.
     """
     marks = os.environ.get(_MARKS, "")
     return {_MARKS: marks.rpartition(":")[0] or marks}

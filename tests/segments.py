@@ -13,7 +13,7 @@ from batchwright.rules.results.token_usage import Tokens
 
 
 def read_index(data: bytes) -> list[IndexEntry]:
-    """Return the list of records from the footer of a segment. The records themselves are not verified.
+    """Return the entries about records from the footer of a segment. The records themselves are not verified.
 
     Raises:
         SegmentDamaged: the footer is invalid.

@@ -25,9 +25,10 @@ _ASKED: dict[str, JsonValue] = {
 
 
 class Case(NamedTuple):
-    """A request, sent `rounds` times one after another, each time in several copies at once.
+    """A request that is sent in `rounds` rounds, one after another. In each round, `copies` of it are sent at
+    the same time.
 
-    The last answer with this status is recorded.
+    The last answer whose status is `status` is recorded.
     """
 
     path: str

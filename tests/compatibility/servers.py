@@ -96,14 +96,16 @@ async def _make_models_known(stack: Stack, embeddings_url: str) -> None:
 
 
 def release(project: str) -> str:
-    """Return the installed release of a project."""
+    """Return the version of a project's package that is installed."""
     python = TOOLS / _ENVIRONMENTS[project] / "bin/python"
     program = f"import importlib.metadata; print(importlib.metadata.version({project!r}))"
     return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 async def problem_of(case: Served, stack: Stack) -> str:
-    """Run a batch against an endpoint. Return the first error of a line; an empty string if all succeed."""
+    """Run a batch against an endpoint. Return the error of the first line that failed; an empty string if all
+    succeed.
+    """
     lines: list[dict[str, object]] = [
         {
             "custom_id": f"line-{number}",

@@ -49,7 +49,9 @@ def place() -> Place:
 
 @pytest.fixture
 async def api(profile: Profile, place: Place, places: Places) -> AsyncGenerator[Api]:
-    """The running API in one profile. All faults of its simulated backend have been cleared before."""
+    """The running API in one profile (relaxed or strict). All faults of its simulated backend have been
+    cleared before.
+    """
     stack, url = places.stack(place), places.url(place, profile)
     await stack.heal()
     async with stack.client(profile.value) as client:

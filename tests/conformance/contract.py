@@ -31,7 +31,7 @@ BOTH = (Profile.RELAXED, Profile.STRICT)
 
 @dataclass(frozen=True)
 class Api:
-    """A running API in one profile, and the official Python client for it."""
+    """A running API in one profile (relaxed or strict), and the official Python client for it."""
 
     url: str
     profile: Profile
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     Attributes:
         rule: what a client may rely on, as a sentence without a period.
         client: official client with which the rule is checked.
-        profiles: profiles of the API in which the rule holds.
+        profiles: profiles of the API (relaxed, strict) in which the rule holds.
         place: kind of stack: with the default settings, with small limits, or with API keys.
     """
 
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 
 
 class Table:
-    """Rows of the conformance table with their checks. Modules add their rows with the decorator `row`."""
+    """The conformance table: its rows with their checks. Modules add rows with the method `row`."""
 
     def __init__(self, place: Place = "ordinary") -> None:
         self._place: Place = place

@@ -1,4 +1,6 @@
-"""Checks of rare cases with the official Python client: ends of lists, other purposes, early cancels."""
+"""Checks of rare cases with the official Python client: ends of lists, files with other purposes, early
+cancels.
+"""
 
 import contextlib
 

@@ -55,7 +55,9 @@ async def stats(api: Api) -> None:
     lines = [chat_line(f"a-{n}", MODELS[1]) for n in range(5)]
 
     async def shown() -> tuple[int, int]:
-        """Return the number of live workers, and the number of the model's requests."""
+        """Return the number of live workers, and the number of requests of the model that the statistics
+        show.
+        """
         found = exactly(StatsObject, await api.client.get("/stats", cast_to=httpx.Response))
         assert found.requests.total == found.requests.success + found.requests.errors
         assert {model.name for model in found.models} == set(MODELS)
@@ -168,7 +170,10 @@ async def holds(api: Api) -> None:
         batches: list[str] = []
 
         async def says_why() -> bool:
-            """Return True if the newest batch shows the hold. If it completed, create another one."""
+            """Return True if the newest batch shows that the tenant is held.
+
+            If there is no batch or the newest one has completed, create a batch first.
+            """
             if not batches or (await client.batches.retrieve(batches[-1])).status == "completed":
                 batches.append((await created(client, jsonl([chat_line("a", MODELS[0])]))).id)
             shown = await admin.get(f"/batches/{batches[-1]}", cast_to=httpx.Response)

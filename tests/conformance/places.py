@@ -62,7 +62,9 @@ class Places:
         self._urls: dict[tuple[Place, Profile], str] = {}
 
     def stack(self, place: Place) -> Stack:
-        """Return the stack with small limits for its place, and the shared stack for all other places."""
+        """Return the running stack for this kind of place. `tight` has its own stack with small limits; all
+        other kinds share one.
+        """
         tight = place == "tight"
         if tight not in self._stacks:
             settings = TIGHT if tight else _ORDINARY
@@ -70,9 +72,9 @@ class Places:
         return self._stacks[tight]
 
     def url(self, place: Place, profile: Profile) -> str:
-        """Return the URL of an API in this profile.
+        """Return the URL of an API with this profile (relaxed or strict).
 
-        Workers need no profile, because each batch carries its own.
+        Workers need no profile, because each batch stores its own.
         """
         stack = self.stack(place)
         if profile is Profile.RELAXED and place != "keys":

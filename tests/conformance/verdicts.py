@@ -17,7 +17,13 @@ _WORDS = {None: "", True: "ok", False: "FAILED"}
 
 @contextmanager
 def recorded_verdict(record: Record, row: Row, profile: Profile) -> Generator[None]:
-    """Context manager that records if the check of this row in this profile, the `with` block, succeeds."""
+    """Context manager that records the result of a check.
+
+    Args:
+        record: called with the result.
+        row: row of the conformance table. The `with` block is its check.
+        profile: profile of the API (relaxed or strict) in which the check runs.
+    """
     holds = False
     try:
         yield

@@ -45,7 +45,7 @@ class Faults(BaseModel):
 
 
 class Hold:
-    """A fault by which the simulator gives requests no response until the test calls `release`."""
+    """A fault by which the simulator holds requests: they get no response until the test calls `release`."""
 
     def __init__(self, url: str, fault_id: str) -> None:
         self._url, self._id = url, fault_id

@@ -51,7 +51,7 @@ def chat_line(custom_id: str, model: str, prompt: str = "hello", **more: str) ->
 
 
 def chat_lines(models: Iterable[str], each: int, user: str | None = None) -> list[dict[str, object]]:
-    """Return `each` input lines for every model. The models take turns.
+    """Return `each` input lines for every model. Lines of different models alternate.
 
     Args:
         user: value of the field `user`. A test finds the lines by it in the simulator's ledger.
@@ -111,10 +111,10 @@ async def ended(client: AsyncOpenAI, batch_id: str, seconds: float = 300) -> Bat
 async def expired(
     client: AsyncOpenAI, lines: list[dict[str, object]], has_begun: Callable[[Batch], bool]
 ) -> Batch:
-    """Submit lines, some of which get no response. Return their batch when its completion window has passed.
+    """Submit lines, some of which get no response. Return their batch when it has expired.
 
-    If `has_begun` returns False for the batch, the window was too short for this machine. Then submit the
-    lines again with a longer window, at most twice.
+    If `has_begun` returns False for the expired batch, its completion window was too short for this machine.
+    Then submit the lines again with a longer one, at most twice.
     """
     batch = None
     for window in ("12s", "60s", "180s"):
@@ -127,13 +127,13 @@ async def expired(
 
 
 async def submit_to_expire(client: AsyncOpenAI, lines: list[dict[str, object]], least: int) -> Batch:
-    """Submit lines, and return their batch when at least `least` of them have a result.
+    """Submit lines in a batch that expires soon. Return it when at least `least` lines have a result.
 
-    Its completion window closes soon, but not within three seconds. If it does, the window was too short for
-    this machine. Then submit the lines again with a longer window, at most twice.
+    At least three seconds are left then until the batch expires. If this machine is too slow for that, submit
+    the lines again with a longer completion window, at most twice.
 
     Raises:
-        AssertionError: the longest window was too short, too.
+        AssertionError: the longest completion window was too short, too.
     """
     for window in ("15s", "60s", "180s"):
         batch = await submit(client, lines, window)
@@ -200,7 +200,7 @@ async def a_day_that_lasts() -> None:
 async def first_with(
     client: AsyncOpenAI, lines: list[dict[str, object]], *, refused: int
 ) -> tuple[Batch, int]:
-    """Submit the lines in one batch after the other until a batch ends with `refused` failed lines.
+    """Submit batches with these lines, one after the other, until a batch ends with `refused` failed lines.
 
     Several batches may be needed, because workers apply a changed setting only after some seconds. Return the
     last batch, and the number of tokens that all batches have used.

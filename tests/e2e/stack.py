@@ -157,7 +157,9 @@ def dev(*arguments: str, data: Path | None = None, **environment: str) -> Genera
 def dev_of(
     program: Sequence[str], arguments: Sequence[str], data: Path, environment: Mapping[str, str]
 ) -> Generator[Stack]:
-    """Do the same as `dev` with another program, such as the command `batchwright` of an installed wheel."""
+    """Run another program in the same way as `dev` runs `batchwright dev`, such as the command of an
+    installed wheel.
+    """
     start_guard()
     ports = ("--port", "0", "--temporal-port", "0", "--ui-port", "0")
     command = [*program, "dev", "--json", "--data", str(data), *ports, *arguments]

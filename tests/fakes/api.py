@@ -146,7 +146,9 @@ class ApiFixture:
         self._ground.clear()
 
     def leave(self) -> None:
-        """Reset the fakes, and return the application to the pool, so that later tests can use it."""
+        """Reset the fakes, and put the application back, so that later tests with equal settings
+        can use it.
+        """
         self.clear()
         _SPARE[self._source].append(self._ground)
 

@@ -1,4 +1,4 @@
-"""Answer calls of the API with fakes, in place of workers."""
+"""Functions that answer single calls of clients in the fake database, in place of workers."""
 
 import json
 from collections.abc import Mapping

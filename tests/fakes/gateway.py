@@ -1,4 +1,4 @@
-"""Fake of the API's connection to Temporal. It records calls in memory."""
+"""A fake of the API's connection to Temporal. It stores the calls of its methods in memory."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,18 @@ from tests.fakes.batch_schedules import MemoryBatchSchedules
 
 
 class MemoryGateway(TemporalGateway):
-    """Records started batches in `orders` and signals in `signals`.
+    """A fake gateway without Temporal.
 
-    A test sets the results of `state` in `states` and those of `ingested` in `ingestions`, by batch id. It
-    sets the results of `pending` in `activities`, by workflow id. Those ids that begin with the id of a batch
-    are the results of `children`. `has_ended` returns True except for the workflows in `open`. `lookups` has
-    the ids for which `running_order` was called. If `failing` is an exception, every call raises it.
+    Attributes:
+        orders: started batches by id.
+        signals: batch id and name of each signal, in order.
+        lookups: batch ids for which `running_order` was called.
+        states: results of `state` by batch id. A test sets them.
+        ingestions: results of `ingested` by batch id. A test sets them.
+        activities: results of `pending` by workflow id. A test sets them. `children` returns its ids that
+            begin with the id of the batch and a slash.
+        open: ids of workflows that have not ended.
+        failing: if a test sets an exception, every method except `state` raises it.
     """
 
     def __init__(self, schedules: BatchSchedules | None = None) -> None:

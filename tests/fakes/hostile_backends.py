@@ -21,7 +21,7 @@ GOOD = b'{"id":"1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2
 
 @dataclass(frozen=True)
 class Bad:
-    """A backend with a bad response to one request.
+    """A backend that gives a bad response to a request.
 
     Args:
         serve: handles a connection to the backend.

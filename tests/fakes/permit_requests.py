@@ -4,14 +4,14 @@ from batchwright.inference.limits.concurrency_limiter import ConcurrencyLimiter,
 
 
 class PermitWaiter:
-    """A request for a permit, as slices make it.
+    """A waiting request for a permit, as slices make it.
 
-    It is enqueued at once. `done` becomes True when the permit is granted.
+    It enters the queue of the limiter when it is created. `done` becomes True when the permit is granted.
 
     Args:
-        weight: share of the tenant relative to other tenants.
+        weight: weight of the tenant. Permits are shared between tenants in proportion to their weights.
         number: number of the slice.
-        cost: what its next line costs the backends' prefix caches.
+        cost: how much its next line would cost in the prefix caches of the backends.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PermitWaiter:
 
 
 def taken(permits: ConcurrencyLimiter, model: str, tenant: str = "t") -> Permit | None:
-    """Return a permit if one is available at once, otherwise None."""
+    """Return a permit if one is free now, otherwise None."""
     waiter = PermitWaiter(permits, model, tenant)
     if waiter.done:
         return waiter.permit

@@ -16,7 +16,7 @@ LINE_BYTES = 400
 
 
 class PermitTraffic:
-    """Slices of some tenants that use one limiter, on a clock that jumps from event to event.
+    """A simulation of slices of some tenants that use one limiter. Its clock jumps from event to event.
 
     Attributes:
         now: time in seconds, from 0.
@@ -63,9 +63,11 @@ class PermitTraffic:
         key_id: str = "",
         tokens: int = 0,
     ) -> None:
-        """Let the slices of one batch send requests from `since` to `until`. Each takes `seconds()`.
+        """Let the slices of one batch send requests one after the other from `since` until `until`, in
+        seconds.
 
-        Each request uses `tokens` tokens, which the limiter learns only when the request ends.
+        Each request takes `seconds()` seconds. It uses `tokens` tokens, which the limiter learns only when
+        the request ends.
         """
 
         def begin(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Models that nobody serves."""
+"""The routers of a worker whose backends serve no model."""
 
 from batchwright.inference.router import ModelRouter
 

@@ -1,4 +1,8 @@
-"""Limits of memory after which the checks of an input use the disk, so small that a few lines reach them."""
+"""Small limits of memory for tests.
+
+Checks of an input and the finalization of a batch use the disk beyond these limits. A few lines are enough to
+reach them.
+"""
 
 from pathlib import Path
 
@@ -12,7 +16,9 @@ from batchwright.storage.spill.scratch_file import ScratchFile
 
 
 def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
-    """Limit the memory for `custom_id`s to ten lines. Return a list to which the files on disk are added."""
+    """Limit the memory for `custom_id`s to ten lines. Return a list that gets each file which is created on
+    disk.
+    """
     files = list[ScratchFile]()
 
     def recorded(directory: Path | None, purpose: str) -> ScratchFile:
@@ -27,7 +33,9 @@ def small_memory(environment: pytest.MonkeyPatch) -> list[ScratchFile]:
 
 
 def rows_on_disk(environment: pytest.MonkeyPatch) -> None:
-    """Let growing bytes go to disk as soon as they are not empty, and sort and read few rows at a time."""
+    """Let finalization store its records on disk from the first one, and sort and read only a
+    few at a time.
+    """
     environment.setattr(spilled_bytes, "_MEMORY_BYTES", 0)
     environment.setattr(result_spool, "_MEMORY_BYTES", 0)
     environment.setattr(spilled_bytes, "_CHUNK_BYTES", 30)

@@ -33,7 +33,7 @@ class ReceivedWebhook(NamedTuple):
 
 
 class WebhookReceiver:
-    """Receives webhooks, and answers with `status`. `url` is its address."""
+    """A server that receives webhooks and answers each with `status`. `url` is its address."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""Causes events of jobs, fallbacks and budgets for the dashboards and alerts."""
+"""Causes events of jobs, fallback models and budgets for the dashboards and alerts."""
 
 from collections.abc import Mapping
 

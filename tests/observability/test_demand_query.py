@@ -81,7 +81,7 @@ def test_the_models_of_a_pool_add_up_and_other_models_do_not_count(tmp_path: Pat
 
 
 def test_a_model_without_results_adds_nothing(tmp_path: Path) -> None:
-    """Its duration is unknown, and if its backend is down, more workers do not help."""
+    """It is not known how long its requests take. If its backend is down, more workers do not help."""
     new, stalled = required("new", 9.0), [*required("stalled", 9.0), *requests("stalled", 600, 0)]
     given = [*new, *stalled, *required("a", 1.0), *requests("a", 600, 60)]
     check(tmp_path, given, query(), [10.0])

@@ -101,7 +101,9 @@ async def failover(replicated: Replicated, tmp_path: Path) -> AsyncGenerator[Fai
 async def test_a_database_failover_during_a_batch_delays_it_and_loses_no_line(
     failover: FailoverStack,
 ) -> None:
-    """The backend answers one model before, one as soon as there is no database, and one afterwards."""
+    """The backend answers the first model before the failover, the second one while no database runs, and the
+    third one afterwards.
+    """
     lines = chat_lines(MODELS, each=300)
     backend = failover.backend
     async with (

@@ -38,7 +38,8 @@ _SLEEPS_FIRST = f"        await workflow.sleep(0.001)\n{_FIRST}"
 def stack() -> Iterator[Stack]:
     """A stack without workers.
 
-    Slices are small and histories are short, so that model runs hand over to others very often.
+    Slices are small and histories are short, so that model runs (workflows for one model of a batch) often
+    start another run for their remaining slices.
     """
     with dev("--workers", "0", data=None, **SHORT) as started:
         yield started
@@ -87,7 +88,8 @@ async def build_of(client: Client, batch: Batch) -> str:
 
 
 async def exchange(stack: Stack, build: str, folder: Path) -> str:
-    """When workers of `build` poll all queues, make it the current build with the commands of the guide.
+    """Wait until workers of `build` poll all task queues, then make it the current build with the commands of
+    the guide.
 
     Return the output of the commands.
     """
@@ -139,7 +141,9 @@ async def finished(client: AsyncOpenAI, batch: Batch, lines: list[dict[str, obje
 
 
 async def handed_over(client: Client, batch: Batch) -> int:
-    """Return how many model runs of the batch continue others."""
+    """Return how many model runs (workflows for one model) of the batch were started to continue
+    another one.
+    """
     query = f"WorkflowId STARTS_WITH '{batch.id}/'"
     return len([run async for run in client.list_workflows(query)]) - len(MODELS)
 
@@ -147,7 +151,9 @@ async def handed_over(client: Client, batch: Batch) -> int:
 async def test_every_build_finishes_its_batches_while_the_current_one_accepts_new_ones(
     stack: Stack, newer_code: Path, tmp_path: Path
 ) -> None:
-    """The switch goes to a build that could not replay the batch of the build before, and back again."""
+    """The second build cannot replay the workflows of the first one. It becomes the current build, and later
+    the first one again.
+    """
     server = await temporal(stack)
     async with stack.client() as client, AsyncExitStack() as workers:
         await workers.enter_async_context(worker(stack, ONE))
@@ -185,7 +191,7 @@ async def test_workers_are_replaced_during_a_live_batch_by_a_newer_release_and_b
 ) -> None:
     """The workers are unversioned.
 
-    The newer release has a new migration, and replays runs that the old one began.
+    The newer release has a new migration, and replays workflow runs that the older release began.
     """
     newer = tmp_path / "newer"
     shutil.copytree(ROOT / "batchwright", newer / "batchwright")

@@ -91,7 +91,10 @@ async def paused_and_resumed(workflows: WorkflowFixture) -> None:
 
 
 async def handed_over(workflows: WorkflowFixture) -> None:
-    """Let a model run hand slices over to another one, while a slice runs until all others have begun."""
+    """Let a model run (the workflow for one model) hand slices over to another one.
+
+    The first slice runs until all other slices have begun.
+    """
 
     async def waits(request: SliceRequest) -> SliceResult:
         while len(workflows.execution.requests) < 5:
@@ -216,7 +219,9 @@ async def progress_reported_by_a_model_run(workflows: WorkflowFixture) -> None:
 
 
 async def handed_over_after_a_pause(workflows: WorkflowFixture) -> None:
-    """Let a pause cancel all slices of a model run. After the resume, it hands all of them over."""
+    """Let a pause cancel all slices of a model run. After the resume, let it hand all of them over to another
+    model run.
+    """
     workflows.execution.behaviours["m"] = until_cancelled
     policy: BatchPolicy = POLICY.model_copy(update={"hand_over_events": 10})
     batch = await workflows.start(await workflows.order(policy=policy))

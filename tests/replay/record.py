@@ -24,7 +24,9 @@ Scenario = Callable[[WorkflowFixture], Awaitable[None]]
 
 
 async def everything_due(workflows: WorkflowFixture) -> None:
-    """Run retention. One kind of data needs three turns, and another kind fails permanently."""
+    """Run retention. The activity must be called three times for one kind of data, and fails permanently for
+    another.
+    """
     workflows.retention.turns[RetentionKind.UPLOADS] = 3
     workflows.retention.failing[RetentionKind.BATCHES] = FOREIGN
     with pytest.raises(WorkflowFailureError):

@@ -51,7 +51,9 @@ async def queued_behind_another_batch(loaded: LoadedStack, window: int) -> tuple
 
 
 async def held_by_a_rate(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """Let the window close while a rate limit of one request per second slows down two batches."""
+    """Let the window close while a rate limit of one request per second slows down this batch and another
+    one.
+    """
     await asyncio.to_thread(_set_rates, loaded, 1.0)
     try:
         batch = await submit(loaded.client, FEW, f"{window}s")

@@ -32,9 +32,9 @@ _CASES = ((32, 1), (32, 4), (8, 4))  # outstanding slices of a run, cancelled ru
 
 
 class Queue:
-    """The task queue of one model. It records for each turn which workflow run had it.
+    """The task queue of one model.
 
-    While `moving` is not set, no turn ends.
+    `turns` has the workflow run of each turn, in order. While `moving` is not set, no turn ends.
     """
 
     def __init__(self, fixture: WorkflowFixture, outstanding: int) -> None:
@@ -75,7 +75,9 @@ class Queue:
         await until(has_queued)
 
     async def begun(self, name: str, since: int = 0) -> int:
-        """Wait for the first turn of the run `name` after turn number `since`. Return its number."""
+        """Wait until the run `name` has a turn, leaving out the first `since` turns of the queue. Return the
+        turn's number.
+        """
 
         async def has_begun() -> bool:
             return name in self.turns[since:]

@@ -33,7 +33,10 @@ MOST = 120.0  # an outage's deferral, a dead worker's slots and its slices' turn
 
 
 class Trouble:
-    """Disturbs a stack and the batches of its busy tenants at random. Equal seeds give equal disturbances."""
+    """A source of random disturbances of a stack and of the batches of its busy tenants.
+
+    Equal seeds give equal disturbances.
+    """
 
     def __init__(self, there: LoadedStack, seed: int, say: Callable[[str], None]) -> None:
         self._loaded, self._say = there, say

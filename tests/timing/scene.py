@@ -21,7 +21,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass
 class Parts:
-    """A running stack, the workers of the test, and a Temporal client."""
+    """A running stack, the worker processes that the test starts, and a Temporal client."""
 
     stack: Stack
     fleet: Fleet

@@ -1,4 +1,7 @@
-"""A bad response, failing connection, bad job or failing hook affects only its own line, in a whole stack."""
+"""Bad responses, failing connections, bad jobs and failing hooks, in a whole stack.
+
+Each of them affects only its own line.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,6 @@
-"""Calls on a whole stack: each call that was acknowledged is answered exactly once, whatever dies."""
+"""Single calls on a whole stack: each acknowledged call is answered exactly once, whichever process is
+killed.
+"""
 
 import asyncio
 import json
@@ -50,7 +52,9 @@ async def submit_until_acknowledged(stack: Stack, receiver: WebhookReceiver, nam
 
 
 async def test_every_acknowledged_call_is_answered_once_whatever_dies(stack: Stack) -> None:
-    """Calls of each round are acknowledged right before and while a part is killed."""
+    """One part of the stack after the other is killed. Calls are acknowledged right before and during each
+    kill.
+    """
     async with receiving() as receiver:
         acknowledged: dict[str, str] = {}  # ids by name
         async with stack.backend.hold(MODELS[0]) as hold:

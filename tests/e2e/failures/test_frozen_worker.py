@@ -40,7 +40,7 @@ def one_more_backend() -> Generator[Backend]:
 
 
 async def running_slices(server: Client, batch_id: str, attempt: int) -> set[str]:
-    """Return the activity ids of the slices that a worker now runs in at least their attempt `attempt`.
+    """Return the activity ids of the slices that a worker is running now in attempt `attempt` or a later one.
 
     If `attempt` is above 1, return an empty set as long as any slice waits for a worker.
     """

@@ -60,7 +60,7 @@ async def s3_stack(server: S3Server) -> AsyncGenerator[StackOnS3]:
 
 @pytest.fixture
 def it(s3_stack: StackOnS3) -> StackOnS3:
-    """The stack, with a bucket that rejects nothing yet."""
+    """The stack on S3. Its bucket does not reject any requests yet."""
     s3_stack.heal()
     return s3_stack
 
@@ -107,7 +107,9 @@ async def test_a_bucket_that_becomes_read_only_during_a_batch_delays_it_and_lose
 async def test_files_that_cannot_be_written_are_abandoned_and_a_resumption_writes_them(
     it: StackOnS3,
 ) -> None:
-    """Reads are refused once all lines are being answered, so the results are stored, and no file is."""
+    """The bucket refuses reads when the last lines get their answers. So all results are stored, but no file
+    can be written.
+    """
     lines = chat_lines(MODELS, each=50)
     async with (
         it.stack.client() as client,

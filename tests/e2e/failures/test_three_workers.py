@@ -1,4 +1,4 @@
-"""Three workers at full load: each line is sent once, a window closes, and batches are cancelled."""
+"""Three workers at full load: each line is sent once, one batch expires, and others are cancelled."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator

@@ -17,7 +17,9 @@ EVENTS = {"batch.in_progress", "batch.completed"}
 
 
 async def test_events_arrive_although_the_worker_is_killed_while_a_delivery_is_pending(stack: Stack) -> None:
-    """The receiver refuses the events until the worker is dead. A second endpoint is that of the batch."""
+    """The tenant's endpoint refuses the events until the worker is dead. The batch also has a webhook
+    endpoint of its own.
+    """
     async with (
         receiving() as receiver,
         receiving() as other,

@@ -1,4 +1,4 @@
-"""Batches of a user of the official client, without failures of the stack."""
+"""Batches of a user of the official client, on a stack without failures."""
 
 import asyncio
 

@@ -50,7 +50,7 @@ async def test_workers_that_join_and_leave_divide_the_limit_of_a_backend(tmp_pat
                 return [await part_of(http, worker) for worker in live] == list(parts)
 
             async def send_more(batch_id: str) -> None:
-                """Wait until many further lines are settled."""
+                """Wait until many more lines have been settled."""
                 counts = (await client.batches.retrieve(batch_id)).request_counts
                 assert counts is not None
                 await settled(client, batch_id, counts.completed + 100)

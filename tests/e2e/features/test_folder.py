@@ -35,7 +35,9 @@ def running(stack: Stack, folder: Path, *options: str) -> Generator[subprocess.P
 
 
 async def test_a_killed_folder_continues_with_the_same_batches(stack: Stack, tmp_path: Path) -> None:
-    """It is killed when it has taken a file, killed with its batch in progress, and at last it is stopped."""
+    """The process is started again and again: it is killed when it has taken a file, and killed while the
+    batch is in progress. Then it runs to its end. The last process is stopped with SIGTERM.
+    """
     lines = chat_lines(MODELS, 20)
     processing = tmp_path / "processing" / "rivers"
 

@@ -80,7 +80,11 @@ async def test_a_trigger_creates_a_batch_and_the_schedule_shows_how_it_ended(sta
         await client.files.delete(file_id)
 
         async def is_over() -> bool:
-            """The run of the schedule ends after its batch."""
+            """Trigger the schedule. Return True if the trigger is accepted, which requires that the last run
+            has ended.
+
+            A run ends a little later than its batch.
+            """
             return (await http.post(f"/schedules/{schedule.id}/trigger")).is_success
 
         await until(is_over)
@@ -91,7 +95,9 @@ async def test_a_trigger_creates_a_batch_and_the_schedule_shows_how_it_ended(sta
 
 
 async def test_a_time_of_the_cron_form_creates_a_batch(stack: Stack) -> None:
-    """The last time of the form was months ago. Temporal starts its run as if it were now."""
+    """The test makes Temporal run the schedule for a past time of its cron expression, as if that time were
+    now.
+    """
     async with stack.client() as client, schedules(stack) as http:
         file_id, lines = await an_input(client)
         schedule = await create(http, file_id, time_zone="Europe/Berlin")
@@ -108,7 +114,9 @@ async def test_a_time_of_the_cron_form_creates_a_batch(stack: Stack) -> None:
 
 
 async def test_overlap_policies_are_about_batches(stack: Stack) -> None:
-    """With `skip` a second trigger is refused, and `cancel_other` cancels the batch that runs."""
+    """A batch of the schedule is running. With `skip`, another trigger is refused. With `cancel_other`, it
+    cancels the batch.
+    """
     async with (
         stack.client() as client,
         schedules(stack) as http,
@@ -176,7 +184,7 @@ async def test_a_schedule_is_changed_and_paused_in_temporal(stack: Stack) -> Non
 
 
 async def _change_while_it_is_paused(server: Client, spec: ScheduleSpec) -> None:
-    """Change a schedule. Just before the change reaches Temporal, the schedule is paused."""
+    """Change a schedule that another client pauses just before the change reaches Temporal."""
     schedules, service, updates = TemporalBatchSchedules(server, load()), server.workflow_service, 0
     send = service.update_schedule
 

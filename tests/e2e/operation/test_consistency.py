@@ -48,7 +48,10 @@ async def check(stack: Stack) -> ConsistencyReport:
 
 
 async def without_run(stack: Stack, count: int) -> bool:
-    """Return True if the metrics show `count` live batches without a run. The largest value counts."""
+    """Return True if the metrics show `count` live batches without a workflow run.
+
+    If several processes show different numbers, the largest one counts.
+    """
     async with http_client() as http:
         pages = [(await http.get(url)).text for url in stack.now.metrics]
     shown = re.findall("^batchwright_batches_without_run (.+)$", "\n".join(pages), re.MULTILINE)

@@ -197,10 +197,11 @@ def vectors(line: ResultLine) -> list[list[float]]:
 async def test_the_engine_computes_few_system_prompts_again_with_and_without_its_host_cache(
     stack: Stack, folder: Path, host_cache_mib: int
 ) -> None:
-    """Permits never stay idle, so a slice that arrives late has its prompt computed in a second slot.
+    """If lines with the same system prompt are sent to a second slot of the engine, the prompt is computed
+    again. This happens with a slice that arrives late, because no permit stays unused.
 
-    On a quiet machine, 1.2 times the distinct tokens are computed; in file order 1.5 times with the host
-    cache, and 6 times without it.
+    On a quiet machine, the engine computes 1.2 times as many tokens as there are distinct ones. In the order
+    of the file, it computes 1.5 times as many with the host cache, and 6 times as many without it.
     """
     model = f"tiny-{host_cache_mib}"
     with llamacpp(folder, model, "--host-cache-mib", str(host_cache_mib), slots=SLOTS) as engine:

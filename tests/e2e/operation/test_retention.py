@@ -144,7 +144,9 @@ async def test_old_objects_without_rows_and_rows_without_objects_are_deleted(sta
 
 
 async def test_a_worker_killed_during_a_deletion_leaves_nothing_behind() -> None:
-    """The worker is killed at any point among hundreds of files. In the end, none has an object or a row."""
+    """The worker is killed at some point while hundreds of files are deleted. In the end, no file has an
+    object or a row.
+    """
     with dev("--workers", "1") as stack:
         async with stack.client() as client:
             for first in range(0, 600, 50):

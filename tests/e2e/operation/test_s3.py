@@ -159,7 +159,9 @@ async def run_of(http: httpx.AsyncClient, id: str, runs: int) -> str:
     found: list[ScheduleObject] = []
 
     async def is_triggered() -> bool:
-        """A trigger is refused while the last run has not ended."""
+        """Trigger the schedule. Return True if the trigger is accepted: it is refused until the last run has
+        ended.
+        """
         return (await http.post(f"/schedules/{id}/trigger")).is_success
 
     async def has_run() -> bool:

@@ -79,7 +79,10 @@ def traced() -> Iterator[Traced]:
 
 
 def _is_last(span: Spanned) -> bool:
-    """Return True unless the span is a turn of a slice that another turn has followed."""
+    """Return True if the span is the last one of its activity.
+
+    If a worker stops running a slice before it is completed, another span of this slice follows.
+    """
     return span.name != "run_slice" or span.attributes["batchwright.end"] == "completed"
 
 

@@ -30,7 +30,9 @@ _ANSWER = b'{"id":"1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens
 
 
 class Gate:
-    """Backend that answers as many requests as the test allows with `let`, in order. All others wait."""
+    """A backend that answers requests in order of arrival, as many as the test allows with `let`. All others
+    wait.
+    """
 
     def __init__(self) -> None:
         self.requested: list[str] = []  # custom ids

@@ -34,7 +34,7 @@ async def new_key(stack: Stack, *options: str) -> str:
 
 
 async def left(stack: Stack, key: str) -> tuple[str, int | str | None, int | str, int | str | None]:
-    """Return the limits of the key's user: name, budget, tokens used, and tokens left."""
+    """Return the limits of the user to whom the key belongs: name, budget, tokens used, and tokens left."""
     async with http_client() as http:
         answer = await http.get(f"{stack.now.api}/v1/x/limits", headers={"Authorization": f"Bearer {key}"})
     user, _ = LimitsObject.model_validate_json(answer.raise_for_status().content).groups

@@ -22,7 +22,7 @@ from tests.fakes.tables.webhooks import record_event_of
 
 
 class OpenBatch(NamedTuple):
-    """The rolling batch that takes the calls of a group."""
+    """The rolling batch that collects the calls of a group at present."""
 
     order: BatchOrder
     opened_at: datetime

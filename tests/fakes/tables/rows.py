@@ -151,7 +151,7 @@ class Rows:
         return self.batches.pop((tenant, batch_id), None) is not None
 
     def held(self, tenant: str, model: str) -> HoldKind | None:
-        """Return what an operator holds: the tenant or the model; None if nothing is held."""
+        """Return what an operator holds: the tenant or the model. Return None if neither is held."""
         of = ((HoldKind.TENANT, tenant), (HoldKind.MODEL, model))
         return next((kind for kind, name in of if (kind, name) in self.holds), None)
 

@@ -22,7 +22,7 @@ TENANT = "default"
 
 
 class Events:
-    """Iterator over the events of a stream as their fields."""
+    """An iterator over the events of a stream. It yields the fields of each event."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._lines = response.iter_lines()

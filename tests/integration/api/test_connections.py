@@ -55,7 +55,8 @@ class Api:
 def _shared(name: str, template_url: str, folder: Path, **limits: float) -> Generator[Api]:
     """Run an API process with the database `name`. Many tests share it, because none of them may harm it.
 
-    After it has rejected a request, the API reads for minutes, so that a delay of this process does no harm.
+    After the API has rejected a request, it reads the rest of the request for up to four minutes. So a test
+    that is delayed can still read the response.
     """
     server, _, template = template_url.rpartition("/")
     asyncio.run(_create(f"{server}/postgres", name, template))
@@ -94,7 +95,7 @@ def hasty_api(hasty_process: Api) -> Generator[Api]:
 
 @pytest.fixture
 def api(patient_process: Api) -> Generator[Api]:
-    """An API that waits for clients for minutes, so that a delay of this process does no harm."""
+    """An API that waits for clients for minutes, so that a test that is delayed does not fail."""
     yield from _emptied_afterwards(patient_process)
 
 

@@ -1,4 +1,4 @@
-"""The largest message batch, 256 MiB, goes through the API's memory in pieces."""
+"""The API processes the largest message batch, 256 MiB, without holding it in memory as a whole."""
 
 import re
 import sys

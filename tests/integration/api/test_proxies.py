@@ -1,4 +1,7 @@
-"""Wrong keys count per client address: that in a trusted proxy's header, else that of the connection."""
+"""Wrong API keys are counted by client address.
+
+If a trusted proxy forwards the request, the address is that in its header, otherwise that of the connection.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,8 @@
-"""Readers of results of a real API process: one that does not read loses its place, and may go on."""
+"""Clients that read results of a running API process.
+
+A client that does not read is disconnected, so that another one can read. It may continue later from where it
+stopped.
+"""
 
 import asyncio
 import socket
@@ -73,7 +77,7 @@ async def test_readers_that_do_not_read_are_cut_off_and_may_go_on(
 
 
 def status(client: httpx.Client, path: str) -> int:
-    """Return the status of a request for one result."""
+    """Request one result, and return the status of the response."""
     return client.get(path, params={"custom_id": "0"}).status_code
 
 

@@ -182,7 +182,7 @@ async def test_a_run_has_ended_when_it_is_closed_or_unknown(
 async def test_pending_slices_have_their_numbers_states_and_reasons(
     client: Client, gateway: TemporalClientGateway
 ) -> None:
-    """Model m has a worker for two slices at once, model n has none."""
+    """Model m has a worker that runs two slices at the same time. Model n has no worker."""
 
     async def waits(request: SliceRequest) -> SliceResult:
         raise ApplicationError("no backend serves it", type="Deferred", next_retry_delay=timedelta(hours=1))

@@ -1,4 +1,4 @@
-"""Admissions for the tests of quotas."""
+"""Functions that admit batches and bytes, for the tests of quotas."""
 
 from batchwright.contracts.terms import Quota
 from batchwright.database.database import Database
@@ -7,12 +7,16 @@ from batchwright.database.tables.tenants.admissions import Admission
 
 
 async def admit_batch(database: Database, id: str, limit: int, tenant: str = "t") -> bool:
-    """Return False if the tenant has too many live batches already."""
+    """Admit a batch. Return False if the tenant already has `limit` live batches, so that it is
+    not admitted.
+    """
     return await _is_admitted(database, Admission(tenant, id, Quota.LIVE_BATCHES, 1, limit))
 
 
 async def admit_bytes(database: Database, id: str, size: int, limit: int, tenant: str = "t") -> bool:
-    """Return False if the tenant has too many stored bytes already."""
+    """Admit `size` bytes. Return False if the tenant would have more than `limit` stored bytes, so that they
+    are not admitted.
+    """
     return await _is_admitted(database, Admission(tenant, id, Quota.STORED_BYTES, size, limit))
 
 

@@ -113,10 +113,11 @@ def a_pause(id: str = "batch_1", tenant: str = "t", **changes: object) -> Waitin
 
 
 async def rows_of_others(database: Database) -> None:
-    """Store rows that say nothing about the batch "batch_1" of the tenant "t" at the time `after(20)`.
+    """Store rows that must not change what tests see of the batch "batch_1" of tenant "t" at the time
+    `after(20)`.
 
-    They belong to another batch of the tenant, or to a batch of the tenant "u" with the same id. Both batches
-    are in progress and paused. Some rows name "batch_1" of "t", but they have expired or are no pause.
+    Most belong to another batch of tenant "t", or to a batch of tenant "u" that has the same id. Both batches
+    are in progress and paused. Some rows name "batch_1" of "t", but they have expired or do not pause it.
     """
     for order in (an_order("batch_2"), an_order("batch_1", "u")):
         tenant, id = order.tenant, order.batch_id

@@ -36,7 +36,10 @@ ENDPOINTS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A statement with its arguments, and rows for it. `first` and `last` are conditions for its rows."""
+    """A statement with its arguments, and rows for it.
+
+    `first` and `last` are SQL conditions. Each selects one row of `table`.
+    """
 
     statement: str
     arguments: str

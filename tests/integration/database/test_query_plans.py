@@ -99,10 +99,11 @@ ALL_ROWS = "SET default_statistics_target = 1000"  # that ANALYZE reads
 
 @pytest.fixture(scope="module")
 def postgres_url(_server: str, postgres_url: str) -> str:
-    """URL of a database with the batches of MANY, of which the databases of the tests are copies.
+    """URL of a database with the batches that the statement `MANY` inserts. The tests use copies of this
+    database.
 
-    Its statistics are copied too. A test analyzes only the tables that it changes. A test of other batches
-    truncates the table first.
+    Its statistics are copied, too. A test analyzes only the tables that it changes. If it needs other
+    batches, it truncates the table of batches first.
     """
     name = "batchwright_many_batches"
     url = f"{_server.rpartition('/')[0]}/{name}"
@@ -266,7 +267,9 @@ async def test_each_filter_of_a_hundred_thousand_batches_reads_one_page(
 async def test_filters_by_a_tag_are_planned_for_each_tag_and_status(
     database: Database, database_url: str
 ) -> None:
-    """One plan for all would read all batches of a common tag, although few have the status."""
+    """If all tags had the same plan, it would read all batches with a common tag, although few have the
+    status.
+    """
     pool = await open_connection_pool(database_url, size=1, patience_seconds=30)
     filters = BatchFilters(model="common", status=BatchStatus.IN_PROGRESS)
     try:

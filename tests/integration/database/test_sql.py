@@ -1,4 +1,6 @@
-"""The SQL files: complete, and careful about tenants and statuses."""
+"""The SQL files: each query exists, reads only rows of one tenant, and names the statuses from which it
+changes batches.
+"""
 
 import re
 from dataclasses import asdict, dataclass

@@ -44,7 +44,7 @@ async def types(database: Database, endpoint: str = "webhook_1", tenant: str = "
 
 
 async def a_delivery(database: Database) -> WebhookDelivery:
-    """Create an endpoint, and return the delivery of the event that a batch has begun."""
+    """Create an endpoint, and begin a batch. Return the delivery of the event about it."""
     await create(database, an_endpoint())
     await a_running_batch(database)
     return (await recorded(database))[0]

@@ -47,7 +47,9 @@ def start_dev(tmp_path: Path, standins: Path) -> Generator[StartDev]:
 
 @pytest.fixture
 def old_database(tmp_path: Path, stopped_postgres: Path) -> None:
-    """The data of an earlier PostgreSQL in the directory of `start_dev`. To create it takes a second."""
+    """The data of an earlier PostgreSQL server, copied into the directory of `start_dev`. Creating it would
+    take a second.
+    """
     copy_server(stopped_postgres, tmp_path / "a stack" / "postgres")
 
 

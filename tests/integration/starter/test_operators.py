@@ -64,7 +64,7 @@ async def installation(
 
 
 def nowhere(tmp_path: Path) -> Settings:
-    """Return the settings of an installation of which no part exists."""
+    """Return the settings of an installation of which no server and no directory exists."""
     storage = tmp_path / "file"
     storage.touch()
     return load(

@@ -54,7 +54,7 @@ async def test_a_write_that_a_proxy_answers_with_404_is_unavailable_and_not_a_mi
 
 
 async def test_retries_end_after_a_time(storage_fixture: S3Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock of the retries, each attempt takes 100 seconds."""
+    """On the clock that the retries use, each attempt takes 100 seconds."""
     storage_fixture.proxy.fail("PUT", 503, "SlowDown", times=10_000)
     clock = SimpleNamespace(monotonic=lambda: 100.0 * len(storage_fixture.proxy.requests("PUT")))
     monkeypatch.setattr("tenacity.time", clock)

@@ -1,4 +1,4 @@
-"""A workflow that needs workflow tasks and activity tasks."""
+"""A workflow that runs one activity, so that a worker for both is needed."""
 
 from datetime import timedelta
 

@@ -58,7 +58,10 @@ class CountingExecution(Execution):
 
 
 class RatedFleet:
-    """Workers that record each turn (one run of a slice) in `turns`, and each request's model in `sends`."""
+    """Two workers with a fake backend.
+
+    `turns` has each run of a slice on a worker, and `sends` has the model of each request, both in order.
+    """
 
     def __init__(self, address: str, **settings: object) -> None:
         self._address, self._settings = address, settings
@@ -104,7 +107,7 @@ class RatedFleet:
                     await asyncio.sleep(0.02)
 
     async def run(self, client: Client, model: str, *, slices: int, lines: int) -> ModelRunResult:
-        """Run the workflow of a model, and return its result. It has `slices` slices of `lines` lines each.
+        """Run the workflow of a model with `slices` slices of `lines` lines each. Return its result.
 
         The slices are planned as for a model without a rate limit.
         """

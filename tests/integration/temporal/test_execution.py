@@ -1,4 +1,6 @@
-"""Slices with a real Temporal server: acknowledged heartbeats, cancels, lost leases, and turns."""
+"""Slices with a real Temporal server: acknowledged heartbeats, cancels, lost leases, and
+interrupted slices.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -43,7 +45,9 @@ async def temporal() -> AsyncGenerator[Client]:
 
 
 class Hears(Enum):
-    """Source from which an attempt learns that it must end: its own heartbeats, the SDK's, or both."""
+    """How an attempt learns that it must end: from replies to its own heartbeats, from the SDK,
+    or from both.
+    """
 
     BOTH = auto()
     BEATS = auto()
@@ -53,8 +57,8 @@ class Hears(Enum):
 class Observed(ExecutionFixture):
     """An execution fixture with a real Temporal server.
 
-    `words` contains the replies to its heartbeats. The backend answers the line `HELD` only when `release` is
-    set.
+    `words` contains the replies to the fixture's heartbeats. The backend answers the line `HELD` only when
+    `release` is set.
     """
 
     def __init__(self, client: Client, hears: Hears = Hears.BOTH) -> None:

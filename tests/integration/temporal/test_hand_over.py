@@ -1,4 +1,8 @@
-"""A model run with a long history hands its slices over, with a real Temporal server and real slices."""
+"""A model run (the workflow for one model of a batch) whose history is long starts another run for its
+remaining slices.
+
+The tests use a real Temporal server and real slices.
+"""
 
 import asyncio
 from collections import Counter
@@ -50,7 +54,9 @@ async def plan_slices_of_a_line(storage: MemoryStorage, prefix: str) -> None:
 
 
 async def test_a_request_that_is_in_flight_when_its_model_run_hands_over_is_sent_once() -> None:
-    """The backend answers it only when all other slices have ended. A cancel would abort it at once."""
+    """The backend answers the request only when all other slices have ended. A cancel would abort it
+    immediately.
+    """
     released = asyncio.Event()
     async with server() as environment:
         workflows, slices = WorkflowFixture(environment), ExecutionFixture(ok)

@@ -46,9 +46,9 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def most_turns(pacing: Pacing, seconds: float) -> float:
-    """Return the maximum number of turns that may start within `seconds`.
+    """Return how many times workers may start running a slice within `seconds`.
 
-    The server may start all turns of one second at once.
+    The server may allow all starts of one second at the same instant.
     """
     return pacing.turns_per_second * (seconds + 1) + 1
 
@@ -69,7 +69,7 @@ async def test_two_workers_together_send_no_more_than_the_rate(address: str) -> 
 
 
 async def test_a_changed_rate_applies_to_turns_and_queue_of_a_running_run(address: str) -> None:
-    """With the first rate, the run would take five minutes."""
+    """With the rate before the change, the run would take five minutes."""
     fleet = RatedFleet(address, models={"a": {"requests_per_second": 0.2}})
     async with fleet.workers() as client:
         began = time.monotonic()
@@ -98,7 +98,7 @@ async def test_a_rate_set_during_a_run_slows_it_down(address: str) -> None:
 async def test_models_without_their_own_rate_share_one_queue_and_all_models_together_keep_the_rate_over_all(
     address: str,
 ) -> None:
-    """Their slices were first put on the queue of each model, and move to the shared one."""
+    """The slices are first put on the task queue of their model, and then move to the shared task queue."""
     fleet = RatedFleet(address, models={"a": {"requests_per_second": 20}}, requests_per_second=60)
     own, shared = pacing_for(20), pacing_for(40)
     async with fleet.workers() as client:

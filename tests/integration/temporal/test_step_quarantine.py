@@ -1,4 +1,7 @@
-"""Crashes of workers on a real Temporal server: a shutdown is none, and a slice given up fails its batch."""
+"""Crashes of workers on a real Temporal server.
+
+A shutdown does not count as a crash. A slice that crashes too many workers makes its batch fail.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,11 +30,15 @@ SHUTDOWNS = 2
 
 
 class Counter(ActivityMetricsInterceptor, Interceptor):
-    """Metrics interceptor of a Temporal client. All workers that are created with this client have it."""
+    """An interceptor of a Temporal client that counts activities. All workers that use this
+    client have it.
+    """
 
 
 class Quarantine(StepQuarantineInterceptor, Interceptor):
-    """The same for the quarantine of steps."""
+    """An interceptor of a Temporal client that quarantines activities which crash workers. All workers that
+    use this client have it.
+    """
 
 
 class ObservedIngestion(StubIngestion):

@@ -1,4 +1,6 @@
-"""Turns on a real server with fair task queues: one tenant's queued slices do not delay another tenant."""
+"""A real server with fair task queues: one tenant's queued slices do not delay the slices of
+another tenant.
+"""
 
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Worker
@@ -36,7 +38,7 @@ def _order(order: BatchOrder, tenant: str, name: str) -> BatchOrder:
 
 
 async def _begun(client: Client, batch_id: str) -> float:
-    """Wait for the first task of the run. Return the Unix time at which it began."""
+    """Wait until a worker runs the first task of the run. Return the Unix time at which it began."""
     found: list[WorkflowHistory] = []
 
     async def has_begun() -> bool:

@@ -24,7 +24,9 @@ FAILURES = 2
 
 
 class Counter(ActivityMetricsInterceptor, Interceptor):
-    """Metrics interceptor of a Temporal client. All workers that are created with this client have it."""
+    """An interceptor of a Temporal client that counts activities. All workers that use this
+    client have it.
+    """
 
 
 class BrokenIngestion(stub_activities.StubIngestion):

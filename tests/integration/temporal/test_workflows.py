@@ -77,8 +77,8 @@ async def test_a_batch_of_many_models_with_long_names_runs(server: WorkflowEnvir
 async def test_hundreds_of_pauses_and_resumes_leave_the_history_of_a_batch_short(
     server: WorkflowEnvironment,
 ) -> None:
-    """Without time between pauses, a pause and its resume add over twenty events: at least two for each
-    model.
+    """If all pauses were signalled immediately, a pause and its resume would add over twenty events: at least
+    two for each model.
     """
     models = [f"m{number}" for number in range(10)]
     fixture = WorkflowFixture(server)
@@ -112,7 +112,7 @@ async def test_a_batch_of_a_versioned_worker_is_pinned_to_its_build(server: Work
 
 
 async def make_current(client: Client) -> None:
-    """Make the version current, as an operator does when its workers poll."""
+    """Make the worker version current, as an operator does. Repeat this until its workers poll."""
     async for attempt in AsyncRetrying(
         retry=retry_if_exception_type(RPCError),
         stop=stop_after_delay(240),

@@ -1,4 +1,7 @@
-"""Guarantees of every storage; `any_storage` runs the tests on each implementation."""
+"""Guarantees of every storage.
+
+The fixture `any_storage` runs each test on each implementation: in memory, on disk, and on S3.
+"""
 
 from datetime import UTC, datetime, timedelta
 

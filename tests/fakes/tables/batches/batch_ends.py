@@ -1,4 +1,4 @@
-"""Fake ends of batches in memory."""
+"""A fake of the operations that end batches in the database, in memory."""
 
 from datetime import datetime
 

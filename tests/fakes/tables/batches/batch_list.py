@@ -1,4 +1,4 @@
-"""Fake lists of batches, and fake readings of several batches, in memory."""
+"""Fakes of the queries that list batches or read several batches, in memory."""
 
 from collections.abc import Collection
 from datetime import datetime

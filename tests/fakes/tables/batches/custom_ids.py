@@ -12,7 +12,7 @@ _ALL = 1_000_000
 
 
 def part_of(*custom_ids: str) -> CustomIdPart:
-    """Return what a batch stores that has lines with these custom ids."""
+    """Return the record that the table stores for a batch whose lines have these custom ids."""
     index = CustomIdIndex(GrowingBytes)
     index.add_all([*custom_ids])
     return next(index.parts())

@@ -81,6 +81,8 @@ class MemoryDeadLetters(DeadLettersTable):
         return self._rows.enter().dead_letters.pop(id, None) is not None
 
     def _seen(self, row: StoredDeadLetter) -> StoredDeadLetter:
-        """Return the row as callers may see it: without its retry if the retrying batch was deleted."""
+        """Return the dead letter as callers may see it: if the batch that retried it was deleted, without
+        this retry.
+        """
         known = row.retry is not None and (row.tenant, row.retry.batch_id) in self._rows.dead_letter_retries
         return row if known else row._replace(retry=None)

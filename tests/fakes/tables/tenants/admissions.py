@@ -38,7 +38,7 @@ class MemoryAdmissions(AdmissionsTable):
         rows.admissions[tenant, id] = (quota, amount, now)
 
     async def admit_all(self, admissions: Sequence[Admission]) -> None:
-        """Admit all, or none of them if one exceeds its quota."""
+        """Admit all of them. If one exceeds its quota, admit none and raise QuotaExhausted."""
         before = dict(self._rows.admissions)
         try:
             for admission in admissions:

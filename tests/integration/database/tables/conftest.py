@@ -43,9 +43,9 @@ WHERE datname = current_database() AND pid != pg_backend_pid()
 
 
 class TablesDatabase(NamedTuple):
-    """The database of the tests, with what it was when no test had used it yet.
+    """The database that all tests of tables share, and its rows and tables before the first test.
 
-    The connection belongs to an event loop of its own, because each test has another one.
+    The connection has its own event loop, because each test has another event loop.
     """
 
     url: str

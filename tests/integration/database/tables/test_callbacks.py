@@ -1,4 +1,7 @@
-"""Callbacks of backends in every database: only the first one counts. It is read, emptied, and deleted."""
+"""The table of callbacks, in memory and in PostgreSQL.
+
+Only the first callback of a job is stored. It is read, its body is removed, and at last it is deleted.
+"""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,7 @@
-"""Single calls and the rolling batches that collect them; `any_database` runs the tests on each database."""
+"""Single calls and the rolling batches that collect them.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -199,7 +202,7 @@ async def test_a_repeated_call_stays_in_a_batch_that_was_started(any_database: D
 async def test_a_repeated_call_that_was_cancelled_or_collected_stays_in_its_batch(
     any_database: Database, end: str
 ) -> None:
-    """The row of the batch was deleted, or is not there yet."""
+    """The database row of the batch has been deleted, or is not inserted yet."""
     calls = any_database.calls
     await calls.open(GROUP, a_rolling_order(), max_batches=9)
     assert await calls.insert(a_call()) is not None

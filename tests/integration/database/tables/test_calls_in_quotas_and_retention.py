@@ -98,7 +98,9 @@ async def test_the_row_of_a_rolling_batch_is_kept_for_two_days_only(any_database
 
 
 async def test_old_calls_are_removed(any_database: Database) -> None:
-    """Calls that have ended, and those that were never accepted. The others still need an answer."""
+    """Old calls are removed if they have ended, or if the API never accepted them. The other calls still need
+    an answer.
+    """
     calls = any_database.calls
     await opened(any_database, "resp_1", "resp_2")
     await calls.answer("t", [an_answer()])
@@ -127,7 +129,7 @@ async def test_a_rolling_batch_that_was_never_started_is_removed(any_database: D
 async def test_the_callback_of_an_old_call_is_removed_with_it_unless_its_delivery_is_pending(
     any_database: Database,
 ) -> None:
-    """The receiver of `resp_2` has not accepted its event yet."""
+    """The receiver of the callback of `resp_2` has not accepted it yet."""
     own = [an_endpoint(f"webhook_{n}", batch_id=f"resp_{n}") for n in (1, 2)]
     await create(any_database, an_endpoint("webhook_all"), *own)
     await opened(any_database, "resp_1", "resp_2", notifies=True)

@@ -1,4 +1,7 @@
-"""Files; `any_database` runs the tests on each database."""
+"""Files.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from datetime import UTC, datetime, timedelta
 

@@ -141,7 +141,9 @@ async def test_runs_of_a_deleted_schedule_are_gone(any_database: Database) -> No
 
 
 async def test_a_file_that_a_schedule_reads_does_not_expire(any_database: Database) -> None:
-    """Another file of the same age does, and this one does a day after no schedule reads it any longer."""
+    """`file-2` is as old, but no schedule reads it, so it expires. `file-1` expires a day after its schedule
+    is deleted.
+    """
     files, retention = any_database.files, any_database.retention
     for id in ("file-1", "file-2"):
         await files.insert(a_file(id, created_at=LONG_AGO, expires_at=LONG_AGO + timedelta(days=1)))
@@ -165,7 +167,7 @@ async def test_a_file_that_a_schedule_reads_does_not_expire(any_database: Databa
 async def test_a_batch_of_a_schedule_keeps_an_expired_file_after_the_schedule_stops_reading_it(
     any_database: Database, action: str
 ) -> None:
-    """The batch was created after the expiry. Its input may be read much later."""
+    """The batch was created after the file had expired. Its input may be read much later."""
     for id in ("file-1", "file-2"):
         await any_database.files.insert(a_file(id, created_at=LONG_AGO, expires_at=after(-86_400)))
     await any_database.schedules.insert(a_schedule(), 0)
@@ -191,7 +193,7 @@ async def test_a_file_that_a_schedule_reads_can_be_deleted(any_database: Databas
 
 
 async def test_a_batch_that_starts_later_keeps_its_start(any_database: Database) -> None:
-    """For metrics and forecasts, it begins then."""
+    """Metrics and forecasts use its start as the beginning of the batch."""
     order = an_order(start_at=after(600), deadline=after(1200))
     await any_database.batches.upsert(order)
     row = await any_database.batches.get("t", "batch_1")

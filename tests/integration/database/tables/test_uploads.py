@@ -1,4 +1,7 @@
-"""Uploads and idempotency keys; `any_database` runs the tests on each database."""
+"""Uploads and idempotency keys.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from collections.abc import Awaitable

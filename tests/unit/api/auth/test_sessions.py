@@ -1,4 +1,4 @@
-"""Sessions of the pages during a long visit."""
+"""Sessions of the web pages: during a long visit, the session is read from the database once a second."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,6 @@
-"""Batch creations that were rejected for too many live batches are retried later, and not all at once."""
+"""Clients whose batch was rejected because of too many live batches try again later, and not all at the same
+time.
+"""
 
 import asyncio
 import heapq

@@ -152,7 +152,7 @@ async def test_a_background_task_that_fails_makes_the_api_unready(api: ApiFixtur
 
 
 async def counted(api: ApiFixture) -> Counter[str]:
-    """Return the number of requests so far by their labels."""
+    """Return how many requests the metrics count, by the text of their labels."""
     text = (await api.http.get("/metrics")).text
     found = re.findall(r"^batchwright_api_requests_total\{(.*)\} (.*)$", text, flags=re.MULTILINE)
     return Counter({labels: int(float(count)) for labels, count in found})
@@ -230,9 +230,8 @@ async def test_the_description_shows_bodies_and_can_be_browsed(api: ApiFixture) 
 
 
 async def test_no_request_waits_for_a_thread(api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under load a thread costs more than the rest of a poll.
-
-    FastAPI runs synchronous functions in threads.
+    """FastAPI runs synchronous functions in threads. Under load, a thread costs more than the rest of a
+    request.
     """
 
     async def run_sync(*_: object, **__: object) -> None:

@@ -1,4 +1,7 @@
-"""Deletion of batches by their tenants; `any_database` runs the tests on each database."""
+"""Deletion of batches by their tenants.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,7 +36,9 @@ def a_rerun(kind: RerunKind) -> BatchOrder:
 
 
 async def claim(database: Database, kind: RerunKind) -> BatchOrder:
-    """Let `batch_2` rerun `batch_1`. Return its order."""
+    """Record that `batch_2` retries or resumes `batch_1`. Return the argument of the workflow of
+    `batch_2`.
+    """
     order = a_rerun(kind)
     assert order.origin is not None
     return await database.reruns.claim(order, order.origin)
@@ -110,7 +115,9 @@ async def test_results_that_a_resumption_still_reads_stay(any_database: Database
 
 
 async def test_only_a_resumption_of_the_same_batch_prevents_a_deletion(any_database: Database) -> None:
-    """Others that are validating are a resumption of another batch and one of another tenant."""
+    """Two other batches are being validated: one resumes another batch, the other one belongs to another
+    tenant.
+    """
     await an_ended_batch(any_database)
     await any_database.batches.upsert(await claim(any_database, RerunKind.RETRY))
     await a_running_batch(any_database, "batch_3")

@@ -1,4 +1,7 @@
-"""How batches end, and which counts they have until then; `any_database` runs the tests on each database."""
+"""How batches end, and which counts they have until then.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 
@@ -320,7 +323,9 @@ async def test_the_total_is_never_less_than_the_lines_of_the_files(any_database:
 
 
 async def test_samples_of_progress_show_its_start_its_course_and_its_end(any_database: Database) -> None:
-    """Lines that ingestion settled count from the start. Samples that follow too soon are left out."""
+    """Lines that ingestion settled are counted from the start. A sample that follows the last one too soon is
+    left out.
+    """
     await any_database.batches.upsert(an_order())
     await any_database.batches.start(
         "t", "batch_1", total=10, models=MODELS, at=after(0), unserved=2, completed=1

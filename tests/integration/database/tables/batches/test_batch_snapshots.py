@@ -1,4 +1,7 @@
-"""Snapshots of several batches; `any_database` runs the tests on each database."""
+"""Snapshots of several batches.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample
 from batchwright.contracts.terms import BatchStatus

@@ -1,4 +1,7 @@
-"""Batches and their status changes; `any_database` runs the tests on each database."""
+"""Batches and their status changes.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,7 @@
-"""Costs of batches, and caps on them; `any_database` runs the tests on each database."""
+"""Costs of batches, and caps on them.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import ModelUsage

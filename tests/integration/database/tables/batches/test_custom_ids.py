@@ -1,4 +1,7 @@
-"""Search for the batches of a line by its custom_id. `any_database` runs the tests on each database."""
+"""The search for batches by the custom_id of one of their lines.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from datetime import timedelta
 from itertools import count
@@ -48,7 +51,10 @@ async def found(database: Database, custom_id: str, **filters: Any) -> list[str]
 async def found_by_operators(
     database: Database, custom_id: str, filters: OperatorBatchFilters = ALL
 ) -> list[str]:
-    """Return the batches that operators find, oldest first. Check that the newest first are the same."""
+    """Return the batches that operators find, oldest first.
+
+    Check that a search with the newest first finds the same batches.
+    """
     search = database.operator_batches.search
     page = await search(custom_id, filters, limit=9, ascending=True, after=None)
     newest_first = await search(custom_id, filters, limit=9, ascending=False, after=None)
@@ -131,7 +137,7 @@ async def test_a_search_is_combined_with_all_other_filters(any_database: Databas
 
 
 async def test_a_search_of_operators_is_combined_with_each_of_their_filters(any_database: Database) -> None:
-    """A forecast counts only for its own batch, and only while this batch is in progress."""
+    """The forecast of a batch counts only for this batch, and only while it is in progress."""
     for number, tenant in ((1, "t"), (2, "u"), (4, "t"), (5, "t")):
         await a_batch(any_database, number, "a", tenant=tenant)
     await a_batch(any_database, 3, "a", model="b")

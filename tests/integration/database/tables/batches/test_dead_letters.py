@@ -1,4 +1,4 @@
-"""Dead letters, in memory and in PostgreSQL."""
+"""Dead letters (lines that failed for good), in memory and in PostgreSQL."""
 
 import asyncio
 from datetime import timedelta

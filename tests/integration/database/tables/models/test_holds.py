@@ -1,4 +1,7 @@
-"""Holds of tenants and models; `any_database` runs the tests on each database."""
+"""Holds of tenants and models.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import pytest
 
@@ -10,7 +13,9 @@ from tests.integration.database.rows import after, an_order
 
 
 async def two_batches(database: Database) -> None:
-    """Create a batch of each tenant in progress, with ten lines for each of two models."""
+    """Create two batches in progress, of the tenants `red` and `blue`. Each has ten lines for each of two
+    models.
+    """
     for tenant, id in (("red", "batch_1"), ("blue", "batch_2")):
         await database.batches.upsert(an_order(id, tenant))
         models = [ModelCounts(model=name, lines=10) for name in ("a", "b")]

@@ -1,4 +1,7 @@
-"""Run-time changes of models; `any_database` runs the tests on each database."""
+"""Run-time changes of models.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Served models and workers; `any_database` runs the tests on each database."""
+"""Served models and workers.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,7 @@
-"""Run-time rates; `any_database` runs the tests on each database."""
+"""Run-time rates.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 

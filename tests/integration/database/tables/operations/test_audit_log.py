@@ -46,7 +46,10 @@ def entry(
 
 
 async def listed(database: Database, filters: AuditFilters) -> list[RecordedAction]:
-    """Return the actions that meet the filters, oldest first. Check that the newest first are the same."""
+    """Return the actions that match the filters, oldest first.
+
+    Check that a list with the newest first has the same actions.
+    """
     actions, more = await database.audit_log.page(filters, limit=10, ascending=True)
     newest_first, more_before = await database.audit_log.page(filters, limit=10, ascending=False)
     assert newest_first == actions[::-1]
@@ -172,7 +175,9 @@ async def test_a_position_has_one_entry(any_database: Database) -> None:
 async def test_an_action_does_not_wait_forever_for_one_that_is_never_committed(
     database: Database, connection: DatabaseConnection
 ) -> None:
-    """Actions that wait would take all connections from requests that record nothing."""
+    """If actions waited, they would use all connections to the database, and requests that record no action
+    would fail.
+    """
     async with connection.transaction():
         await connection.execute(INSERT)
         with pytest.raises(DatabaseUnavailable, match="lock timeout"):

@@ -1,4 +1,4 @@
-"""Findings of the latest consistency check of every kind."""
+"""The table with the differences that the latest consistency check of each kind found."""
 
 from datetime import UTC, datetime, timedelta
 

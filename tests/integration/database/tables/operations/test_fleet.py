@@ -1,4 +1,7 @@
-"""Numbers of all live batches; `any_database` runs the tests on each database."""
+"""Queries that count live batches and their lines.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from datetime import timedelta
 
@@ -117,7 +120,9 @@ async def test_a_model_of_several_tenants_is_polled_at_the_best_of_its_places(an
 
 
 async def test_a_batch_that_starts_later_is_as_old_as_its_start(any_database: Database) -> None:
-    """So its model is polled after those of batches that were created later and began earlier."""
+    """Workers poll the models of older batches first. So they poll its model after that of a batch that was
+    created later but began earlier.
+    """
     await any_database.batches.upsert(an_order("batch_1", start_at=after(600)))
     await any_database.batches.upsert(an_order("batch_2", created_at=after(300)))
     for id, model in (("batch_1", "a"), ("batch_2", "b")):
@@ -229,7 +234,7 @@ def by_model_and_time(due: list[ModelDeadline]) -> list[ModelDeadline]:
 async def test_lines_due_are_those_that_workers_have_left_by_model_and_deadline(
     any_database: Database,
 ) -> None:
-    """Lines that ingestion settled and duplicates are not due."""
+    """Lines that ingestion settled are not due, and neither are duplicates of other lines."""
     await a_running_batch(any_database)
     await any_database.batches.upsert(an_order("batch_2", tenant="u", deadline=after(3600)))
     models = [
@@ -260,7 +265,7 @@ async def test_lines_of_batches_with_the_same_deadline_are_added_up(any_database
 
 
 async def test_lines_are_due_only_while_a_batch_sends_them(any_database: Database) -> None:
-    """The batches are before ingestion, finalizing, cancelled, and past their deadline."""
+    """Batches before ingestion, finalizing, cancelled, or past their deadline have no due lines."""
     await any_database.batches.upsert(an_order("batch_new"))
     for name in ("batch_finalizing", "batch_cancelled"):
         await a_running_batch(any_database, name)

@@ -1,4 +1,6 @@
-"""Table of forecasts, and the work from which they are made, in PostgreSQL and in memory."""
+"""The table of forecasts, and the remaining work from which forecasts are made, in PostgreSQL
+and in memory.
+"""
 
 from datetime import timedelta
 
@@ -62,7 +64,7 @@ async def test_work_has_settled_and_unsettled_lines_by_batch_and_model(any_datab
 
 
 async def test_only_batches_that_send_lines_are_work(any_database: Database) -> None:
-    """The batches are before ingestion, finalizing, cancelled, paused, and past their deadline."""
+    """Batches before ingestion, finalizing, cancelled, paused, or past their deadline are not work."""
     await any_database.batches.upsert(an_order("batch_new"))
     for name in ("batch_finalizing", "batch_cancelled", "batch_paused"):
         await a_running_batch(any_database, name)

@@ -1,4 +1,7 @@
-"""Queries for operators over the batches of all tenants; `any_database` runs the tests on each database."""
+"""Queries for operators over the batches of all tenants.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from datetime import timedelta
 

@@ -1,4 +1,7 @@
-"""Admissions; `any_database` runs the tests on each database."""
+"""The table of admissions: batches and bytes that are admitted within a quota.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from datetime import UTC, datetime

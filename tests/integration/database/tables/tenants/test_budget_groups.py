@@ -1,4 +1,7 @@
-"""Budget groups; `any_database` runs the tests on each database."""
+"""Budget groups.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,7 @@
-"""Quotas; `any_database` runs the tests on each database."""
+"""Quotas.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,7 @@
-"""Tenants and their keys; `any_database` runs the tests on each database."""
+"""Tenants and their keys.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 

@@ -1,4 +1,7 @@
-"""Batches that wait for a quota of their tenant; `any_database` runs the tests on each database."""
+"""Batches that wait for a quota of their tenant.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 from datetime import UTC, datetime, timedelta
 
@@ -21,9 +24,10 @@ async def enqueue(database: Database, id: str, lines: int) -> QuotaExcess | None
 
 
 async def wait_for(database: Database, id: str, lines: int, created: int) -> QuotaExcess | None:
-    """Let a batch, created at the second `created`, reserve lines of the quota or wait for them.
+    """Let a batch reserve `lines` lines of the quota of enqueued lines.
 
-    Return the excess if the batch must wait.
+    The batch was created `created` seconds from now. Return by how much it exceeds the quota if it must wait,
+    or None if it has reserved its lines.
     """
     now = datetime.now(UTC)
     order = an_order(id, "t", created_at=now + timedelta(seconds=created), deadline=now + timedelta(days=1))
@@ -32,7 +36,7 @@ async def wait_for(database: Database, id: str, lines: int, created: int) -> Quo
 
 
 async def test_waiting_batches_get_the_quota_in_the_order_of_their_creation(any_database: Database) -> None:
-    """The last one would fit at once, but does not overtake."""
+    """The last batch would fit into the quota, but does not overtake the one before it."""
     assert await enqueue(any_database, "batch_running", 8) is None
     large = await wait_for(any_database, "batch_large", 5, created=1)
     small = await wait_for(any_database, "batch_small", 2, created=2)
@@ -73,7 +77,9 @@ async def test_a_batch_that_never_waited_and_an_unknown_one_request_nothing(any_
 async def test_a_batch_with_a_reservation_is_not_behind_an_earlier_one_that_began_to_wait_later(
     any_database: Database,
 ) -> None:
-    """The earlier one needs the lines that the later one has, so the later one must not wait for it."""
+    """The earlier batch waits for lines that the later batch has reserved. So the later batch must not wait
+    for the earlier one.
+    """
     assert await enqueue(any_database, "batch_running", 8) is None
     assert await wait_for(any_database, "batch_late", 8, created=2) is not None
     await any_database.batch_ends.end_without_files("t", "batch_running", BatchStatus.FAILED, [], after(3))
@@ -89,7 +95,7 @@ async def test_a_batch_with_a_reservation_is_not_behind_an_earlier_one_that_bega
 async def test_a_repeated_attempt_keeps_its_reservation_if_an_earlier_batch_began_to_wait(
     any_database: Database,
 ) -> None:
-    """The later batch never waited: its first attempt failed after it had the reservation."""
+    """The later batch never waited: its first attempt reserved the lines, and failed after that."""
     assert await wait_for(any_database, "batch_late", 8, created=2) is None
     assert await wait_for(any_database, "batch_early", 8, created=1) is not None
     assert await wait_for(any_database, "batch_late", 8, created=2) is None

@@ -36,7 +36,9 @@ async def test_an_endpoint_is_stored_changed_and_deleted(any_database: Database)
 
 
 async def test_a_change_leaves_the_fields_that_it_does_not_name(any_database: Database) -> None:
-    """Concurrent changes of other fields stay, and so does a disabling. Only the first disabling counts."""
+    """Concurrent changes of other fields are kept, and so is the time at which the endpoint was first
+    disabled.
+    """
     await create(any_database, an_endpoint())
     await asyncio.gather(
         change(any_database, EndpointChanges(description="mine")),

@@ -69,7 +69,9 @@ async def test_a_repeated_end_is_no_second_event(any_database: Database) -> None
 
 
 async def test_each_endpoint_gets_the_events_that_it_wants(any_database: Database) -> None:
-    """One wants other events, one is disabled, one is of another batch, and one is of another tenant."""
+    """One endpoint wants other events, one is disabled, one belongs to another batch, and one to another
+    tenant.
+    """
     await create(
         any_database,
         an_endpoint("webhook_1"),
@@ -251,7 +253,9 @@ async def test_a_delivery_that_has_ended_is_replayed_and_a_pending_one_is_not(an
 
 
 async def test_a_pending_delivery_is_replayed_once_its_workflow_must_be_lost(any_database: Database) -> None:
-    """Until a workflow was started, there is none to be lost, also after a replay."""
+    """A delivery whose workflow has not been started cannot have lost it. After a replay, this
+    holds again.
+    """
     delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
     late = delivery.created_at + timedelta(hours=1)
     assert not await table.replay("t", delivery.id, lost_before=late)
@@ -315,7 +319,9 @@ async def test_with_an_endpoint_its_deliveries_are_deleted(any_database: Databas
 
 
 async def test_old_deliveries_and_endpoints_of_deleted_batches_are_removed(any_database: Database) -> None:
-    """Pending deliveries of that age are removed, too. The endpoint of a batch that exists stays."""
+    """Old deliveries are removed even if they are pending. The endpoint of a batch that still
+    exists stays.
+    """
     await create(
         any_database,
         an_endpoint(),

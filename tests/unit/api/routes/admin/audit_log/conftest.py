@@ -1,4 +1,4 @@
-"""An API without keys, and one with keys. Each also exists as one for which no time passes."""
+"""An API without keys, and an API with keys. Both also exist with rate limiters whose clock stands still."""
 
 from collections.abc import AsyncGenerator
 
@@ -22,7 +22,7 @@ async def keyed() -> AsyncGenerator[ApiFixture]:
 
 @pytest.fixture
 async def api_in_one_instant(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[ApiFixture]:
-    """An API of its own. For its limits, all requests of the test come at the same time."""
+    """An API without keys that no other test uses. Its rate limiters see all requests at the same time."""
     stop_time_of_limiters(monkeypatch)
     async with open_own_api(webhook_allowed_networks=["127.0.0.0/8"]) as api:
         yield api
@@ -30,7 +30,7 @@ async def api_in_one_instant(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[
 
 @pytest.fixture
 async def keyed_in_one_instant(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[ApiFixture]:
-    """The same with keys."""
+    """An API with keys that no other test uses. Its rate limiters see all requests at the same time."""
     stop_time_of_limiters(monkeypatch)
     async with open_own_api(auth="api_key") as api:
         yield api

@@ -74,7 +74,9 @@ async def test_a_cursor_outlives_its_entry_and_the_export_says_what_is_missing(a
 async def test_an_export_does_not_continue_after_an_entry_that_a_restored_database_has_lost(
     api: ApiFixture,
 ) -> None:
-    """Its number is used again, so what has this number and lower ones would be missing in the export."""
+    """The restored database uses the number of the lost entry again. If the export continued after it,
+    entries with this or a lower number would be missing.
+    """
     for number in range(2):
         await api.http.put("/admin/holds", json={"tenant": f"t{number}"})
     lost = (await entries(api))[-1].id
