@@ -1,7 +1,8 @@
-"""Does not import test files of which the option `-m` selects no test.
+"""Keeps pytest from importing test files in which the option `-m` selects no test.
 
-Each process of pytest-xdist would import all of them. Only expressions such as `not slow and not cluster` are
-understood. With others, all files are imported, and pytest selects the tests as usual.
+Otherwise each process of pytest-xdist would import all of them. Only expressions such as `not slow and not
+cluster` are understood. With other expressions, all files are imported, and pytest selects the tests as
+usual.
 """
 
 import ast

@@ -165,7 +165,7 @@ async def test_a_task_that_no_code_awaits_logs_its_exception_at_once(
 
 
 class Part:
-    """A service of the embedded stack that cannot be watched at first."""
+    """A service of the embedded stack. The first attempts to watch it fail."""
 
     name, log, pid = "api", Path("/nowhere"), 1
 

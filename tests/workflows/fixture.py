@@ -93,7 +93,7 @@ async def time_skipping_server() -> AsyncGenerator[WorkflowEnvironment]:
 
 
 class WorkflowFixture:
-    """Starts workers and workflows on a Temporal server.
+    """A fixture that starts workers and workflows on a Temporal server.
 
     A test configures the stub activities and inspects their calls.
     """
@@ -225,7 +225,9 @@ class WorkflowFixture:
         )
 
     async def later(self, delay: timedelta = 3 * DAY, window: timedelta = timedelta(hours=6)) -> BatchOrder:
-        """Return the order of a batch that starts after `delay`."""
+        """Return the workflow argument of a batch that starts after `delay`. `window` is its completion
+        window.
+        """
         order = await self.order()
         start = order.created_at + delay
         return order.model_copy(update={"start_at": start, "deadline": start + window})

@@ -123,9 +123,10 @@ class StubIngestion(IngestionActivities):
 
 
 class StubExecution(ExecutionActivities):
-    """Stub of the activity that runs slices.
+    """A stub of the activity that runs slices.
 
-    `behaviours` has functions by slice number or model name. A slice without a function finishes at once.
+    `behaviours` maps slice numbers or model names to functions. A slice without a function finishes
+    immediately.
     """
 
     def __init__(self) -> None:
@@ -216,9 +217,9 @@ class StubLifecycle(LifecycleActivities):
 
 
 class StubRetention(RetentionActivities):
-    """Stub of the retention activity. Each turn reports one deleted object of one byte.
+    """A stub of the retention activity. Each call reports one deleted object of one byte.
 
-    `turns` has the number of turns that a kind of data needs. `failing` has the error that a kind raises.
+    `turns` has the number of calls that a kind of data needs. `failing` has the error that a kind raises.
     """
 
     def __init__(self) -> None:

@@ -91,7 +91,9 @@ async def test_a_worker_whose_clock_is_behind_does_not_keep_the_batch_open(fixtu
 async def test_the_deadline_ends_a_batch_with_unresponsive_slices_within_ten_seconds(
     fixture: WorkflowFixture,
 ) -> None:
-    """The slices do not return, as if their worker had died. The model run then waits this long."""
+    """The slices do not return, as if their worker had died. The model run (the workflow for one model) waits
+    for them less than ten seconds.
+    """
     released = asyncio.Event()
 
     async def deaf(request: SliceRequest) -> SliceResult:

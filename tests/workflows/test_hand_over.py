@@ -1,4 +1,6 @@
-"""A model run with a long history hands its remaining slices over to another model run of the same model."""
+"""A model run (the workflow for one model of a batch) with a long history hands its remaining slices over to
+another one.
+"""
 
 import asyncio
 from collections import Counter
@@ -55,7 +57,7 @@ async def slices_done(fixture: WorkflowFixture) -> int:
 async def until_only_waiting(fixture: WorkflowFixture, waiting: int) -> None:
     """Wait until all slices have begun, and all but `waiting` of them are counted as finished.
 
-    The reason is the same as in `WorkflowFixture.settled`.
+    `WorkflowFixture.settled` says why a test must wait for this before it cancels.
     """
     await fixture.execution.wait_for_requests(SLICES)
     while await slices_done(fixture) < SLICES - waiting:
@@ -84,7 +86,7 @@ async def test_a_long_history_is_continued_by_other_model_runs_and_loses_no_slic
 async def test_a_slice_that_runs_during_the_hand_over_is_not_ended_and_the_others_do_not_wait_for_it(
     fixture: WorkflowFixture,
 ) -> None:
-    """It ends only when all others have been started."""
+    """The first slice ends only when all other slices have been started."""
 
     async def waits(request: SliceRequest) -> SliceResult:
         while len(fixture.execution.requests) < SLICES:
@@ -152,7 +154,9 @@ async def test_a_slice_that_the_deadline_has_ended_is_still_unfinished_after_a_h
 async def test_a_model_run_whose_history_stays_long_hands_over_what_pauses_have_cancelled(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the history of a model run is limited, however often its last slices are paused and resumed."""
+    """The history of a model run stays limited in this way, however often its last slices are paused and
+    resumed.
+    """
     monkeypatch.setattr(slice_scheduler, "_EVENTS_BETWEEN_HAND_OVERS", 0)
     fixture.execution.behaviours[0] = until_cancelled
     async with fixture.workers():
@@ -180,7 +184,9 @@ async def test_slices_have_the_headers_of_their_batch_even_after_a_hand_over(
 
 
 async def test_a_model_run_that_cannot_reach_its_batch_keeps_its_slices(fixture: WorkflowFixture) -> None:
-    """For example because the batch has received the most signals that Temporal allows."""
+    """The batch's workflow has ended here. The batch may also have received as many signals as Temporal
+    allows.
+    """
     queue = "parents"
     run = (await fixture.model_run(SLICES, policy=SHORT)).model_copy(update={"progress_reports": 1})
     async with fixture.workers(), Worker(fixture.client, task_queue=queue, workflows=[LeavesItsChild]):
@@ -192,7 +198,7 @@ async def test_a_model_run_that_cannot_reach_its_batch_keeps_its_slices(fixture:
 
 @workflow.defn(sandboxed=False)
 class LeavesItsChild:
-    """Starts a model run and ends before it."""
+    """A workflow that starts a model run and ends before it."""
 
     @workflow.run
     async def run(self, run: ModelRun) -> None:

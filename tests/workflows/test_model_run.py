@@ -102,7 +102,9 @@ async def test_a_permanently_failed_slice_fails_the_run_and_names_the_cause(fixt
 
 
 async def test_turns_add_no_history_events(fixture: WorkflowFixture) -> None:
-    """The turns of a slice are retries, which write no events."""
+    """When a slice is interrupted and runs again, Temporal retries its activity. A retry adds no event to the
+    history.
+    """
     turns = 0
 
     async def third_turn(request: SliceRequest) -> SliceResult:
@@ -140,7 +142,9 @@ async def test_a_run_paused_twice_starts_its_slices_again_each_time(fixture: Wor
 async def test_scheduling_and_cancelling_hundreds_of_slices_stays_within_one_activation(
     fixture: WorkflowFixture,
 ) -> None:
-    """The deadlock detector allows two seconds. A run schedules at most 256 slices. No worker runs them."""
+    """The SDK's deadlock detector allows two seconds. A model run schedules at most 256 slices. No worker
+    runs them here.
+    """
     many = policy(outstanding_slices=256)
     async with fixture.workers([]):
         run = await fixture.start_run(await fixture.model_run(slices=4_000, policy=many))
@@ -152,8 +156,8 @@ async def test_scheduling_and_cancelling_hundreds_of_slices_stays_within_one_act
 async def test_a_slice_that_times_out_without_a_worker_does_not_fail_the_run(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test server skips no time while an activity waits for a worker, so the window is as short as a busy
-    machine allows.
+    """The test server skips no time while an activity waits for a worker. So the completion window is as
+    short as a busy machine allows.
     """
     monkeypatch.setattr(options, "LAST_FLUSH_MARGIN", timedelta(seconds=1))
     async with fixture.workers([]):

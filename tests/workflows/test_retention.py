@@ -1,4 +1,6 @@
-"""The retention workflow: order of kinds, turns, failures, and its state after continue-as-new."""
+"""The retention workflow: the order in which kinds of data are deleted, repeated calls of its activity,
+failures, and its state after continue-as-new.
+"""
 
 import pytest
 from temporalio.client import WorkflowFailureError

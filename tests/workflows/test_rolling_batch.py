@@ -1,4 +1,6 @@
-"""A rolling batch takes calls for a while before its input is read."""
+"""A rolling batch (a batch that collects single requests, so-called calls) takes calls for a while before its
+input is read.
+"""
 
 from datetime import UTC, timedelta
 

@@ -1,4 +1,6 @@
-"""Many pauses and resumes of one batch: the pauses that its model runs receive are spread over the window."""
+"""Many pauses and resumes of one batch. Its model runs get them at intervals that are spread over the
+completion window.
+"""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -39,7 +41,9 @@ async def seconds_to_end(batch: "WorkflowHandle[BatchWorkflow, object]", since: 
 async def paused_twice(
     fixture: WorkflowFixture, window: timedelta = timedelta(days=1), policy: BatchPolicy = FEW_PAUSES
 ) -> BatchHandle:
-    """Start a batch, pause it, resume it, and pause it again. The model run will learn of this much later."""
+    """Start a batch, pause it, resume it, and pause it again. Its model run gets the second
+    pause much later.
+    """
     fixture.execution.behaviours["m"] = until_cancelled
     batch = await fixture.start(await fixture.order(window, policy))
     await fixture.execution.wait_for_requests(2)

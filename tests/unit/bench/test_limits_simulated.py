@@ -1,4 +1,4 @@
-"""Limits on requests in flight at a disturbed engine: ours, compared with fixed limits and with AIMD."""
+"""Limits on requests in flight at a disturbed engine: our limit, compared with fixed limits and with AIMD."""
 
 from collections.abc import Callable
 

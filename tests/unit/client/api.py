@@ -68,7 +68,7 @@ class Api:
         }
 
     def event(self, settled: int, status: str = "in_progress") -> bytes:
-        """Advance the batch, and return the event about it."""
+        """Set the number of settled lines and the status of the batch. Return the event about this change."""
         self.settled, self.status = settled, status
         return f"event: batch.progress\ndata: {json.dumps(self.batch())}\nid: {settled:024x}\n\n".encode()
 

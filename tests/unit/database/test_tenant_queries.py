@@ -124,7 +124,7 @@ def named_queries() -> Iterator[tuple[str, str]]:
 
 
 def unbound(sql: str, tables: set[str]) -> list[str]:
-    """Return the places in the SQL that use these tables without restricting them to a tenant."""
+    """Return the parts of the SQL that use these tables without restricting them to a tenant."""
     # A query that names a tenant only on request does not name one.
     sql = re.sub(r"\$(\d)::text IS NULL OR (?:\w+\.)?tenant = \$\1", "", sql)
     use = re.compile(_USE.format(tables="|".join(sorted(tables)), keywords=_KEYWORDS))

@@ -132,7 +132,7 @@ def test_an_answer_for_another_number_of_chats_is_not_divided(response: bytes) -
 
 @dataclass(eq=False)
 class At:
-    """Address of a backend, and the client that sends requests to it."""
+    """The address of a backend, and the client that sends requests to this backend."""
 
     client: RequestSender
 
@@ -160,7 +160,7 @@ class Unspeakable(Exception):
 
 
 class SplitsBadly(Executor):
-    """Executor whose result for each conversation is `rubbish`, or which raises it if it is an exception."""
+    """An executor whose result for each conversation is what the method `rubbish` returns or raises."""
 
     def split(self, response: bytes, count: int) -> Sequence[ChatResult]:
         return [self.rubbish() for _ in range(count)]

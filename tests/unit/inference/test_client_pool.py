@@ -43,7 +43,7 @@ class Backend:
 
 
 class Asking:
-    """The clients of one process, and a server to which they send requests."""
+    """The clients of one process, and a server to which the clients send requests."""
 
     def __init__(self, clients: ClientPool, target: TargetUrl, engine: str) -> None:
         self.clients, self._target, self.engine = clients, target, engine

@@ -203,7 +203,9 @@ def test_the_last_tenant_of_an_idle_model_returns_after_a_pause(pause: float) ->
 
 
 def test_a_tenant_that_waits_between_its_requests_does_not_lose_its_place_to_longer_ones() -> None:
-    """Each sends one line at a time, and is ready with the next one a moment after the last has ended."""
+    """Each slice has one request at a time, and requests the next permit a moment after the last request has
+    ended.
+    """
     traffic = PermitTraffic(1)
 
     def send(tenant: str, seconds: float) -> None:

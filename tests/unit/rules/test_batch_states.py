@@ -1,4 +1,4 @@
-"""A batch's states."""
+"""The statuses of a batch that are stored and that are shown, and the effect of a cancel."""
 
 from datetime import UTC, datetime, timedelta
 

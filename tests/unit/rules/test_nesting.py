@@ -58,7 +58,9 @@ def test_an_unfinished_text_is_left_to_its_parser() -> None:
 
 
 def depth_of(text: bytes) -> int:
-    """Return the most levels that are open at once, read byte by byte."""
+    """Return how many objects and arrays are open at the same time at most, by reading the text
+    byte by byte.
+    """
     depth, most, is_string, at = 0, 0, False, 0
     while at < len(text):
         if text[at : at + 2] in (b"\\\\", b'\\"'):

@@ -56,7 +56,9 @@ def test_the_seconds_to_the_next_change_are_enough_for_it() -> None:
 def test_all_changes_until_the_files_must_be_written_stay_far_below_the_limits_of_temporal(
     window: timedelta,
 ) -> None:
-    """The limits are 10,000 signals and 51,200 events. A signal adds up to four events."""
+    """Temporal's limits are 10,000 signals and 51,200 history events for each workflow. A signal adds up to
+    four events.
+    """
     assert allowed_pause_changes(order(window), CREATED + window + DAY) == FREE_CHANGES + 1_000
 
 
@@ -82,5 +84,7 @@ def test_a_batch_of_seconds_has_an_interval_of_a_second() -> None:
 def test_of_changes_in_the_same_minute_the_one_with_the_greater_number_stays(
     change: int, last: int, seconds: int, expected: bool
 ) -> None:
-    """A change without a number always has an effect. A restored database counts from a lower number."""
+    """The database numbers pauses and resumes. A change without a number always has an effect. After a
+    restore, the database counts from a lower number.
+    """
     assert is_overtaken(change, last, timedelta(seconds=seconds)) is expected

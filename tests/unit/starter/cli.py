@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 
 class Cli:
-    """Runs commands in this process with `run`.
+    """A fixture that runs commands in this process with `run`.
 
     The other methods create and change batches in the API's fake database.
     """
@@ -48,7 +48,9 @@ class Cli:
         self.url = url
 
     def run(self, *arguments: str, **environment: str) -> Result:
-        """Run a command and return its result. Unless `COLUMNS` is set, its width is always the same."""
+        """Run a command and return its result. Unless `COLUMNS` is set, the width of the output is always the
+        same.
+        """
         variables = {"COLUMNS": None, "BATCHWRIGHT_URL": self.url, **environment}
         return CliRunner().invoke(app, list(arguments), env=variables)
 

@@ -1,4 +1,4 @@
-"""Comparison of our clock with another."""
+"""How `batchwright doctor` compares the clock of this machine with that of a server."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,9 +10,11 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def compared(*, before: float, after: float) -> tuple[Level, str]:
-    """Compare our clock with one that shows noon. Return the level and the message of the finding.
+    """Compare our clock with a server's clock that shows noon. Return the level and the message of the
+    finding.
 
-    By our clock, it shows noon `before` seconds after the request and `after` seconds before the response.
+    By our clock, the request is sent `before` seconds before noon, and the response comes `after` seconds
+    after noon.
     """
     asked, answered = NOON - timedelta(seconds=before), NOON + timedelta(seconds=after)
     finding = compare_clocks("the server", NOON, asked=asked, answered=answered)

@@ -132,7 +132,7 @@ def test_a_follower_continues_until_the_batch_had_ended_before_the_response_bega
 
 def test_a_follower_in_the_order_of_settlement_prints_each_line_once() -> None:
     class RepeatedResponses(BrokenSource):
-        """The second response begins again, in another order."""
+        """Results whose second response begins with the first line again, in another order."""
 
         def _pieces(self, call: int) -> Iterator[bytes]:
             if call == 1:

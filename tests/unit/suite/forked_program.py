@@ -1,6 +1,7 @@
-"""Program of the tests of `ForkedProcess`. It prints what it has, and exits with the code that it is given.
+"""A program for the tests of `ForkedProcess`. It prints its process id, its process group and a variable, and
+exits with the code in its argument.
 
-Without a code it waits to be killed.
+Without a code, it waits until it is killed.
 """
 
 import json

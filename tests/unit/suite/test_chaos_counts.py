@@ -1,4 +1,4 @@
-"""The counters of the chaos runs count: each loss, each duplicate and each repetition is seen."""
+"""The counters of the chaos runs: each lost, doubled or repeated line is counted."""
 
 import time
 from collections import Counter

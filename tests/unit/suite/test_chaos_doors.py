@@ -1,4 +1,6 @@
-"""The doors of the chaos runs see everything that differs from the files of a batch."""
+"""The doors of the chaos runs (ways to create batches) report everything that differs from the files of a
+batch.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which process of a test run gets which test files."""
+"""Which process of pytest-xdist gets which test files."""
 
 import re
 import subprocess

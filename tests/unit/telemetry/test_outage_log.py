@@ -1,4 +1,4 @@
-"""An outage is logged once, and the next one again."""
+"""An outage is logged once. The next outage is logged again."""
 
 import logging
 

@@ -20,7 +20,9 @@ BROKEN = [
 
 
 class Server:
-    """Gives the next one of `answers` to each request, and closes the connection after a broken one."""
+    """A server that answers each request with the next one of `answers`. It closes the connection after a
+    broken answer.
+    """
 
     def __init__(self, *answers: bytes) -> None:
         self.answers, self.connections, self.was_requested = [*answers], 0, asyncio.Event()

@@ -155,7 +155,7 @@ async def test_tls_is_verified() -> None:
 
 
 async def test_a_host_whose_address_is_not_public_is_refused_when_the_connection_is_opened() -> None:
-    """At its registration, the name may have had another address."""
+    """When the webhook was registered, the host's name may have had another address."""
     async with receiving() as receiver, sending([]) as sender:
         url = receiver.url.replace("127.0.0.1", "localhost")
         result = await sender.send(url, HEADERS, BODY)

@@ -13,7 +13,7 @@ LOOPBACK = [IPv4Network("127.0.0.0/8")]
 
 
 class Names:
-    """Name server. Each lookup waits for `go_on`, and returns `address`."""
+    """A fake name server. Each lookup waits for the event `go_on`, and returns `address`."""
 
     def __init__(self) -> None:
         self.lookups, self.is_asked, self.go_on = list[str](), asyncio.Event(), asyncio.Event()

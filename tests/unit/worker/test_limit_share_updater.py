@@ -1,4 +1,4 @@
-"""Each worker's part of a backend's limit for the whole fleet."""
+"""How the limit of a backend for the whole fleet is divided between workers."""
 
 import asyncio
 from collections.abc import Iterable, Mapping

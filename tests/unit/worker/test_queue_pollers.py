@@ -69,7 +69,7 @@ async def test_a_draining_queue_delays_no_other() -> None:
 
 
 async def test_a_queue_that_returns_while_it_drains_is_polled_again_afterwards() -> None:
-    """The SDK refuses two workers on one queue."""
+    """The SDK refuses two workers that poll the same task queue."""
     pollers, fleet = Pollers(), QueuePollers()
     fleet.set_queues(pollers.of("a"))
     pollers.created[0].drained.clear()

@@ -10,7 +10,7 @@ from batchwright.worker.pollers import ReconnectingWorker
 
 
 class Server:
-    """Answers a health check when a test lets it."""
+    """A Temporal server that answers a health check only when the test sets `answers`."""
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
@@ -26,7 +26,7 @@ class Client:
 
 
 class SdkWorker:
-    """Counts how often it was run."""
+    """A fake worker of the SDK. `runs` counts how often it was run."""
 
     task_queue = "inference.alpha"
 

@@ -14,7 +14,9 @@ NO_CONTEXT = cast(Any, None)
 
 
 class Hungry:
-    """Demand that wants slices while `wants` is True. `used` has the slots in use."""
+    """A fake of the worker's demand: it wants another slice while `wants` is True. `used` has the slots in
+    use.
+    """
 
     def __init__(self) -> None:
         self.wants = True

@@ -1,4 +1,7 @@
-"""Quotas towards which single calls count, and how long calls are kept, in each database (`any_database`)."""
+"""Quotas to which single calls count, and how long calls are kept.
+
+The fixture `any_database` runs each test in memory and on PostgreSQL.
+"""
 
 import asyncio
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Files.
+"""The table of files.
 
 The fixture `any_database` runs each test in memory and on PostgreSQL.
 """

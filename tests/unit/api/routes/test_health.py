@@ -1,4 +1,4 @@
-"""Readiness: how often a probe reaches the dependencies. Anyone may send probes, without a key."""
+"""Readiness: how often a health check reaches the dependencies. Health checks need no API key."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""GET /v1/batches?custom_id=: the batches of a line."""
+"""GET /v1/batches?custom_id=: search for the batches that have a line with this custom id."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -104,7 +104,9 @@ async def test_changes_that_do_not_reach_temporal_are_not_counted(api: ApiFixtur
 async def test_of_a_pause_and_a_resume_at_the_same_time_the_later_one_is_shown(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch, late: str, shown: bool
 ) -> None:
-    """Between the signal of the earlier one and what it shows, the other one is done completely."""
+    """The request `late` sends its signal to the workflow first, but records it last. The other request is
+    handled completely in between.
+    """
     batch_id = await begun(api, "llama")
     other = resume if late == "pause" else pause
     signal = getattr(api.temporal, late)

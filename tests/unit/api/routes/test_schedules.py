@@ -184,7 +184,7 @@ async def test_a_schedule_is_changed_and_keeps_what_the_change_does_not_name(api
 
 
 async def test_changes_at_the_same_moment_are_both_kept_in_both_places(api: ApiFixture) -> None:
-    """Each has read the schedule before the other one has changed it."""
+    """Each of the two changes has read the schedule before the other one changed it."""
     schedule = await created(api)
     path, both = f"{SCHEDULES}/{schedule.id}", asyncio.Barrier(2)
     api.schedules.before_update = both.wait
@@ -266,7 +266,9 @@ async def test_a_trigger_that_the_overlap_policy_would_skip_is_refused(api: ApiF
 
 
 async def test_a_schedule_that_temporal_does_not_know_is_paused_until_it_is_resumed(api: ApiFixture) -> None:
-    """It happens if the API is killed after it has inserted the row."""
+    """This happens if the API is killed after it inserted the row and before it created the schedule in
+    Temporal.
+    """
     schedule = await created(api)
     del api.schedules.stored[schedule.id]
     assert read(await api.http.get(f"{SCHEDULES}/{schedule.id}"), ScheduleObject).paused

@@ -107,7 +107,7 @@ async def test_concurrent_requests_with_one_key_create_one_object(api: ApiFixtur
 async def test_a_request_gets_the_batch_of_its_key_if_that_batch_took_the_last_place_of_a_quota(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other request with the key begins and ends after this one has searched for the key."""
+    """Another request with the same key begins and ends after the first request has searched for the key."""
     async with open_api(max_live_batches=1) as api:
         find, others = api.database.idempotency.find, list[httpx.Response]()
 

@@ -1,4 +1,4 @@
-"""The browser in which the tests of the pages look at them."""
+"""A browser for the tests of web pages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pages compute the timeline of a batch, its window, and remedies for waiting reasons."""
+"""What the pages of a batch show: its timeline, its completion window, and remedies for waiting reasons."""
 
 from collections.abc import AsyncGenerator
 

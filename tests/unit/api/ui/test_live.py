@@ -79,7 +79,7 @@ async def test_a_refused_list_has_the_status_of_the_error_so_that_browsers_wait(
 
 
 class Tab:
-    """A tab that shows a list: the stream that it gets, without a network."""
+    """A browser tab that shows a list, and the event stream that it reads. No network is used."""
 
     def __init__(self, streams: LiveFragments, read: Read, visitor: str = "blue", cookie: str = "x") -> None:
         request = SimpleNamespace(url=URL("/ui"))

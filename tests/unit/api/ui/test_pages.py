@@ -26,7 +26,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 async def run(
     api: ApiFixture, batch: BatchObject, *models: ModelCounts, completed: int = 0, failed: int = 0
 ) -> None:
-    """Let the batch begin, with these counts."""
+    """Let the batch begin. `completed` and `failed` are the numbers of its settled lines."""
     await api.database.batches.start(
         "default",
         batch.id,

@@ -1,4 +1,4 @@
-"""The circuit breaker of a model: when it opens, how long it pauses, and how probes close it."""
+"""The circuit breaker of a model: when it opens, how long it pauses, and how trial requests close it."""
 
 from batchwright.activities.execution.dispatch_loop import MAX_BLOCKED_SECONDS
 from batchwright.inference.circuits.circuit_breaker import CircuitAttempt, CircuitBreaker
@@ -6,7 +6,9 @@ from tests.unit.inference.circuits.failing_requests import Clock, fail
 
 
 def fail_slowly(circuit: CircuitBreaker, clock: Clock, times: int) -> None:
-    """Let `times` requests fail after so long a time that waiting for a probe is no longer worthwhile."""
+    """Let `times` requests fail after a long time. A slice does not wait for a trial request that may take as
+    long.
+    """
     begun = [circuit.begin() for _ in range(times)]
     clock.now += 2 * MAX_BLOCKED_SECONDS
     for one in begun:
@@ -67,9 +69,10 @@ def test_a_trial_that_was_just_sent_is_worth_waiting_for(circuit: CircuitBreaker
 
 
 def trials(circuit: CircuitBreaker, clock: Clock, count: int) -> tuple[list[CircuitAttempt], list[float]]:
-    """Send `count` probes, each as soon as it is allowed. None of them gets a response.
+    """Send `count` trial requests, each as soon as the circuit breaker allows it. None of them gets a
+    response.
 
-    Return the probes, and the seconds from each probe to the next.
+    Return the trial requests, and the seconds from each one to the next.
     """
     sent: list[CircuitAttempt] = []
     waits: list[float] = []

@@ -24,7 +24,7 @@ BUSY = Outcome(retry_policy.BUSY, 503)
 
 
 class BackendLimitFixture:
-    """Adaptive limits of backends with a clock. `backends` maps each model to its backends."""
+    """A fixture of adaptive limits of backends, with a clock. `backends` maps each model to its backends."""
 
     def __init__(self, backends: dict[str, Collection[str]], *, ceiling: int = 10, adaptive: bool = True):
         self.now, self.metrics = 100.0, Metrics()

@@ -148,7 +148,7 @@ async def test_a_cancelled_permit_request_gets_no_permit() -> None:
 
 
 def served(permits: ConcurrencyLimiter, slices: list[tuple[str, int]], times: int) -> list[tuple[str, int]]:
-    """Return the slices in the order in which they get the only permit, `times` times.
+    """Return the slices in the order in which they get the only permit, until it was granted `times` times.
 
     A slice is a batch and a number. Each slice requests a permit again whenever it has none.
     """

@@ -1,4 +1,7 @@
-"""Effective rates: from settings and the table, changed at run time, kept while the table is unavailable."""
+"""The rate limits in effect: from settings and the database, and changed at run time.
+
+They stay in effect while the database is unavailable.
+"""
 
 import logging
 from datetime import UTC, datetime

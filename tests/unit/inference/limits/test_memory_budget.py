@@ -1,4 +1,6 @@
-"""The memory budget: shards may use one half of it, and responses the other half."""
+"""The memory budget of a worker: shards (stored objects with input lines) may use one half of it, responses
+the other half.
+"""
 
 from batchwright.inference.limits.memory_budget import MemoryBudget
 

@@ -28,7 +28,7 @@ class Changing(TenantSettings):
 
 
 class Waits:
-    """Number of seconds for which lines waited, by limit, model and tenant."""
+    """The number of seconds for which lines waited, by limit, model and tenant."""
 
     def __init__(self) -> None:
         self.seconds: dict[tuple[Limit, str, str], float] = defaultdict(float)

@@ -30,7 +30,10 @@ OK = HEAD + b"content-length: 2\r\n\r\n{}"
 
 
 def counting(serve: Serve) -> tuple[list[None], Serve]:
-    """Return a list and a handler. The handler behaves like `serve`, and extends the list per connection."""
+    """Return a list and a handler of connections.
+
+    The handler does the same as `serve`, and adds an item to the list for each connection.
+    """
     connections: list[None] = []
 
     async def counted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

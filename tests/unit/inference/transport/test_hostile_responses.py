@@ -50,7 +50,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 
 class Played:
-    """Number of connections that a server received. It also shows if a connection was used again."""
+    """The number of connections that a server received. It also shows if a connection was used again."""
 
     def __init__(self) -> None:
         self.connections = 0

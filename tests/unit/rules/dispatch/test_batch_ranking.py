@@ -52,7 +52,9 @@ class Batches:
         self.lines[name], self.hours[name], self.priorities[name] = lines, hours, priority
 
     def read(self) -> list[str]:
-        """Update the schedule, as a read of the database does. Return the batches by rank."""
+        """Compute the ranks of the batches again, as a worker does after it has read them. Return the batches
+        by rank.
+        """
         batches = [
             WaitingBatch(
                 "m",

@@ -175,7 +175,9 @@ def test_the_weight_of_a_tenant_is_that_of_a_request_whose_key_is_not_capped() -
 
 
 class Tenants:
-    """Two tenants that always wait. `permits` requests are in flight at once, each for one second."""
+    """Two tenants that always wait for permits. `permits` requests are in flight at a time, each for one
+    second.
+    """
 
     def __init__(self, permits: int, **weights: float) -> None:
         self.share, self.now, self.weights = FairShare(), 0.0, weights
@@ -184,7 +186,7 @@ class Tenants:
             self.share.start_waiting(tenant, weight, list(weights)[:number], self.now)
 
     def run(self, seconds: int) -> Counter[str]:
-        """Return the number of requests that each tenant has sent in `seconds`."""
+        """Run for `seconds`. Return how many requests each tenant has sent."""
         sent = Counter[str]()
         for _ in range(seconds):
             flying: list[str] = []

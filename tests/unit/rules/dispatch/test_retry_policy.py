@@ -1,4 +1,6 @@
-"""Budgets, categories, backoff and Retry-After."""
+"""Which failed requests are retried: retry budgets, categories of failures, backoff, and the Retry-After
+header.
+"""
 
 import random
 from datetime import UTC, datetime

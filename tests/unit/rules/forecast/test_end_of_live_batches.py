@@ -92,7 +92,9 @@ def test_a_priority_has_twice_the_share_of_the_next_lower_one() -> None:
 
 
 def test_a_batch_whose_lines_are_more_work_is_known_by_its_progress() -> None:
-    """The tenants have equal shares, but one settles 9 lines a second and the other one."""
+    """The tenants have equal shares. But the batch of one tenant settles 9 lines per second, and that of the
+    other tenant 1.
+    """
     model = Model()
     model.observe(work("long", 0, 1000), work("short", 0, 9000, tenant="u"))
     found: dict[str, RemainingTime] = {}

@@ -35,7 +35,7 @@ def test_new_requests_count_more_than_old_ones() -> None:
 
 
 def test_an_ended_worker_changes_nothing() -> None:
-    """Its requests are no longer in the totals."""
+    """The totals no longer contain the requests of the ended worker, so they are lower than before."""
     found = RequestDurations()
     found.record(totals([1.0] * 100), 0)
     found.record(totals([9.0] * 10), 15)
@@ -47,7 +47,7 @@ def test_without_requests_the_mean_is_not_known() -> None:
 
 
 def test_requests_of_equal_length_have_ended_after_about_that_time() -> None:
-    """A small part of the estimate is that durations vary."""
+    """The estimate is a little higher, because it assumes that durations vary."""
     found = RequestDurations()
     found.record(totals([4.0] * 1_000_000), 0)
     assert 4.0 < longest_remaining(found, 64, 0.9) < 8.0
@@ -55,7 +55,7 @@ def test_requests_of_equal_length_have_ended_after_about_that_time() -> None:
 
 
 def test_the_slowest_of_many_uneven_requests_is_that_of_a_simulation() -> None:
-    """64 requests with lognormal durations, at a time long after the first ones began."""
+    """64 requests with lognormal durations are in flight, and the first ones began long ago."""
     random = Random(1)
     durations = [random.lognormvariate(0.0, 1.0) for _ in range(20_000)]
     found = RequestDurations()

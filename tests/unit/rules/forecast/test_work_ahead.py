@@ -1,4 +1,4 @@
-"""Amount of work that is done before one owner's work is done, if all owners share a capacity."""
+"""How much work all owners of a shared capacity have done when the work of one of them is done."""
 
 import pytest
 

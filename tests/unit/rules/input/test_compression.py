@@ -73,7 +73,9 @@ def test_a_bomb_comes_in_small_pieces(compression: Compression) -> None:
 
 
 class Steps:
-    """Counts the members that are begun, and the bytes that each step of their expansion is given."""
+    """A counter of the compressed members that are begun, and of the bytes that each step of their expansion
+    gets.
+    """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.members, self.sizes = 0, list[int]()

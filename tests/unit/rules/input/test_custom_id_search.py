@@ -1,4 +1,4 @@
-"""Index of the custom ids of a batch: it finds each of them, and next to no other."""
+"""The index of the custom ids of a batch: it finds each of them, and almost no other custom id."""
 
 import pytest
 

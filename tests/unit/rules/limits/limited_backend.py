@@ -1,4 +1,4 @@
-"""A backend that works in rounds, and the adaptive limit of its requests."""
+"""A simulated backend that answers requests in rounds, and the adaptive limit on its requests in flight."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -10,7 +10,11 @@ from batchwright.rules.limits.limit_trial import LimitBounds, LimitChange
 
 @dataclass
 class Backend:
-    """Backend that works in rounds. All allowed requests arrive at once, and `slots` of them run together."""
+    """A simulated backend that answers in rounds.
+
+    In each round, as many requests arrive as the limit allows. If there are more than `slots`, all of them
+    take longer.
+    """
 
     limit: AdaptiveLimit
     slots: float = 64

@@ -1,4 +1,6 @@
-"""Rates: which are in effect, how they are divided, and how much of a rate a turn may use."""
+"""Rate limits: which are in effect, how they are divided, and how much of a rate one run of a
+slice may use.
+"""
 
 import math
 

@@ -16,7 +16,7 @@ from tests.unit.rules.limits.limited_backend import Backend, limit
 
 @dataclass
 class Recorded:
-    """Adaptive limit that records its changes."""
+    """An adaptive limit, and a record of its changes."""
 
     limit: AdaptiveLimit
     changes: list[LimitChange | None]

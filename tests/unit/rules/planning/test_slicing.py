@@ -26,7 +26,11 @@ def cut(plan: list[tuple[int, int]], *, lines: int = 3, size: int = 60, units: i
 
 
 def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: int = 32) -> list[int]:
-    """Divide a plan with `lines` lines into slices. Return the number of lines of each slice."""
+    """Divide a plan with `lines` lines into slices of `fewest` to `most` lines. Return the number of lines of
+    each slice.
+
+    `length` is the number of bytes of each line.
+    """
     slicer = Slicer(most, 4 * MAX_LARGE_SLICE_BYTES, plan_lines=lines, fewest=fewest)
     slices = [*(slicer.add(length, 1) for _ in range(lines)), slicer.finish()]
     return [record.entries for record in slices if record is not None]

@@ -1,4 +1,4 @@
-"""The errors of failed lines, counted by code and model."""
+"""The counts of failed lines by error code and model."""
 
 import json
 

@@ -22,7 +22,7 @@ _STEPS = [
 
 
 class _Killed(BaseException):
-    """Ends the program as a kill would, because none of its code handles this exception."""
+    """An exception that ends the program as a kill would, because none of the program's code handles it."""
 
 
 def _kill_after(step: int, patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,9 @@ def _do_nothing(fd: int) -> None:
 
 
 def prepare(inbox: Inbox) -> None:
-    """Start again: with an API without data, a dropped file, a prompt, and a second file of the same name."""
+    """Prepare the next run: an API without data, and a folder with a file, a prompt, and a second file of the
+    same name.
+    """
     inbox.cli.api.clear()
     shutil.rmtree(inbox.path, ignore_errors=True)
     inbox.submit("b", prompt_txt="a prompt")

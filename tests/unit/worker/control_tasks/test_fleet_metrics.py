@@ -30,7 +30,7 @@ def report(backlog: int, oldest_seconds: float, pollers: int) -> QueueReport:
 
 
 class Server:
-    """Task queues in memory."""
+    """A fake Temporal server with task queues in memory. `described` has the task queues that were read."""
 
     def __init__(self) -> None:
         self.reports: dict[str, QueueReport] = {}
@@ -45,7 +45,10 @@ class Server:
 
 
 class EndedRuns(EndedRunLookup):
-    """Batches whose run was ended from outside. The value is True if a later run of the batch is open."""
+    """Batches whose workflow run was ended from outside.
+
+    `runs` maps the id of a batch to True if a later run of the batch is open.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, bool] = {}
@@ -90,7 +93,7 @@ class FleetFixture:
         await self.collector.refresh()
 
     async def batch(self, id: str, tenant: str = "t", lines: int = 100, **changes: object) -> BatchOrder:
-        """Create a batch that has been in progress since START, and return its order."""
+        """Create a batch that has been in progress since START. Return the argument of its workflow."""
         order = an_order(id, tenant, **changes)
         await self.database.batches.upsert(order)
         models = [ModelCounts(model="a", lines=lines)]

@@ -198,7 +198,9 @@ async def test_a_model_that_settles_lines_does_not_wait(fixture: WaitingReasonFi
 
 
 async def test_a_day_of_slow_lines_is_few_signals(fixture: WaitingReasonFixture) -> None:
-    """Between two lines, the batch stalls. Temporal accepts 10,000 signals of a workflow, then no cancel."""
+    """Between two lines, the batch seems to wait. Temporal accepts at most 10,000 signals for a workflow.
+    After that, the batch could no longer be cancelled.
+    """
     fixture.queues.depth = 50
     worker = fixture.worker()
     for line in range(24 * 60 * 6):

@@ -39,7 +39,7 @@ class Step(ActivityInboundInterceptor):
 
 
 class Case:
-    """Attempts of one step with shared metrics."""
+    """Attempts of one activity with shared metrics."""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -128,7 +128,9 @@ async def test_an_attempt_that_ends_normally_records_its_end_for_the_next() -> N
 
 
 async def test_a_slice_that_ends_before_its_first_heartbeat_hides_no_crash_after_it() -> None:
-    """Attempt 2 crashes before its first heartbeat, so attempt 3 only knows the end of attempt 1."""
+    """Attempt 2 crashes before its first heartbeat. So attempt 3 only gets the last heartbeat of
+    attempt 1.
+    """
     case = Case("run_slice")
     await case.fail(TURN_OVER)
     found = [each.model_dump() if isinstance(each, SliceResult) else each for each in case.last_beat]

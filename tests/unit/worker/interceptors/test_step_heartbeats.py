@@ -1,4 +1,4 @@
-"""Heartbeats of steps: acknowledged heartbeats, and what they tell the next attempt."""
+"""Heartbeats of activities: when they are acknowledged, and what they tell the next attempt."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Steps that crash their workers run one at a time and then fail, and no other step fails with them."""
+"""Activities that crash their workers run one at a time, and fail after more crashes. No other activity fails
+with them.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,7 +41,7 @@ QUARANTINED = {"attempt": 3, "crashes": 2, "quarantined_crashes": 1, "is_quarant
 
 
 class Killed(Exception):
-    """The process was killed: nothing after this exception counts."""
+    """An exception that stands for a killed process: what the attempt does after it must not count."""
 
 
 async def dies() -> object:
@@ -51,7 +53,7 @@ async def ends() -> object:
 
 
 class Body(ActivityInboundInterceptor):
-    """The activity itself. It keeps the outbound interceptors, through which its heartbeats go."""
+    """The activity itself. It stores the outbound interceptors, which pass on its heartbeats."""
 
     def __init__(self, does: Callable[[], Awaitable[object]]) -> None:
         self._does = does
@@ -65,7 +67,7 @@ class Body(ActivityInboundInterceptor):
 
 
 class Step(ActivityOutboundInterceptor):
-    """Attempts of one step, and its heartbeats at the Temporal server."""
+    """The attempts of one activity, and its heartbeats at the Temporal server."""
 
     def __init__(self, details: Sequence[object] = (), attempt: int = 0) -> None:
         self.details, self.attempt = list(details), attempt
@@ -89,7 +91,14 @@ class Step(ActivityOutboundInterceptor):
         *,
         metrics: Metrics | None = None,
     ) -> object:
-        """Run the next attempt. `lock` is the lock of its process. With `metrics`, it reports how it ends."""
+        """Run the next attempt of the activity.
+
+        Args:
+            does: what the activity does.
+            lock: the lock of the attempt's process, which quarantined activities hold.
+            acknowledged: sends a heartbeat, and returns when the server has it.
+            metrics: where the end of the attempt is counted; None to report no end, as after a kill.
+        """
         self.attempt += 1
         body = Body(self._counted(does))
         inbound: ActivityInboundInterceptor = StepQuarantineInbound(
@@ -116,7 +125,7 @@ class Step(ActivityOutboundInterceptor):
             await self.run(dies, lock)
 
     async def fail(self, error: BaseException) -> None:
-        """Run the next attempt, which its worker survives, and which ends with this error."""
+        """Run the next attempt, which ends with this error. Its worker continues to run."""
 
         async def fails() -> object:
             raise error
@@ -172,7 +181,9 @@ async def test_an_attempt_that_ends_early_hides_no_crash_before_it(error: BaseEx
 
 
 async def test_crashes_between_hours_without_a_crash_are_forgotten() -> None:
-    """A finalization waits for its storage for days, and each outage of Temporal looks like a crash."""
+    """Finalization may wait for its storage for days. During this time, each outage of Temporal looks like a
+    crash.
+    """
     step = Step()
     for _ in range(2 * CRASHES):
         await step.crash()
@@ -229,7 +240,9 @@ async def test_a_quarantined_step_holds_the_lock_of_its_process_until_it_ends() 
 
 
 async def test_a_crash_while_a_step_waits_for_its_turn_does_not_count_in_quarantine() -> None:
-    """Another step of the same process crashes it each time, and this one only waits for the lock."""
+    """Another activity of the same process crashes the process each time. This activity only waits for the
+    lock.
+    """
     step = Step(TWO_CRASHES, attempt=2)
     for _ in range(2 * CRASHES):
         lock = asyncio.Lock()

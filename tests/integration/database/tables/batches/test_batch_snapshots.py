@@ -1,4 +1,4 @@
-"""Snapshots of several batches.
+"""The query that reads snapshots of several batches.
 
 The fixture `any_database` runs each test in memory and on PostgreSQL.
 """

@@ -1,4 +1,4 @@
-"""Run-time rates.
+"""Rate limits that operators change at run time.
 
 The fixture `any_database` runs each test in memory and on PostgreSQL.
 """

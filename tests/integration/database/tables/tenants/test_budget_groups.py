@@ -1,4 +1,4 @@
-"""Budget groups.
+"""The table of budget groups (users, teams and organizations that share a budget).
 
 The fixture `any_database` runs each test in memory and on PostgreSQL.
 """

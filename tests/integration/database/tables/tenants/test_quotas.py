@@ -1,4 +1,4 @@
-"""Quotas.
+"""The table of quotas.
 
 The fixture `any_database` runs each test in memory and on PostgreSQL.
 """

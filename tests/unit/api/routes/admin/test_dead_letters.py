@@ -1,4 +1,4 @@
-"""/admin/dlq: list, retry once, delete."""
+"""/admin/dlq: list dead letters (lines that failed for good), retry them once, and delete them."""
 
 import asyncio
 import json

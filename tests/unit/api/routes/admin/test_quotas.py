@@ -1,4 +1,4 @@
-"""Quotas: enforced by the API, and shown to tenants."""
+"""Quotas of tenants: how the API enforces them, and how it shows them to tenants."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Requests of message batches, and their ends, for tests of their routes."""
+"""Requests that create message batches, and functions that end these batches, for tests of their routes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

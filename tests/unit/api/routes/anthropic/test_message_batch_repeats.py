@@ -1,4 +1,7 @@
-"""Bodies of repeated creations: a process reads only some at the same time, and none beyond its limits."""
+"""Bodies of repeated requests that create a message batch.
+
+A process reads only a few of these bodies at the same time, and none beyond its limits.
+"""
 
 import asyncio
 import json
@@ -18,8 +21,10 @@ KEYS = [str(number) for number in range(MAX_REPEATS)]
 
 
 class SlowBodies:
-    """Bodies of which the process gets nothing until `may_end` is set. `reading` are the keys of those it
-    reads, and `enough` is set when there are `number` of them.
+    """Request bodies that send nothing until `may_end` is set.
+
+    `reading` has the idempotency key of each body that the process has begun to read. `enough` is set when it
+    has begun to read `number` bodies.
     """
 
     def __init__(self, number: int) -> None:
@@ -35,7 +40,7 @@ class SlowBodies:
 
 
 class WholeBody:
-    """A body in pieces of one byte. `is_read` is True when the process has read all of it.
+    """A request body that is sent byte by byte. `is_read` is True when the process has read all of it.
 
     Clients read a response only after they have sent the whole body.
     """
@@ -50,7 +55,7 @@ class WholeBody:
 
 
 async def all_steps() -> None:
-    """Let the requests do all that they can do now."""
+    """Run the event loop until no request can continue by itself."""
     for _ in range(1000):
         await asyncio.sleep(0)
 
@@ -75,7 +80,7 @@ async def test_a_tenant_takes_half_of_the_places_for_repeated_creations_and_othe
 
 
 async def test_a_repeated_creation_that_gets_no_place_in_a_minute_is_refused_and_can_be_sent_again() -> None:
-    """Two other tenants have all places, until their bodies have come for too long, too."""
+    """Requests of two other tenants use all places, until they have sent their bodies for too long."""
     bodies = SlowBodies(MAX_REPEATS)
     async with open_api() as api:
         created = await create(api, "key", tenant="green")

@@ -37,7 +37,10 @@ ROOM_FOR_ONE_BATCH = {"max_stored_bytes": 3 * len(json.dumps(LINE)), "max_live_b
 
 @pytest.fixture(scope="module", autouse=True)
 def _import_the_client() -> None:
-    """Import it only in the process that runs these tests, because all processes collect them."""
+    """Import Anthropic's client in the process that runs these tests.
+
+    The import is not at the top of the module, because all processes import the module to collect its tests.
+    """
     global anthropic, MessageBatch
     import anthropic
     from anthropic.types.messages import MessageBatch

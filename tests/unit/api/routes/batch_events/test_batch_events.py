@@ -193,7 +193,9 @@ async def test_head_returns_the_headers_of_a_stream(api: ApiFixture) -> None:
 
 
 async def test_the_time_of_the_start_is_an_event(api: ApiFixture) -> None:
-    """Nothing is stored at that time, so only the clock shows that the batch no longer waits for it."""
+    """Nothing is stored when a batch starts at its start time. Only the clock shows that it no
+    longer waits.
+    """
     start = now() + timedelta(days=1)
     batch = await api.create(x_batchwright={"start_at": start.isoformat()})
     parts = (api.settings, api.database, api.storage, api.temporal, api.served, api.metrics)

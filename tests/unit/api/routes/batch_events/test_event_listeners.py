@@ -31,7 +31,7 @@ from tests.unit.api.routes.batch_events.running_batch import (
 
 
 class CountedReads:
-    """Snapshots of the fake database. It records the keys of each call."""
+    """A wrapper of the fake table of batch snapshots. `calls` has the batches of each query."""
 
     def __init__(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[set[BatchKey]] = []

@@ -1,4 +1,4 @@
-"""The API with interactive calls, for all tests of them."""
+"""The API with interactive calls (requests that it sends to a backend immediately), for all tests of them."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def api() -> Fixture:
 
 @pytest.fixture
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock of rates, which moves only if a test moves it."""
+    """The clock of the rate limiters, which moves only if a test moves it."""
     clock = Clock()
     monkeypatch.setattr(interactive_authorizer, "time", SimpleNamespace(monotonic=clock))
     return clock

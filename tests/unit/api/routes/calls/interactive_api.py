@@ -1,4 +1,4 @@
-"""The API with interactive calls, and backends that a test imitates."""
+"""The API with interactive calls (requests that it sends to a backend immediately), and fake backends."""
 
 import asyncio
 import json
@@ -75,7 +75,10 @@ LAST = b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": USA
 
 
 class Pieces(httpx.AsyncByteStream):
-    """Body that is sent in pieces. After the last piece, `error` is raised, or the body hangs if asked to."""
+    """A response body that is sent in pieces.
+
+    After the last piece, it raises `error` if there is one. Otherwise, if `hangs` is True, it never ends.
+    """
 
     def __init__(self, *pieces: bytes, error: Exception | None = None, hangs: bool = False) -> None:
         self._pieces, self._error, self._hangs = pieces, error, hangs
@@ -199,7 +202,9 @@ class Fixture:
         return await self.database.workers.interactive_load(MINUTE)
 
     async def used_tokens(self) -> int:
-        """Return the tokens of all published usage, also if midnight has passed since."""
+        """Return the number of tokens in all published usage, also in the usage of a day that has ended
+        meanwhile.
+        """
         await self.calls.publish()
         today = datetime.now(UTC).date()
         days = [

@@ -1,4 +1,6 @@
-"""Calls with the service tier `flex`, whose connections are held."""
+"""Calls with the service tier `flex`: the API keeps the client's connection open until the call
+is answered.
+"""
 
 import asyncio
 import json
@@ -43,7 +45,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 async def sent(
     api: ApiFixture, path: str = CHAT, body: object = ASK, headers: dict[str, str] | None = None
 ) -> asyncio.Task[httpx.Response]:
-    """Send a request whose connection is held, and return once its call is stored."""
+    """Send a `flex` request, and return when its call is stored. The API keeps its connection open."""
     before = len(api.database.rows.calls)
     request = asyncio.create_task(api.http.post(path, json=body, headers=headers))
     while len(api.database.rows.calls) == before and not request.done():

@@ -67,7 +67,7 @@ def calls_to(api: Fixture, url: str) -> int:
 
 
 async def opened(api: Fixture, *backends: str, body: object = ASK) -> None:
-    """Send calls until the circuits of the backends are open."""
+    """Send calls until the circuit breakers of the backends are open."""
     assert api.router is not None
     for _ in range(40):
         await api.http.post(CHAT, json=body)

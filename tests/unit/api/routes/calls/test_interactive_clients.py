@@ -1,4 +1,6 @@
-"""Interactive calls and their clients: who leaves, who does not read, and what the process holds for them."""
+"""Clients of interactive calls: clients that disconnect, clients that do not read, and the memory that they
+use.
+"""
 
 import asyncio
 import json

@@ -84,7 +84,10 @@ async def test_a_fallback_model_that_runs_jobs_does_not_let_a_tenant_take_every_
 
 
 async def fall_back(api: Fixture, handler: Callable[[httpx.Request], httpx.Response]) -> None:
-    """Give the model a fallback model `qwen` at B, and open the circuit of A until the clock moves."""
+    """Give the model a fallback model `qwen` at B. Open the circuit breaker of A until the clock moves.
+
+    `handler` answers the requests of the fallback model.
+    """
     assert api.router is not None
     api.router.fallbacks = [api.router_to("qwen", BackendConfig(url=B, model="org/qwen"))]
     api.handlers |= {A: status(503), B: answered}

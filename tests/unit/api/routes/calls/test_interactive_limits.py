@@ -1,4 +1,4 @@
-"""Holds and rates, as they apply to interactive calls."""
+"""Holds by operators and rate limits, as they apply to interactive calls."""
 
 import asyncio
 
@@ -148,7 +148,7 @@ async def test_the_backend_gets_no_header_of_batches(api: Fixture) -> None:
 
 
 async def accepted(api: Fixture, tenant: str) -> int:
-    """Return how many of ten calls of a tenant its rate allows at once."""
+    """Send ten calls of a tenant without a pause. Return how many of them its rate limit allows."""
     await api.database.quotas.change(tenant, {"backend_requests_per_minute": 1_200}, NOW)
     answers = [await api.http.post(CHAT, json=ASK, headers={"X-Tenant": tenant}) for _ in range(10)]
     return [answer.status_code for answer in answers].count(200)
@@ -167,7 +167,9 @@ async def test_the_processes_of_the_api_share_a_rate_and_leave_a_tenth_to_batche
 
 @pytest.mark.usefixtures("stopped_clock")
 async def test_the_processes_of_the_api_share_the_rate_of_a_model(api: Fixture) -> None:
-    """A tenant may have the name of a model. The use of its calls does not count for the model."""
+    """The other process also reports calls of a tenant with the name of the model. They do not count for the
+    model.
+    """
     api.database.rows.clock = lambda: NOW
     used = [InteractiveRate(False, "llama", 360.0, 0.0), InteractiveRate(True, "llama", 1_080.0, 0.0)]
     await api.database.workers.report_interactive_rates("api:2", used)

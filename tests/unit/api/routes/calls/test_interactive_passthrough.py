@@ -1,4 +1,4 @@
-"""Interactive calls, which the API sends to a backend at once."""
+"""Interactive calls, which the API sends to a backend immediately instead of in a batch."""
 
 import asyncio
 import json

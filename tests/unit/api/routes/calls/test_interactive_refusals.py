@@ -132,7 +132,9 @@ async def test_a_refused_call_does_not_wait_for_the_probe(
 
 
 async def test_the_end_of_an_old_stream_does_not_show_that_the_key_is_still_accepted(api: Fixture) -> None:
-    """The stream began before the key was revoked, so a later refusal is not the fault of the call."""
+    """The stream began before the backend revoked the key. So a refusal after its end is not the fault of the
+    call.
+    """
     begun, ends, probe_ends, is_revoked = (asyncio.Event() for _ in range(4))
 
     async def backend(request: httpx.Request) -> httpx.Response:

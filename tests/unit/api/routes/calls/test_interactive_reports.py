@@ -1,4 +1,7 @@
-"""Failed interactive calls whose report waits for a probe: clients do not wait, and memory is bounded."""
+"""Failed interactive calls: a probe of the backend decides whose fault the failure is.
+
+The client gets its error without waiting for the probe, and the calls that wait for it use little memory.
+"""
 
 import asyncio
 import gc
@@ -15,7 +18,9 @@ from tests.unit.api.routes.calls.test_interactive_circuits import STREAM, cut, i
 
 
 class HangingProbes:
-    """A backend that fails each call, and answers no probe before the event `ends`."""
+    """A backend that fails each call, and answers no probe (a request that tests the backend) until `ends` is
+    set.
+    """
 
     def __init__(self, api: Fixture, failing: str = "500") -> None:
         self.probed, self.ends = asyncio.Event(), asyncio.Event()

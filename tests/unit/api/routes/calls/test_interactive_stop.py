@@ -27,7 +27,7 @@ USAGE_TOO = {"include_usage": True}
 
 
 class Paused(httpx.AsyncByteStream):
-    """Body that sends `pieces`, waits for `continues`, and then sends the rest."""
+    """A response body that sends `pieces`, waits for the event `continues`, and then sends the rest."""
 
     def __init__(self, pieces: list[bytes], rest: list[bytes]) -> None:
         self._pieces, self._rest = pieces, rest

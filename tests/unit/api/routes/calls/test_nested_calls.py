@@ -40,7 +40,7 @@ def nested(path: str, levels: int) -> bytes:
 
 
 def accepted(call: Call) -> bool:
-    """Return True if ingestion accepts the line of a call."""
+    """Return True if ingestion accepts the call as a line of a batch."""
     line = call_line(call.id, call.endpoint, call.request)[:-1]
     limits, errors = InputLimits(bodies_fail_alone=True), ValidationErrors()
     validator = LineValidator(call.endpoint, Profile.RELAXED, limits, errors)

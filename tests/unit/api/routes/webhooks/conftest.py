@@ -1,4 +1,4 @@
-"""An API that allows webhooks on this machine, and three of them for each tenant."""
+"""An API that may send webhooks to this machine, and allows three webhooks for each tenant."""
 
 from collections.abc import AsyncGenerator
 

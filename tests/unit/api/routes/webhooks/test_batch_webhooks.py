@@ -1,4 +1,4 @@
-"""The webhook that a batch has of its own."""
+"""Webhooks that belong to one batch, because the request that created the batch names their URL."""
 
 import json
 
@@ -70,7 +70,7 @@ async def test_the_secret_of_a_batchs_webhook_is_nowhere_else(api: ApiFixture) -
 
 
 async def test_a_repeated_creation_shows_the_same_secret(api: ApiFixture) -> None:
-    """The first call was interrupted after the webhook was stored."""
+    """The first request was interrupted after the webhook was stored."""
     api.temporal.failing = TemporalUnavailable("no answer")
     assert (await create_once(api)).status_code == 503
     api.temporal.failing = None
@@ -99,7 +99,7 @@ async def test_a_repeated_creation_of_a_deleted_batch_creates_no_webhook(api: Ap
 
 
 async def test_a_repeated_creation_shows_no_secret_that_cannot_be_read(api: ApiFixture) -> None:
-    """It was encrypted with a key that the operator has removed."""
+    """The secret was encrypted with a key that the operator has removed."""
     first = read(await create_once(api), BatchObject).x_batchwright.webhook
     assert first is not None
     rows = api.database.rows.webhook_endpoints

@@ -18,7 +18,9 @@ async def api() -> AsyncGenerator[ApiFixture]:
 async def test_a_rolling_batch_that_another_process_has_started_is_not_read_from_temporal(
     api: ApiFixture,
 ) -> None:
-    """Each process that adds calls to the batch starts it, and each request to Temporal would take time."""
+    """A rolling batch collects calls (single requests). Each API process that adds calls to it starts it, and
+    each request to Temporal takes time.
+    """
     body = {"model": "llama", "input": "Say hello.", "background": True}
     assert (await api.http.post("/v1/responses", json=body)).status_code == 200
     [order] = api.temporal.orders.values()

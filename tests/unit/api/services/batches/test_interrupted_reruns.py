@@ -29,8 +29,10 @@ async def test_an_interrupted_rerun_is_finished_by_the_next_call(api: ApiFixture
 
 
 def interrupt(api: ApiFixture, source_id: str, kind: RerunKind, age: timedelta) -> BatchOrder:
-    """Change the data as if the API had crashed, `age` ago, between the claim of a rerun and the start of its
-    batch. Return the claimed order.
+    """Change the data as if the API had crashed `age` ago: the rerun was recorded, but its batch was not
+    started.
+
+    Return the recorded argument of the batch's workflow.
     """
     key = "default", source_id, kind
     claimed = api.database.rows.reruns[key]

@@ -235,7 +235,7 @@ async def test_a_failed_batch_can_be_resumed_until_its_results_are_deleted(api: 
 def before_the_claim(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch, action: Callable[[], Awaitable[object]]
 ) -> None:
-    """Call `action` during the next rerun: after the API's checks, and before it claims the rerun."""
+    """Call `action` during the next rerun: after the API's checks, and before the API records the rerun."""
     claim = api.database.reruns.claim
 
     async def late(

@@ -18,7 +18,7 @@ class Fixture:
         self.load = InteractiveLoad(self.metrics, lambda: self.now)
 
     def report_after(self, seconds: float, every: float = 1.0) -> list[BackendLoad]:
-        """Return the last of the reports that are made every second."""
+        """Let `seconds` pass, and make a report after each `every` seconds. Return the last report."""
         until, found = self.now + seconds, list[BackendLoad]()
         while self.now < until:
             self.now += every

@@ -116,7 +116,9 @@ async def test_a_head_request_ignores_a_range(api: ApiFixture, requested: str) -
 
 @pytest.mark.parametrize("known", ['"{id}-gzip"', 'W/"{id}"', "Fri, 27 Nov 2026 12:00:00 GMT"])
 async def test_a_range_of_compressed_content_or_of_a_date_is_ignored(api: ApiFixture, known: str) -> None:
-    """The bytes that the client has are of another representation, or may be."""
+    """The bytes that the client already has may be those of another form of the content, such as the
+    compressed one.
+    """
     file = await api.upload(b"0" * 10_000, purpose="user_data")
     headers = {"Range": "bytes=5-", "If-Range": known.format(id=file.id), "Accept-Encoding": "gzip"}
     answer = await api.http.get(f"/v1/files/{file.id}/content", headers=headers)

@@ -75,12 +75,12 @@ class LiveBatch:
 
 
 async def silent() -> dict[str, object]:
-    """Receive nothing from the client, which stays connected."""
+    """Return a message that never comes: the client sends nothing, and stays connected."""
     return await asyncio.get_running_loop().create_future()
 
 
 class Follower:
-    """Reads a response until the batch has ended. `data` contains the bytes read so far."""
+    """A reader of a response that lasts until the batch has ended. `data` contains the bytes read so far."""
 
     def __init__(self, pieces: AsyncIterable[str | bytes | memoryview]) -> None:
         self._pieces = aiter(pieces)

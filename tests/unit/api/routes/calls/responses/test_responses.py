@@ -194,13 +194,16 @@ async def test_a_repeat_starts_the_batch_that_an_interrupted_request_has_not_sta
 
 @pytest.fixture
 async def own_api() -> AsyncGenerator[ApiFixture]:
-    """An API that has started no batches for earlier tests."""
+    """An API that no other test uses, so that it has not started any batch."""
     async with open_own_api() as api:
         yield api
 
 
 class TwoProcesses:
-    """Starts of batches by two API processes: each start waits until the test lets it succeed or fail."""
+    """Two API processes that start a batch for the same request.
+
+    Each start is recorded in `starts`, and waits until the test lets it succeed or fail.
+    """
 
     def __init__(self, api: ApiFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self.starts, self._start = list[asyncio.Future[None]](), api.temporal.start
@@ -217,9 +220,9 @@ class TwoProcesses:
         await self._start(order)
 
     async def send(self) -> asyncio.Task[httpx.Response]:
-        """Send the request, with the same key each time, and return when it starts its batch.
+        """Send the request, always with the same idempotency key. Return when it starts its batch.
 
-        The processes take turns.
+        The two processes get the requests alternately.
         """
         count = len(self.starts)
         sending = next(self._clients).post(PATH, json=ASK, headers={"Idempotency-Key": "once"})
