@@ -26,7 +26,7 @@ LOCK = "lock"  # file beside the socket: its holder knows whether the server wil
 
 
 class Program(TypedDict):
-    """Request to run `python -m MODULE ARGUMENTS`. Two file descriptors are sent along: stdout and stderr.
+    """A request to run `python -m MODULE ARGUMENTS`. Two file descriptors are sent along: stdout and stderr.
 
     The responses are the process id and, when the process has ended, its exit code, both as `ANSWER`.
     """

@@ -11,7 +11,7 @@ _ROUND_SECONDS = 0.00005  # what a round of the loop takes by its clock
 
 
 class _Selector(selectors.DefaultSelector):
-    """Selector that does not wait. It passes the seconds for which it should have waited to `slept`."""
+    """A selector that does not wait. It passes the seconds for which it should have waited to `slept`."""
 
     def __init__(self, slept: Callable[[float], None]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """Event loop whose clock jumps to the next timer instead of waiting for it.
+    """An event loop whose clock jumps to the next timer instead of waiting for it.
 
     Its time depends only on what the code does, never on the speed of the machine. It is not suited to code
     that waits for sockets or threads, because the clock does not wait for them.

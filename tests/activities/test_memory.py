@@ -8,7 +8,7 @@ from batchwright.activities import memory
 
 
 class Library:
-    """Stand-in for glibc. Its functions return `answer`."""
+    """A stand-in for glibc. Its functions return `answer`."""
 
     def __init__(self, answer: int = 1) -> None:
         self.answer = answer

@@ -36,11 +36,11 @@ from tests.segments import read_records
 
 
 class Killed(Exception):
-    """The worker was killed. The message is the state in which this happened."""
+    """A crash of the worker. The message of the exception is the state in which the worker was killed."""
 
 
 class Found(NamedTuple):
-    """What is found after the next worker has taken over.
+    """The state of the batch after the next worker has taken over.
 
     `status` is the status in the batch's row. `lines` has the custom_ids or contents of the lines that were
     written.

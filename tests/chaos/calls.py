@@ -31,7 +31,7 @@ _OPENAI = OpenAI(api_key="none", http_client=DefaultHttpxClient(verify=False))
 
 @dataclass
 class CallCounts:
-    """Counts of acknowledged calls.
+    """The counts of acknowledged calls.
 
     Attributes:
         lost: calls that were unknown later, or had no answer ten minutes after the last disturbance.

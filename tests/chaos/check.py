@@ -43,7 +43,7 @@ class _Answer(BaseModel):
 
 @dataclass
 class Verdict:
-    """Result of the checks of one batch.
+    """The result of the checks of one batch.
 
     Attributes:
         lost: number of lines that are in neither the output file nor the error file.

@@ -59,7 +59,7 @@ _ALL_WORKERS = frozenset(
 
 
 class Recovery(NamedTuple):
-    """How soon a stack recovered from disturbances that came together.
+    """The times that a stack needed to recover from disturbances that came together.
 
     Attributes:
         answer: seconds from their end to the next response of the backend; 60 if there was none by then.

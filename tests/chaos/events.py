@@ -25,7 +25,7 @@ NETWORKS = {"BATCHWRIGHT_WEBHOOK_ALLOWED_NETWORKS": '["127.0.0.0/8"]'}
 
 @dataclass
 class EventCounts:
-    """Counts of events about the ends of batches.
+    """The counts of events about the ends of batches.
 
     Attributes:
         expected: batches that have ended.

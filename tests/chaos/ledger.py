@@ -10,7 +10,7 @@ LEDGER = Path(__file__).parent / "ledger.jsonl"
 
 
 class RecoveryRecord(NamedTuple):
-    """How many seconds the stack needed to recover from disturbances of these kinds.
+    """The seconds that the stack needed to recover from disturbances of these kinds.
 
     See `tests.chaos.disturb.Recovery`.
     """
@@ -21,7 +21,7 @@ class RecoveryRecord(NamedTuple):
 
 
 class EventRecord(BaseModel):
-    """Counts of webhook events, as in `tests.chaos.events.EventCounts`."""
+    """The counts of webhook events, as in `tests.chaos.events.EventCounts`."""
 
     expected: int
     lost: int
@@ -32,7 +32,7 @@ class EventRecord(BaseModel):
 
 
 class CallRecord(BaseModel):
-    """Counts of calls, as in `tests.chaos.calls.CallCounts`."""
+    """The counts of calls, as in `tests.chaos.calls.CallCounts`."""
 
     acknowledged: int
     lost: int
@@ -42,7 +42,7 @@ class CallRecord(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """Record of one chaos run.
+    """The record of one chaos run.
 
     Attributes:
         began_at: time in UTC.

@@ -57,7 +57,7 @@ class TenantData:
 
 @dataclass
 class Objects:
-    """Object storage of a chaos run. The proxies and `data` are None if the storage is a directory.
+    """The object storage of a chaos run. The proxies and `data` are None if the storage is a directory.
 
     Attributes:
         direct: environment variables of processes that use the storage without a proxy.

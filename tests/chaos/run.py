@@ -36,7 +36,7 @@ IN_FLIGHT = 100  # requests of a worker
 
 
 class Size(NamedTuple):
-    """Size of a chaos run.
+    """The size of a chaos run.
 
     Attributes:
         lanes: maximum number of lines of the batches in each lane. A lane submits one batch after the other.
@@ -61,7 +61,7 @@ UNATTENDED = Size(lanes=8 * (30,) + 3 * (LARGEST,) + (2000,), callers=3, togethe
 
 @dataclass
 class Report:
-    """Result of a chaos run.
+    """The result of a chaos run.
 
     Attributes:
         seconds: planned duration. The run takes longer if it had fewer than `least` disturbances in this

@@ -11,7 +11,7 @@ HEADERS = ("content-type", "retry-after")
 
 
 class Effect(StrEnum):
-    """Effect of an answer on the line, or on the streaming call, that gets it."""
+    """The effect of an answer on the line, or on the streaming call, that gets it."""
 
     RESULT = "a line in the output file, its tokens counted"
     ERROR = "a line in the error file at once, with the server's error"
@@ -42,7 +42,7 @@ class Answer(_Strict):
 
 
 class Recording(_Strict):
-    """Answers of one release of a server.
+    """The answers of one release of a server.
 
     Attributes:
         project: name of the server on PyPI.

@@ -24,7 +24,7 @@ def job_report(**body: object) -> HttpResponse:
 
 @dataclass
 class BadJob:
-    """Backend with one job that fails.
+    """A backend with one job that fails.
 
     Attributes:
         ends: expected error code of the line; empty if it succeeds.

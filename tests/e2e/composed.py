@@ -44,7 +44,7 @@ class Container:
 
 @dataclass
 class Machine:
-    """Addresses and directories of this machine.
+    """The addresses and directories of this machine.
 
     `hosts` maps names such as `temporal:7233` to local addresses.
     """
@@ -87,7 +87,7 @@ class Machine:
 
 
 class Running:
-    """Context manager that starts all services in the order of `depends_on`, and kills them at the end.
+    """A context manager that starts all services in the order of `depends_on`, and kills them at the end.
 
     It waits for services that run only once, such as the migration, to end with the exit code 0.
     """

@@ -41,7 +41,7 @@ def config_of(kind: Kind, url: str, upstream: str = "", **jobs: object) -> dict[
 
 
 class CallbackBackend:
-    """Backend that accepts jobs and never calls back. The test calls back with the URLs in `urls`."""
+    """A backend that accepts jobs and never calls back. The test calls back with the URLs in `urls`."""
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -62,7 +62,7 @@ async def call(url: str, body: object) -> httpx.Response:
 
 
 class Patient:
-    """Backend whose jobs run until a test sets `ends` to True.
+    """A backend whose jobs run until a test sets `ends` to True.
 
     Attributes:
         keys: idempotency keys of the accepted jobs.

@@ -49,7 +49,9 @@ class Pids(BaseModel):
 
 
 class Addresses(BaseModel):
-    """Addresses and process ids of the stack, as `dev --json` prints them and as `dev.json` contains them."""
+    """The addresses and process ids of the stack, as `dev --json` prints them and as `dev.json` contains
+    them.
+    """
 
     api: str
     temporal: str

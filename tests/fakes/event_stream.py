@@ -9,7 +9,7 @@ from starlette.types import Message, Scope
 
 
 class EventStreamClient:
-    """Client of one event stream.
+    """A client of one event stream.
 
     `status` and `headers` belong to the response. `next` returns one piece of the body as it was sent.
     """

@@ -17,7 +17,7 @@ _FOREVER_SECONDS = 70.0  # longer than a long poll
 
 
 class Authority:
-    """Certificate authority of a test.
+    """The certificate authority of a test.
 
     It issues one certificate for the server, and any number of client certificates.
     """

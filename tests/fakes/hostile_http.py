@@ -31,7 +31,7 @@ Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Case:
-    """One server, and the expected result of one request to it.
+    """A server that violates HTTP, and the expected result of one request to this server.
 
     Attributes:
         what: name of the case.

@@ -48,7 +48,7 @@ class MemoryServer(DatabaseServer):
 
 
 class MemoryDatabase(Database):
-    """Database whose tables are dictionaries in `rows`, which tests may read and change.
+    """A database whose tables are dictionaries in `rows`, which tests may read and change.
 
     If a test sets `rows.failing` to an exception, such as `DatabaseUnavailable(...)`, each call raises it.
     """

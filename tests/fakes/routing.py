@@ -28,7 +28,7 @@ class Clock:
 
 
 class Sender:
-    """Fake client that returns `outcome` for each request, and records the request in `sent`."""
+    """A fake client that returns `outcome` for each request, and records the request in `sent`."""
 
     def __init__(self, outcome: Outcome = OK) -> None:
         self.outcome = outcome

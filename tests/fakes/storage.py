@@ -18,7 +18,7 @@ class MemoryWriter:
 
 
 class MemoryStorage(Storage):
-    """Object storage that keeps objects in the dictionary `objects`, which tests may read and change.
+    """An object storage that keeps objects in the dictionary `objects`, which tests may read and change.
 
     `written` has the write times of objects that must look old. If a test sets `failing` to an exception,
     such as `StorageUnavailable(...)`, each call raises it.

@@ -9,7 +9,7 @@ from batchwright.inference.transport.httpx_transport import HttpxTransport
 
 
 class PooledEngine(HttpxTransport):
-    """Transport that counts idle connections.
+    """A transport that counts idle connections.
 
     A request can begin at once if an earlier request has left a connection idle.
     """

@@ -27,7 +27,7 @@ LINES = 4
 
 
 class Breaking(LocalStorage):
-    """Storage in which one write fails, after `writes_left` successful writes."""
+    """A storage in which one write fails, after `writes_left` successful writes."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -31,7 +31,7 @@ _SETTINGS = {
 
 @dataclass
 class Step:
-    """Measurements of one batch.
+    """The measurements of one batch.
 
     Attributes:
         answer: seconds until the call that creates the batch returned.

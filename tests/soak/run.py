@@ -29,7 +29,7 @@ _ID = re.compile(rb'"custom_id":"line-(\d+)"')
 
 
 class Measured(BaseModel):
-    """Measurements of one batch.
+    """The measurements of one batch.
 
     Attributes:
         ingesting, running, finalizing: duration of the phase in seconds.

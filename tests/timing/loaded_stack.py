@@ -37,7 +37,7 @@ class WindowTooShort(Exception):
 
 @dataclass
 class End:
-    """How a batch ended, after a check that its files have each line once. Times are Unix seconds.
+    """The end of a batch whose files were found to have each line once. Times are Unix seconds.
 
     Attributes:
         seen_at: time at which the final status was seen.

@@ -249,7 +249,7 @@ async def _beat_until(event: asyncio.Event) -> None:
 
 
 class StubConsistencyChecking(ConsistencyCheckActivities):
-    """Stub of the consistency check activity.
+    """A stub of the consistency check activity.
 
     It fails `failures` times with a retryable error, and then returns `result`.
     """
@@ -269,7 +269,7 @@ class StubConsistencyChecking(ConsistencyCheckActivities):
 
 
 class StubWebhooks(WebhookActivities):
-    """Stub of the activity that delivers webhooks.
+    """A stub of the activity that delivers webhooks.
 
     The first `broken` attempts raise an error, and the next `failures` attempts fail. `clock` returns the
     times that are recorded in `begins`.
@@ -297,7 +297,7 @@ class StubWebhooks(WebhookActivities):
 
 
 class StubOutputCopies(OutputCopyActivities):
-    """Stub of the activities that copy files. While `is_down` is True, attempts fail."""
+    """A stub of the activities that copy files. While `is_down` is True, attempts fail."""
 
     def __init__(self) -> None:
         self.attempts, self.given_up, self.is_down = 0, 0, False
@@ -316,7 +316,7 @@ class StubOutputCopies(OutputCopyActivities):
 
 
 class StubScheduling(ScheduleActivities):
-    """Stub of the activities of a schedule's run.
+    """A stub of the activities of a schedule's run.
 
     Admission raises each error in `failures` once, and then returns `result`. A batch has ended after
     `polls_until_end` polls.

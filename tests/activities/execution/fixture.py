@@ -130,7 +130,7 @@ def status(code: int, **headers: str) -> httpx.Response:
 
 @dataclass
 class FakeHeartbeatServer:
-    """Fake server that receives the heartbeats of a slice.
+    """A fake server that receives the heartbeats of a slice.
 
     It answers each heartbeat with `reply`, and adds its details to `heartbeats`.
     """
@@ -185,7 +185,7 @@ class FakeRouters:
 
 
 class ProgressLog(ProgressTable):
-    """Fake progress table that records each call in `upserts`.
+    """A fake progress table that records each call in `upserts`.
 
     While `is_unavailable` is True, calls raise DatabaseUnavailable.
     """
@@ -226,7 +226,7 @@ async def _always_cancelled(tenant: str, batch_id: str) -> bool:
 
 
 class ExecutionFixture:
-    """Runs slices on a worker with fake storage, database, heartbeats and backend.
+    """A fixture that runs slices on a worker with fake storage, database, heartbeats and backend.
 
     Attributes:
         sent: contents of the requests that the backend received, in order.

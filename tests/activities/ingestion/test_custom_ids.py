@@ -67,7 +67,7 @@ async def test_calls_are_not_found_because_their_batches_are_in_no_list() -> Non
 
 
 class BlockedStorage(MemoryStorage):
-    """Storage that writes no object before a test allows it."""
+    """A storage that writes no object before a test allows it."""
 
     def __init__(self) -> None:
         super().__init__()

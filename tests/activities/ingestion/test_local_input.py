@@ -14,7 +14,7 @@ from tests.fakes.storage import MemoryStorage
 
 
 class FileStorage(MemoryStorage):
-    """Storage that writes an object to a file in `directory` when the object is opened."""
+    """A storage that writes an object to a file in `directory` when the object is opened."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()

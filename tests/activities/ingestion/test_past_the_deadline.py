@@ -35,7 +35,7 @@ class ErrorLine(msgspec.Struct):
 
 
 class ClosingStorage(MemoryStorage):
-    """Storage that lets the deadline pass when ingestion begins to write the first shard."""
+    """A storage that lets the deadline pass when ingestion begins to write the first shard."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ HOUR = timedelta(hours=1)
 
 
 class ReadOnlyStorage(MemoryStorage):
-    """Storage with the objects of another storage. It refuses writes."""
+    """A storage with the objects of another storage. It refuses writes."""
 
     def __init__(self, storage: MemoryStorage) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ WINDOW = timedelta(days=1)
 
 
 class Clock:
-    """Clock that a test sets. It starts in the middle of a day."""
+    """A clock that a test sets. It starts in the middle of a day."""
 
     now = 1.5 * DAY
 

@@ -10,7 +10,7 @@ from tests.activities.execution.fixture import ProgressLog
 
 
 class Table(ProgressLog):
-    """Progress table of a database that does not answer until `answers` is set, or raises `error`."""
+    """A progress table of a database that does not answer until `answers` is set, or raises `error`."""
 
     def __init__(self) -> None:
         super().__init__()

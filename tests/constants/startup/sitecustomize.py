@@ -16,7 +16,7 @@ from types import ModuleType
 
 
 class _ChangingLoader(Loader):
-    """Import loader that loads a module with `loader`, and sets its attributes before others read them."""
+    """An import loader that loads a module with `loader`, and sets its attributes before others read them."""
 
     def __init__(self, loader: Loader, values: Mapping[str, object]) -> None:
         self._loader, self._values = loader, values

@@ -77,7 +77,7 @@ class Shown(BaseModel):
 
 
 class Server:
-    """Backend that answers the poisoned line badly for the first `times` requests.
+    """A backend that answers the poisoned line badly for the first `times` requests.
 
     All other responses are good.
     """

@@ -42,7 +42,7 @@ def stack() -> Iterator[Stack]:
 
 
 class ReceivedHeaders:
-    """Backend that answers at once, and reports each job as ended. `requests` are the received requests."""
+    """A backend that answers at once, and reports each job as ended. `requests` are the received requests."""
 
     def __init__(self, model: str, kind: Kind) -> None:
         self._model, self._kind = model, kind

@@ -51,7 +51,7 @@ def files_follow(row: BatchRow) -> bool:
 
 
 class Rows:
-    """Content of all fake tables.
+    """The content of all fake tables.
 
     If a test sets `failing` to an exception, each call of a table raises it. `clock` is the database's own
     clock, which gives heartbeats their times.

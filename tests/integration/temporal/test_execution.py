@@ -45,8 +45,8 @@ async def temporal() -> AsyncGenerator[Client]:
 
 
 class Hears(Enum):
-    """How an attempt learns that it must end: from replies to its own heartbeats, from the SDK,
-    or from both.
+    """The source from which an attempt learns that it must end: replies to its own heartbeats, the SDK, or
+    both.
     """
 
     BOTH = auto()

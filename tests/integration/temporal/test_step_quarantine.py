@@ -42,7 +42,7 @@ class Quarantine(StepQuarantineInterceptor, Interceptor):
 
 
 class ObservedIngestion(StubIngestion):
-    """Ingestion that records which crashes each of its attempts found."""
+    """An ingestion activity that records which crashes each of its attempts found."""
 
     def __init__(self) -> None:
         super().__init__(ingested(share("m")))

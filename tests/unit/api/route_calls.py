@@ -28,7 +28,9 @@ _Value = str | list[str] | dict[str, str]  # of a field of a body
 
 @dataclass(frozen=True)
 class Ids:
-    """Ids of objects that may belong to another tenant. Those in fields `own_...` belong to the caller."""
+    """The ids of objects that may belong to another tenant. Those in fields `own_...` belong to
+    the caller.
+    """
 
     file: str
     image: str  # a file that cannot be a batch's input

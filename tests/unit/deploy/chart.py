@@ -26,7 +26,7 @@ LEAST: Values = {
 
 
 class Refused(Exception):
-    """Helm rejects these values of the chart."""
+    """Helm's refusal of the chart's values."""
 
 
 class Meta(BaseModel):

@@ -29,7 +29,7 @@ HERE = "tests.unit.inference.test_chat_groups"
 
 
 class Executor:
-    """Executor that sends conversations as a list, and expects a list of `[status, body]`."""
+    """An executor that sends conversations as a list, and expects a list of `[status, body]`."""
 
     def join(self, params: bytes, conversations: Sequence[bytes]) -> bytes:
         return b'{"params":%s,"conversations":[%s]}' % (params, b",".join(conversations))

@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("engine", ["socket", "httpx"])
 
 
 class Backend:
-    """Server that answers each request, and records its head."""
+    """A server that answers each request, and records its head."""
 
     def __init__(self) -> None:
         self.heads: list[bytes] = []
@@ -232,7 +232,7 @@ async def test_backends_that_differ_in_weight_model_and_priority_share_a_client_
 
 
 class Silent:
-    """Server that reads a request and sends `begin`. It sends `end` only when the test calls `finish`."""
+    """A server that reads a request and sends `begin`. It sends `end` only when the test calls `finish`."""
 
     def __init__(self, begin: bytes = b"", end: bytes = b"") -> None:
         self._begin, self._end = begin, end

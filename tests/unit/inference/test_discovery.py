@@ -101,7 +101,7 @@ async def test_an_unexpected_exception_is_a_failed_listing(monkeypatch: pytest.M
 
 
 class RefusingModels(MemoryModels):
-    """Table that rejects the models of one backend, as PostgreSQL rejects text that it cannot store."""
+    """A table that rejects the models of one backend, as PostgreSQL rejects text that it cannot store."""
 
     def __init__(self, database: MemoryDatabase, refused: str) -> None:
         super().__init__(database.rows)

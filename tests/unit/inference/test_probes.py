@@ -21,7 +21,7 @@ GOOD = httpx.Response(200, json={"choices": [{"message": {"role": "assistant", "
 
 
 class ProbeFixture:
-    """Backend that answers requests only while `open` is set.
+    """A backend that answers requests only while `open` is set.
 
     `requests` has the methods and paths of all requests, `bodies` has their bodies.
     """

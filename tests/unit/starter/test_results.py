@@ -79,7 +79,7 @@ def line(n: int) -> bytes:
 
 
 class BrokenSource:
-    """Results of an ended batch with three lines. The first connection breaks in the third line.
+    """The results of an ended batch with three lines. The first connection breaks in the third line.
 
     The second connection breaks at once.
     """
@@ -116,7 +116,7 @@ def test_a_follower_continues_after_its_last_whole_line() -> None:
 
 def test_a_follower_continues_until_the_batch_had_ended_before_the_response_began() -> None:
     class ShortResponses(BrokenSource):
-        """Results of which each response ends after one line. The batch ends during the second response."""
+        """Results whose responses each end after one line. The batch ends during the second response."""
 
         def batch(self, batch_id: str) -> BatchObject:
             return a_batch(BatchStatus.IN_PROGRESS if len(self.calls) < 2 else BatchStatus.COMPLETED)

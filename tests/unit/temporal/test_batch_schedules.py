@@ -17,7 +17,7 @@ SPEC = ScheduleSpec(
 
 
 class RefusingClient:
-    """Client of a server that refuses every schedule as an invalid argument."""
+    """A client of a server that refuses every schedule as an invalid argument."""
 
     def __init__(self, message: str) -> None:
         self._error = RPCError(message, RPCStatusCode.INVALID_ARGUMENT, b"")

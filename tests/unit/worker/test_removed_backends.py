@@ -41,7 +41,7 @@ BOTH = pytest.mark.parametrize("engine", ["socket", "httpx"])
 
 
 class Server:
-    """Server that keeps connections open. It answers when the test allows it."""
+    """A server that keeps connections open. It answers when the test allows it."""
 
     def __init__(self) -> None:
         self.open = self.requests = 0

@@ -13,7 +13,7 @@ from batchwright.worker.dependency_checks import check_rates
 
 
 class Table:
-    """Table of rates that cannot be read the first `failures` times."""
+    """A table of rates that cannot be read the first `failures` times."""
 
     def __init__(self, failures: int, changes: Sequence[RateChange]) -> None:
         self.failures, self.changes = failures, changes

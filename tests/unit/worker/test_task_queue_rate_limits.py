@@ -16,7 +16,7 @@ from tests.fakes.memory_database import MemoryDatabase
 
 
 class MemoryLimits(QueueRateLimits):
-    """Limits of a server in memory. `set_to` has all limits that were set, in order."""
+    """The limits of a server in memory. `set_to` has all limits that were set, in order."""
 
     def __init__(self) -> None:
         self.limits: dict[str, QueueRateLimit] = {}

@@ -16,7 +16,7 @@ MODEL, PERMITS = "alpha", 10
 
 
 class Shares(TenantSettings):
-    """Settings of tenants: caps on requests in flight, and the order in which batches get permits. A test
+    """The settings of tenants: caps on requests in flight, and the order in which batches get permits. A test
     sets them.
     """
 

@@ -212,7 +212,7 @@ async def test_the_speed_that_a_tenant_with_a_cap_had_is_not_stored() -> None:
 
 
 class Run(NamedTuple):
-    """Description of a workflow without a deadline, as Temporal returns it."""
+    """The description of a workflow without a deadline, as Temporal returns it."""
 
     history_length: int
     start_time: datetime = after(0)
@@ -220,7 +220,7 @@ class Run(NamedTuple):
 
 
 class SignalledClient:
-    """Client of Temporal whose workflows record the signals that they get, or raise `error` instead."""
+    """A client of Temporal whose workflows record the signals that they get, or raise `error` instead."""
 
     def __init__(self, *, events: int = 9, error: RPCError | None = None) -> None:
         self.signals: list[tuple[str, str, BatchForecast]] = []

@@ -29,7 +29,7 @@ DAMAGED = ApplicationError("torn", type=Failure.PLAN_DAMAGED, non_retryable=True
 
 
 class Step(ActivityInboundInterceptor):
-    """Interceptor that runs instead of the activity."""
+    """An interceptor that runs instead of the activity."""
 
     def __init__(self, does: Callable[[], Awaitable[object]]) -> None:
         self._does = does

@@ -19,7 +19,7 @@ from batchwright.worker.interceptors.step_quarantine import send_heartbeat
 
 
 class FakeTemporal:
-    """Client of a Temporal server that answers each heartbeat with `error`, if there is one."""
+    """A client of a Temporal server that answers each heartbeat with `error`, if there is one."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error

@@ -159,7 +159,7 @@ async def test_the_end_of_an_old_stream_does_not_show_that_the_key_is_still_acce
 
 
 class OldStream(httpx.AsyncByteStream):
-    """Stream of events that ends when the event `ends` is set."""
+    """A stream of events that ends when the event `ends` is set."""
 
     def __init__(self, ends: asyncio.Event) -> None:
         self._ends = ends
