@@ -1,8 +1,8 @@
 """Sends one report of each test that passes to the main process of pytest-xdist, instead of three.
 
-The main process would spend half of its time on reports of passed setups and teardowns. They contain nothing
-but durations, so they are sent if the option `--durations` is used. Tests that may have several
-tries are left to pytest-rerunfailures.
+The main process would spend half of its time on reports of setups and teardowns that passed. They contain
+nothing but durations, so they are sent only with the option `--durations`. Tests that may have several tries
+are left to pytest-rerunfailures.
 """
 
 import pytest

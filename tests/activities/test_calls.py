@@ -21,7 +21,9 @@ BODY = b'{"model":"a",\r\n"messages":[]}'
 
 
 async def collected(*ids: str, body: bytes = BODY, **settings: object) -> FreshBatch:
-    """Open a rolling batch, and store calls for it."""
+    """Open a rolling batch (a batch that collects single requests, so-called calls), and store
+    calls for it.
+    """
     batch = FreshBatch(**settings)  # pyright: ignore[reportArgumentType] - only settings are passed
     policy = BatchPolicy(rolling=RollingBatch(group=GROUP, open_seconds=0))
     batch.order = batch.order.model_copy(update={"policy": policy})

@@ -1,4 +1,6 @@
-"""Batches that start later or end without files."""
+"""The activities that insert the row of a batch which starts later, and that end a batch without writing its
+files.
+"""
 
 import pytest
 from temporalio.exceptions import ApplicationError

@@ -1,4 +1,6 @@
-"""Errors of adapters as workflows see them."""
+"""Errors of storage, database and plans become errors of Temporal activities: which type, and whether they
+are retried.
+"""
 
 import pytest
 from temporalio.exceptions import ApplicationError

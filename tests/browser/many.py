@@ -1,4 +1,4 @@
-"""Many batches and many lines for the pages, copied from one batch that has run."""
+"""Many batches and many lines for tests of the web pages. They are copies of one batch that has run."""
 
 import json
 
@@ -49,7 +49,10 @@ async def multiply(stack: Stack, batch: str, lines: int, batches: int) -> None:
 
 
 def _copy(line: str, number: int) -> str:
-    """Return a line of an input or output file with another number, as compact as results are written."""
+    """Return a copy of a line of an input or output file with another number.
+
+    Like the lines of result files, it has no spaces between its fields.
+    """
     copied = json.loads(line.replace("line-0", f"line-{number}").replace("question 0", f"question {number}"))
     if copied.get("id", "").startswith("batch_req_"):
         copied["id"] = f"batch_req_{number:032x}"

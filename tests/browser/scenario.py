@@ -1,4 +1,4 @@
-"""Batches for the pages: made through the API of a stack, with text that tries to break out of a page."""
+"""Functions that create batches for tests of the web pages, and a text with markup that pages must escape."""
 
 import json
 import time
@@ -13,7 +13,7 @@ HOSTILE = "</pre><script>document.title='broken'</script>\"'\u202eright to left"
 
 
 class Client:
-    """A client of the API that waits for what it has started."""
+    """A client of the API that creates batches, and waits until they have a given status."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http

@@ -1,7 +1,7 @@
 """The pages in a real browser, on a whole stack with API keys.
 
-At both widths, in both colour schemes, and without JavaScript: nothing violates the policy of the pages, no
-text of users becomes a part of a page, and axe finds no serious barrier.
+At both widths, in both colour schemes, and without JavaScript: nothing violates the pages' content security
+policy, no text of users is used as markup, and axe finds no serious barrier.
 """
 
 import asyncio

@@ -1,8 +1,9 @@
 """`python -m tests.chaos --seconds 600 --seed 1` (`make chaos`): disturbs a running stack and checks its
 promises.
 
-It prints a table, and exits with 1 if a promise was broken. With `--hours 8` (`make chaos HOURS=8`) it runs
-by consecutive seeds until the time is over, and adds a record of each run to `tests/chaos/ledger.jsonl`.
+It prints a table, and exits with 1 if a promise was broken. With `--hours 8` (`make chaos HOURS=8`) it makes
+one run after another, each with the next seed, until the time is over. It adds a record of each run to
+`tests/chaos/ledger.jsonl`.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Runs chaos by consecutive seeds until the time is over, and records each run in the ledger."""
+"""Makes one chaos run after another, each with the next seed, until the time is over.
+
+Each run is recorded in the ledger.
+"""
 
 import asyncio
 import os
@@ -22,7 +25,7 @@ _MOST_FAILURES = 3  # in a row, of the runs themselves
 def run_for(
     hours: float, seconds: float, first_seed: int | None, report_progress: Callable[[str], None]
 ) -> bool:
-    """Run chaos by consecutive seeds, and add a record of each run to the ledger and to the page.
+    """Make chaos runs with consecutive seeds, and add a record of each run to the ledger and to the page.
 
     A run that is interrupted leaves no record. The data and logs of a run that broke a promise, or that
     sent a settled line again, are kept.

@@ -1,4 +1,6 @@
-"""The built image, run as `docker run` does: with its health check, without rights, with a read-only disk."""
+"""The built image, run as `docker run` does: with its health check, without root, and with a
+read-only disk.
+"""
 
 from collections.abc import Callable, Generator
 

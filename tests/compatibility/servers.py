@@ -21,7 +21,7 @@ _LINES = 20
 
 
 class Served(NamedTuple):
-    """An endpoint of a server. `body` returns the body of a request by its number, without the model."""
+    """An endpoint of a server. `body` returns the body of the request with a number, without the model."""
 
     project: str
     use: str

@@ -18,7 +18,7 @@ _ALWAYS = [name for name, field in Response.model_fields.items() if field.is_req
 
 
 async def ended(api: Api, response: Response) -> Response:
-    """Retrieve a response until it has ended."""
+    """Retrieve a response (a single call in the background) repeatedly until it has ended, and return it."""
     found = response
 
     async def has_ended() -> bool:

@@ -75,7 +75,9 @@ def _given() -> dict[str, object]:
 
 
 def _delivery(type: EventType) -> dict[str, object]:
-    """Return an event as it is delivered while its secret is replaced, with two signatures."""
+    """Return an event with two signatures, as it is delivered while the webhook's secret is
+    being replaced.
+    """
     body = batch_event("evt_1", "batch_1", type, datetime.now(UTC)).body()
     headers = signed_headers([_OTHER_SECRET, SECRET], "wh_1", int(time.time()), body)
     return {"body": body.decode(), "headers": headers}

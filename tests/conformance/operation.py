@@ -1,4 +1,6 @@
-"""Checks of operator routes with the official Python client: statistics, dead letters, shares."""
+"""Checks of operator routes with the official Python client: statistics, dead letters, holds,
+the audit log.
+"""
 
 import json
 from decimal import Decimal

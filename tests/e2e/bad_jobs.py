@@ -1,4 +1,4 @@
-"""Backends with failing jobs. Each fails in one way, and has the name of this failure in the reference.
+"""Backends with jobs that fail. Each fails in one way, and is named as in the reference of outcomes.
 
 A job is a request whose result is not in the response: the worker polls for it, or the backend calls back.
 """

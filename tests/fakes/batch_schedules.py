@@ -25,7 +25,10 @@ class StoredSchedule:
 
 
 class MemoryBatchSchedules(BatchSchedules):
-    """Schedules by id in `stored`. If a test sets `failing` to an exception, each call raises it."""
+    """A fake of the schedules in Temporal. `stored` has them by id.
+
+    If a test sets `failing` to an exception, each call raises it.
+    """
 
     def __init__(self) -> None:
         self.stored: dict[str, StoredSchedule] = {}

@@ -26,7 +26,7 @@ class EventStreamClient:
         await self._started.wait()
 
     async def next(self) -> bytes:
-        """Return the next piece. The stream must have one."""
+        """Return the next piece of the response body. Fail if the stream has ended."""
         piece = await self._pieces.get()
         assert piece is not None, "the stream has ended"
         return piece

@@ -35,7 +35,9 @@ def public(key: IssuerKey) -> IssuerKey:
 
 
 def jwk(key: IssuerKey, **parameters: JsonValue) -> dict[str, Any]:
-    """Return the public key as issuers publish it, with changed parameters. A change to None removes one."""
+    """Return the public key as issuers publish it, with changed parameters. A change to None removes the
+    parameter.
+    """
     changed = {**key.as_dict(private=False), **parameters}
     return {name: value for name, value in changed.items() if value is not None}
 

@@ -94,9 +94,10 @@ class S3Server:
 
 @cache
 def s3_client(url: str) -> Any:
-    """Return a synchronous client with the keys in the environment. Tests share it: building it takes long.
+    """Return a synchronous client with the keys in the environment. Tests share it, because building it takes
+    long.
 
-    botocore has no types of its clients.
+    The return type is Any because botocore has no types for its clients.
     """
     import botocore.session
 

@@ -1,4 +1,6 @@
-"""A receiver of webhooks on a real socket, and the allowed networks with which webhooks can reach it."""
+"""A receiver of webhooks on a real socket. `LOOPBACK` has the networks that webhooks must be allowed to reach
+for it.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Fixtures that access the database directly, not through the code under test."""
+"""Fixtures that access the database directly instead of through the code under test."""
 
 from collections.abc import AsyncGenerator
 from datetime import timedelta

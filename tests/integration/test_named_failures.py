@@ -1,4 +1,4 @@
-"""Known failures of batch systems, each with its name, on a real database and a real disk."""
+"""Known failures of batch systems. Each test is named after one, and uses a real database and a real disk."""
 
 import asyncio
 import json

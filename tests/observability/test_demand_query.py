@@ -31,13 +31,17 @@ def series(name: str, labels: str, values: str) -> JsonValue:
 
 
 def required(model: str, rate: float) -> list[JsonValue]:
-    """Return the metric with the required rate of a model, as two control workers show it."""
+    """Return the metric with the rate that a model requires, with the same value from each of two control
+    workers.
+    """
     name = "model_required_results_per_second"
     return [series(name, f'model="{model}",pod="{pod}"', f"{rate}x60") for pod in ("a", "b")]
 
 
 def requests(model: str, seconds_per_minute: float, results_per_minute: float) -> list[JsonValue]:
-    """Return the counters of two workers, which together have these seconds in flight and results."""
+    """Return counters of two workers. Their sums grow by these seconds in flight and these results each
+    minute.
+    """
     counters = {
         "model_request_execution_duration_seconds_sum": ("", seconds_per_minute / 2),
         "request_results_total": (',result="success"', results_per_minute / 2),

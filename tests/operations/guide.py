@@ -49,7 +49,10 @@ def blocks() -> list[Block]:
 
 
 def block(heading: str, place: int = 0) -> Block:
-    """Return block number `place`, from 0, below a heading. Blocks that need a cluster do not count."""
+    """Return the block below a heading that has the number `place`, counted from 0.
+
+    Blocks that need a Kubernetes cluster are not counted.
+    """
     return [each for each in blocks() if each.heading == heading and not each.needs_a_cluster][place]
 
 

@@ -1,4 +1,6 @@
-"""A wrong setting of an installation is reported in one sentence with the remedy, and nothing is lost."""
+"""A wrong setting of an installation is reported in one sentence that says how to mend it, and nothing is
+lost.
+"""
 
 from pathlib import Path
 

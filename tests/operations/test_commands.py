@@ -118,7 +118,7 @@ async def test_the_daily_consistency_check_reports_a_missing_file_and_the_next_o
 
 
 def differences(stack: Stack, kind: str, count: int) -> Coroutine[None, None, bool]:
-    """Return True if the metrics show `count` differences of this kind that a consistency check left."""
+    """Return True if the metrics show that a consistency check left `count` differences of this kind."""
     return shows(stack, f'batchwright_consistency_differences{{kind="{kind}",state="left"}} {count}[.]0')
 
 

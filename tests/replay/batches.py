@@ -32,7 +32,7 @@ async def completed(workflows: WorkflowFixture) -> None:
 
 
 async def started_later(workflows: WorkflowFixture) -> None:
-    """Pause and resume the batch before its start, which must not move."""
+    """Pause and resume a batch before its start time. The start time must not change."""
     batch = await workflows.start(await workflows.later())
     await batch.signal(BatchWorkflow.pause)
     await batch.signal(BatchWorkflow.resume)
@@ -140,7 +140,7 @@ async def moved_to_another_queue(workflows: WorkflowFixture) -> None:
 
 
 async def paused_while_validating(workflows: WorkflowFixture) -> None:
-    """Pause the batch during ingestion, so that its model run is paused from the beginning."""
+    """Pause the batch during ingestion, so that its model run (the workflow for one model) begins paused."""
     batch = await _paused_in_ingestion(workflows)
     await until(lambda: _has_begun(batch))
     await batch.signal(BatchWorkflow.resume)
@@ -160,7 +160,9 @@ async def cancelled_while_paused(workflows: WorkflowFixture) -> None:
 
 
 async def cancelled_while_a_pause_waits(workflows: WorkflowFixture) -> None:
-    """Pause a batch with a long history twice. Cancel it before its model run learns of the second pause."""
+    """Pause a batch with a long history twice. Cancel it before its model run (the workflow for one model)
+    gets the second pause.
+    """
     workflows.execution.behaviours["m"] = until_cancelled
     policy: BatchPolicy = POLICY.model_copy(update={"max_change_events": 120})
     batch = await workflows.start(await workflows.order(policy=policy))
@@ -204,7 +206,9 @@ async def waiting_reason_and_progress_reported(workflows: WorkflowFixture) -> No
 
 
 async def progress_reported_by_a_model_run(workflows: WorkflowFixture) -> None:
-    """Let a model run last more than ten seconds. After this time, it signals its progress to the batch."""
+    """Let a model run (the workflow for one model) last more than ten seconds. Then it signals its progress
+    to the batch.
+    """
 
     async def takes_long(request: SliceRequest) -> SliceResult:
         for _ in range(110):

@@ -104,7 +104,9 @@ async def cancelled_with_slices_that_never_answer(workflows: WorkflowFixture) ->
 
 
 async def cancelled_after_a_hand_over(workflows: WorkflowFixture) -> None:
-    """Cancel a batch while two model runs of its model have slices that run."""
+    """Cancel a batch while two workflows of the same model have running slices, because one handed slices
+    over to the other.
+    """
     workflows.ingestion.result = ingested(share("m", 5))
     workflows.execution.behaviours = {0: until_cancelled, 4: until_cancelled}
     policy: BatchPolicy = POLICY.model_copy(update={"hand_over_events": 20, "outstanding_slices": 2})
@@ -115,7 +117,10 @@ async def cancelled_after_a_hand_over(workflows: WorkflowFixture) -> None:
 
 
 async def expired_by_its_slices(workflows: WorkflowFixture) -> None:
-    """Let a slice end because the window is over by its worker's clock, which is ahead of the workflow's."""
+    """Let a slice end because the completion window is over by the clock of its worker.
+
+    This clock is ahead of the workflow's clock.
+    """
 
     async def closes(request: SliceRequest) -> SliceResult:
         return SliceResult(completed=3)
@@ -169,7 +174,7 @@ async def cancelled_without_storage(workflows: WorkflowFixture) -> None:
 async def expired_in_an_ingestion_that_takes_too_long(workflows: WorkflowFixture) -> None:
     """Let a batch expire during ingestion.
 
-    The batch ends at once. Its files are written when ingestion has ended.
+    The batch gets its final status immediately. Its files are written when ingestion has ended.
     """
     workflows.ingestion.released.clear()
     with mock.patch.object(batch_files, "FILES_TIMEOUT", timedelta(seconds=1)):

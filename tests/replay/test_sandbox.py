@@ -1,4 +1,4 @@
-"""Restrictions and caching of the workflow sandbox. The tests in test_replay also use the sandbox."""
+"""What the workflow sandbox restricts and caches. The tests in test_replay also use the sandbox."""
 
 from collections.abc import Callable
 

@@ -63,7 +63,7 @@ async def held_by_a_rate(loaded: LoadedStack, window: int) -> tuple[End, float]:
 
 
 async def ingesting(loaded: LoadedStack, window: int) -> tuple[End, float]:
-    """Let the shortest window close during ingestion.
+    """Let the completion window close during ingestion. It has the shortest length that is allowed.
 
     The whole input is still read, because each line needs an error.
     """

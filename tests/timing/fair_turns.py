@@ -115,9 +115,10 @@ def _inference_worker(client: Client, fixture: WorkflowFixture) -> Worker:
 
 
 async def measure(outstanding: int, cancelled: int, key: str = "") -> tuple[int, int]:
-    """Cancel runs of a tenant. Measure for how many turns its next batch and a new tenant's batch wait.
+    """Cancel workflow runs of a tenant. Measure how long its next batch and a new tenant's batch wait, in
+    turns.
 
-    Return both numbers of turns.
+    Return the number of turns of other runs before the first turn of each of the two batches.
 
     Args:
         outstanding: number of slices that a run has in the queue at the same time.

@@ -32,7 +32,7 @@ _MORE = {
 
 
 class WindowTooShort(Exception):
-    """The completion window closed before the point at which a scenario begins."""
+    """An exception: the completion window closed before the scenario had prepared the batch."""
 
 
 @dataclass
@@ -200,7 +200,9 @@ class LoadedStack(Scene):
         return found
 
     async def _files_ordered_at(self, batch: Batch) -> float:
-        """Return the Unix time of the workflow's last order to write the files; 0.0 if there was none."""
+        """Return the Unix time at which the workflow last scheduled the activity that writes files; 0.0 if it
+        never did.
+        """
         at = 0.0
         async for event in self.temporal.get_workflow_handle(batch.id).fetch_history_events():
             if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:

@@ -1,4 +1,7 @@
-"""The places that show why a batch waits, and a stack on which tests can cause each waiting reason."""
+"""The places that show users why a batch waits, and a stack on which tests cause each waiting reason.
+
+The places are the API, the output of `batchwright watch`, and Temporal's Web UI.
+"""
 
 import asyncio
 import json

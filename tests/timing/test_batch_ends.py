@@ -50,7 +50,7 @@ async def loaded(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Loa
 
 
 async def ended_in(closes: DeadlineScenario, loaded: LoadedStack, windows: Sequence[int]) -> End:
-    """Run the scenario with the first of the windows that is not too short for this machine."""
+    """Run the scenario with the first of the completion windows that is long enough for this machine."""
     *shorter, longest = windows
     for window in shorter:
         with suppress(WindowTooShort):

@@ -65,7 +65,9 @@ async def finishes(request: SliceRequest) -> SliceResult:
 
 
 async def ends_unfinished(request: SliceRequest) -> SliceResult:
-    """Slice behaviour: end before the workflow's deadline, because it has already passed for the worker."""
+    """Slice behaviour: end before the deadline of the workflow, as if the worker's clock were ahead of the
+    workflow's clock.
+    """
     return SliceResult(completed=1)
 
 

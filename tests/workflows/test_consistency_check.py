@@ -1,4 +1,4 @@
-"""Runs of the scheduled consistency check."""
+"""The workflow of the consistency check."""
 
 import pytest
 

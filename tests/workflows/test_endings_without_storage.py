@@ -1,4 +1,6 @@
-"""Ends of batches during an outage of storage: the status is shown on time, and the files follow."""
+"""Batches that end while storage is unavailable: their status is shown on time, and their files are written
+later.
+"""
 
 import pytest
 from temporalio.exceptions import ApplicationError

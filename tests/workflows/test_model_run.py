@@ -46,7 +46,9 @@ async def test_no_more_slices_are_outstanding_than_the_policy_allows(fixture: Wo
 
 
 async def test_as_many_slices_are_outstanding_as_a_large_fleet_can_run(fixture: WorkflowFixture) -> None:
-    """Each slice but the first waits until eight others run, which is four for each of two workers."""
+    """Each slice except the first one waits until eight others run. This is four slices for each of two
+    workers.
+    """
     running = 0
     are_eight = asyncio.Event()
 

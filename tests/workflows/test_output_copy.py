@@ -1,4 +1,6 @@
-"""Copies of a batch's files to its output location: they follow the end of the batch, and delay nothing."""
+"""Copies of a batch's files to its output location: they are made after the end of the batch, and delay
+nothing.
+"""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Pause, resume, and the state that a running batch reports."""
+"""Pause and resume of a batch, and the state that its workflow reports."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Slices that move to another task queue: which slices move, and which state is kept."""
+"""Slices that move to another task queue: which slices move, and what they keep."""
 
 import asyncio
 

@@ -156,7 +156,7 @@ async def test_a_batch_has_a_workflow_before_it_has_a_row(fixture: WorkflowFixtu
 
 
 async def test_a_cancel_of_the_workflow_cancels_its_batch_and_waits_for_it(fixture: WorkflowFixture) -> None:
-    """The overlap policy `cancel_other` sends this cancel."""
+    """The overlap policy `cancel_other` of a schedule sends this cancel."""
     fixture.scheduling.result = ScheduledBatch(order=await fixture.order())
     fixture.execution.behaviours["m"] = until_cancelled
     async with fixture.workers():

@@ -1,4 +1,4 @@
-"""Activities of a batch are queued under a fairness key of its tenant, with the weight of the tenant."""
+"""Activities of a batch have a fairness key of its tenant in Temporal, with the weight of the tenant."""
 
 import pytest
 from temporalio.common import Priority

@@ -1,4 +1,7 @@
-"""Data that the consistency check reads from the history of a batch's workflow, with recorded histories."""
+"""Tests of the data that the consistency check reads from the history of a batch's workflow.
+
+The histories are recorded ones.
+"""
 
 from collections.abc import AsyncIterator
 from typing import cast

@@ -1,4 +1,6 @@
-"""Duplicate requests are sent once; every line gets the result, success or failure."""
+"""Duplicate requests of a batch are sent once. Each line gets the result, whether it is a success or a
+failure.
+"""
 
 import json
 

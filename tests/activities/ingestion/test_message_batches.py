@@ -1,4 +1,6 @@
-"""Message batches: an invalid request fails without the others, and the batch has limits of its own."""
+"""Message batches: if a request is invalid, only this request fails. Message batches have limits of their
+own.
+"""
 
 import json
 

@@ -121,7 +121,7 @@ async def test_lines_expire_even_if_no_backend_has_listed_its_models() -> None:
 async def test_the_deadline_ends_the_writing_of_shards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A shard that is not complete at the deadline is not written."""
+    """A shard (a stored object with input lines) that is not complete at the deadline is not written."""
     storage = ClosingStorage()
 
     def passed(deadline: Deadline, now: float) -> bool:

@@ -70,7 +70,7 @@ class Target:
         return row.output_copy
 
     def objects(self) -> dict[str, bytes]:
-        """Return the objects below the prefix by name."""
+        """Return the content of all objects in the bucket's folder, by their name in the folder."""
         bucket, prefix = self._server.bucket, f"{self._folder}/"
         found = self.client.list_objects_v2(Bucket=bucket, Prefix=prefix).get("Contents", [])
         keys = [each["Key"] for each in found]
@@ -150,7 +150,7 @@ async def test_a_worker_killed_halfway_leaves_no_parts_and_the_next_attempt_writ
             sent.set()
 
     async def no_more(bucket: object, key: str, upload_id: str) -> None:
-        """A killed process aborts no upload."""
+        """Do nothing, because a killed process does not abort its upload."""
 
     target.proxy.on_request = on_request
     with monkeypatch.context() as killed:

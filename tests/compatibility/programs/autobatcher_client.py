@@ -1,4 +1,4 @@
-"""autobatcher turns calls into batches with a window of a day."""
+"""autobatcher turns single calls into batches with a completion window of a day."""
 
 import asyncio
 import os

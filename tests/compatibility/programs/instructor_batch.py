@@ -1,4 +1,4 @@
-"""instructor's batches with a response model. The simulator's answers are no JSON of the model."""
+"""instructor's batches with a response model. The simulator's answers are not JSON of this model."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""openai-batch-helper: a job from its tasks to the results by custom_id."""
+"""openai-batch-helper runs a job, from its tasks to the results by custom_id."""
 
 import os
 

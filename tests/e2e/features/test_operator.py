@@ -54,7 +54,10 @@ async def test_a_held_tenant_waits_until_it_is_released_while_others_are_served(
         held: list[Batch] = []
 
         async def waits_while_others_are_served() -> bool:
-            """Return True if a new batch waits while others complete. Holds take effect later."""
+            """Return True if a new batch of the held tenant waits while batches of another tenant complete.
+
+            A hold takes effect a little later, so it may be necessary to call this more than once.
+            """
             held.append(await submit(client, lines))
             for _ in range(2):
                 assert (await ended(other, (await submit(other, lines)).id)).status == "completed"

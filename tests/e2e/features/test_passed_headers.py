@@ -1,6 +1,7 @@
-"""Headers of requests. Of the headers with which a batch was created, only listed ones reach the backend.
+"""Headers that reach the backends of a stack.
 
-The headers and the priority of a backend in the registry reach it, too.
+Headers of the request that creates a batch reach them only if they are listed in a setting. Headers and a
+priority that the registry sets for a backend reach this backend, too.
 """
 
 import json

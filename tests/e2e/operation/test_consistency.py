@@ -1,4 +1,7 @@
-"""The check of a running stack finds an older database, and a workflow run that was terminated."""
+"""The consistency check of a running stack notices that the database was restored from an older state.
+
+It also notices that a workflow run was terminated.
+"""
 
 import re
 from datetime import UTC, datetime, timedelta

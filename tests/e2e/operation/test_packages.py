@@ -57,7 +57,9 @@ def dist() -> Generator[Path]:
 
 @pytest.fixture(scope="module")
 def installed(dist: Path) -> Generator[Path]:
-    """An environment with the wheel and its embedded servers, beside other modules `api` and `worker`."""
+    """An environment with the wheel and its embedded servers. It also has modules `api` and `worker` of
+    somebody else.
+    """
     with tempfile.TemporaryDirectory(prefix="batchwright-wheel-") as name:
         folder = Path(name) / "installed"
         fetched([uv(ROOT), "venv", "--quiet", "--python", newest_python(), folder], cwd=dist)

@@ -1,4 +1,4 @@
-"""A batch through the whole stack leaves one trace."""
+"""A batch that runs through the whole stack leaves one OpenTelemetry trace."""
 
 from collections import Counter
 from collections.abc import Iterator

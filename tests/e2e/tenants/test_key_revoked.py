@@ -44,7 +44,7 @@ class Gate:
             self._permits.release()
 
     def open(self) -> None:
-        """Answer all waiting requests, and each later one at once."""
+        """Answer all waiting requests, and from now on each request as soon as it arrives."""
         self._is_open = True
         self.let(len(self.requested))
 

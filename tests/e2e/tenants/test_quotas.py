@@ -165,7 +165,7 @@ async def test_a_permission_removed_during_a_batch_rejects_only_the_remaining_li
 async def test_a_batch_that_cannot_be_done_in_time_is_refused_and_none_of_its_lines_is_sent(
     quota_stack: Stack,
 ) -> None:
-    """A batch before it shows that the model settles one line per second."""
+    """An earlier batch has shown that the model settles one line per second."""
     stack = quota_stack
     await stack.heal()
     await stack.faults(model=SLOW, kind="slow", seconds=2.0, rate=1.0)

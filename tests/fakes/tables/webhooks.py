@@ -116,7 +116,9 @@ class MemoryWebhookEndpoints(WebhookEndpointsTable):
 
 
 def _kept(row: WebhookDelivery) -> bytes | None:
-    """Return the body that stays after the end of a delivery."""
+    """Return the body that is stored after a delivery has ended. The body of a callback of a single job is
+    removed.
+    """
     return None if row.batch_id.startswith("job_") else row.body
 
 

@@ -1,4 +1,4 @@
-"""Concurrent requests over real tables."""
+"""Requests at the same instant, to an API with real database tables."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -30,7 +30,10 @@ def a_rolling_order(id: str = "batch_1", tenant: str = "t", group: str = GROUP) 
 
 
 async def opened(database: Database, *ids: str, notifies: bool = False) -> None:
-    """Open a rolling batch with a row, and store calls for it."""
+    """Open a rolling batch (a batch that collects single requests), insert its row, and store calls for it.
+
+    If `notifies` is True, each call has a callback.
+    """
     await database.calls.open(GROUP, a_rolling_order(), max_batches=9)
     await database.batches.upsert(a_rolling_order())
     for id in ids:

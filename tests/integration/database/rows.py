@@ -1,4 +1,4 @@
-"""Rows for the tests that each database implementation must pass."""
+"""Database rows for the tests that each implementation of the database must pass."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Behaviour that only a real PostgreSQL has: lost servers, and waiting."""
+"""Behaviour that only a real PostgreSQL has: connections that are lost, and statements that wait."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -118,7 +118,9 @@ def postgres_url(_server: str, postgres_url: str) -> str:
 
 @pytest.fixture
 async def connection(connection: DatabaseConnection) -> DatabaseConnection:
-    """The connection of a test. Its ANALYZE reads all rows, so that no plan depends on a random sample."""
+    """The connection of a test. Its ANALYZE reads all rows instead of a random sample, so that plans do not
+    vary.
+    """
     await connection.execute(ALL_ROWS)
     return connection
 

@@ -1,4 +1,7 @@
-"""The codec server, called as by the Web UI and the `temporal` CLI, and workers that lack a key."""
+"""The codec server, which decrypts payloads for Temporal's Web UI and the `temporal` command.
+
+Also workers that lack a key.
+"""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""`batchwright setup temporal` with real servers, some of which reject it."""
+"""`batchwright setup temporal` with real Temporal servers, some of which refuse a step of it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A worker process with rate limits that cannot be kept."""
+"""A worker process whose rate limits contradict each other, so that it cannot keep all of them."""
 
 from datetime import UTC, datetime
 from pathlib import Path

@@ -43,7 +43,11 @@ _SHUT_OUT = 401
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller. `scopes` are its scopes, or the status that every protected route returns to it."""
+    """A kind of caller.
+
+    `scopes` has the caller's scopes. If the caller may call no protected route, it is the status that these
+    routes return.
+    """
 
     name: str
     scopes: frozenset[Scope] | int

@@ -1,4 +1,6 @@
-"""The registry of models in the API's metrics."""
+"""Metrics of the API keep a label for each model in the registry, even if clients name many
+unknown models.
+"""
 
 import json
 from pathlib import Path

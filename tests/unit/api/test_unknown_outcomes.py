@@ -1,4 +1,7 @@
-"""Lost COMMIT responses: the transaction may have succeeded, so its objects stay, and a retry continues."""
+"""Transactions whose response to COMMIT was lost.
+
+The transaction may have succeeded. So the objects in storage stay, and a repeated request continues it.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -24,7 +27,9 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 @pytest.fixture
 def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], None]:
-    """Return a function that lets the next call of a table method succeed, but loses the response."""
+    """Return a function that takes a class and a method name of a table. The next call of the method
+    succeeds, but its response is lost.
+    """
 
     def lose(table: type, name: str) -> None:
         call: Callable[..., Awaitable[object]] = getattr(table, name)

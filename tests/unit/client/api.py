@@ -1,4 +1,4 @@
-"""Fake of the API behind the official client. A test advances the batch between the events of its stream."""
+"""A fake of the API for the Python client. A test changes the batch between the events of its stream."""
 
 import json
 from collections.abc import Iterator

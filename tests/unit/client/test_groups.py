@@ -40,7 +40,7 @@ def cli() -> Generator[Cli]:
 
 
 class _Limited(httpx2.HTTPTransport):
-    """Connections to the API, which reports that a batch may have at most two lines."""
+    """A connection to the API, which reports that a batch may have at most two lines."""
 
     rejected = ""  # path of the requests that are rejected
 
@@ -139,7 +139,9 @@ def test_a_key_makes_a_group_once(cli: Cli, client: OpenAI) -> None:
 
 
 def test_the_id_of_a_group_depends_on_the_given_arguments_only(client: OpenAI) -> None:
-    """A new argument does not change this id, so that a newer client finds the groups of an older one."""
+    """If a newer client has a new argument, the id stays the same. So it finds the groups of an
+    older client.
+    """
     assert group_of(client, "fixed", key="fixed-key").id == "group_1a419dd0a90dfc9d6c452853b6fa7946"
 
 

@@ -1,4 +1,4 @@
-"""The two clients do the same: the synchronous one is written from the asynchronous one."""
+"""The synchronous client is exactly what the program writes from the asynchronous client."""
 
 from pathlib import Path
 

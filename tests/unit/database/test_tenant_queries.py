@@ -1,4 +1,6 @@
-"""Every query on a table with rows of tenants is restricted to a tenant, or is listed here with a reason."""
+"""Every query on a table with rows of tenants reads the rows of one tenant, or is listed here
+with a reason.
+"""
 
 import re
 from collections.abc import Iterator

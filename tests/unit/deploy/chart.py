@@ -78,7 +78,7 @@ class Pod(BaseModel):
 
 
 def with_least(**values: JsonValue) -> Values:
-    """Return `values` merged with the values that the chart requires."""
+    """Return `values` together with the values that the chart requires in every case."""
     return _put_together(LEAST, values)
 
 

@@ -14,7 +14,9 @@ FIRST_SEEDS = [0, FIRST_FRESH_SEED]
 
 
 def tables(heads: str) -> list[list[str]]:
-    """Return the rows of each table with these heads: first for default seeds, then for fresh seeds."""
+    """Return the rows of each table with these column heads: first the table for default seeds, then for
+    fresh seeds.
+    """
     return [part.partition("\n\n")[0].splitlines() for part in PAGE.split(heads + "\n")[1:]]
 
 

@@ -1,4 +1,6 @@
-"""The tables of batch orders in docs/scheduling.md are equal to the output of `python -m bench.order`."""
+"""The tables in docs/scheduling.md about the order of batches are equal to the output of `python -m
+bench.order`.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The tables of shares in docs/scheduling.md are equal to the output of `python -m bench.shares`."""
+"""The tables in docs/scheduling.md about shares of tenants are equal to the output of `python -m
+bench.shares`.
+"""
 
 import re
 from pathlib import Path

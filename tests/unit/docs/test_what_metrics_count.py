@@ -1,4 +1,6 @@
-"""The page that explains what metrics count, and the descriptions of metrics."""
+"""The page that explains what metrics count names only existing metrics. The descriptions of metrics are
+readable.
+"""
 
 import re
 from pathlib import Path
@@ -28,6 +30,6 @@ def test_no_definition_contains_the_number_of_a_requirement() -> None:
 
 
 def test_a_definition_can_be_read_without_those_before_it() -> None:
-    """Grafana shows only one meaning at a time."""
+    """Grafana shows the description of only one metric at a time."""
     leaning = re.compile(r"(Those|The same|Their|Of th|Changes of it|One of them|As )")
     assert [name for name, meaning in meanings().items() if leaning.match(meaning)] == []

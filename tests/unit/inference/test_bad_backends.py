@@ -1,4 +1,4 @@
-"""Outcomes of bad responses. Servers send these responses, and the outcomes are those in the reference."""
+"""Outcomes of bad responses that real servers send. The outcomes are those in the reference."""
 
 import asyncio
 import tracemalloc

@@ -1,4 +1,4 @@
-"""Requests that are sent at once on an idle connection, without a task that waits for the response."""
+"""Requests that are sent immediately on an idle connection, without a task that waits for the response."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

@@ -1,4 +1,6 @@
-"""Probes of a backend: which requests they send, and which lines share a probe."""
+"""Probes (requests that test a backend after lines failed): which requests they send, and which lines share a
+probe.
+"""
 
 import asyncio
 import json

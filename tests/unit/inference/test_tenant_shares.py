@@ -1,4 +1,6 @@
-"""Shares and caps of tenants, on virtual time. Shares are measured by the time of requests in flight."""
+"""Shares and caps of tenants, on virtual time. A tenant's share is measured by the time of its requests in
+flight.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""JSON for people: indentation, escapes, and where it is cut."""
+"""JSON that is formatted for people: indentation, escapes, and how long texts are cut."""
 
 import json
 

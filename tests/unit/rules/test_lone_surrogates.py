@@ -1,4 +1,4 @@
-"""Lines and responses with half of a surrogate pair. They are read as the standard library reads them."""
+"""Lines and responses with half of a surrogate pair are read as Python's standard library reads them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How deeply JSON is nested is limited by a number of ours, and not by the version of Python."""
+"""A limit of our own on how deeply JSON is nested. It does not depend on the version of Python."""
 
 import tracemalloc
 from collections.abc import Callable

@@ -182,9 +182,8 @@ def test_a_body_is_read_in_time_in_proportion_to_its_length(reader: str, shape: 
 @pytest.mark.parametrize("shape", ["plain", "escapes", "quotes", "name", "tokens"])
 @pytest.mark.parametrize("reader", BODY_READERS)
 def test_a_body_of_ten_mebibytes_is_read_in_little_memory(reader: str, shape: str) -> None:
-    """A few copies of the body are permitted.
-
-    A pattern that backtracks needs a hundred bytes for each byte.
+    """The test allows memory for a few copies of the body. A pattern that backtracks would need a hundred
+    bytes for each byte.
     """
     body = body_of(shape, 10 * MEBIBYTE)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""The ledger, the prefix cache and the latency model."""
+"""The simulator's ledger of received requests, its prefix cache, and its latencies."""
 
 import asyncio
 import statistics

@@ -1,4 +1,4 @@
-"""The simulator's HTTP server, byte by byte."""
+"""The simulator's HTTP server: requests and responses, compared byte by byte."""
 
 import asyncio
 from collections.abc import AsyncGenerator

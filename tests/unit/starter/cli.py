@@ -1,4 +1,6 @@
-"""Runs commands against the real API, which has fake dependencies and is served on a free port."""
+"""A fixture that runs commands against the real API, which has fake dependencies and is served on a free
+port.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The demo's batch."""
+"""The batch of `batchwright demo`: its lines, its expected end, and what the command prints about it."""
 
 import json
 import shlex

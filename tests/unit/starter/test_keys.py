@@ -1,4 +1,4 @@
-"""`batchwright keys`: output if there are no keys."""
+"""`batchwright keys list`: its message if there are no keys."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""Output of the commands: on a terminal and in a pipe, dates, forecasts, and names in help texts."""
+"""Output of commands: tables, JSON with control characters, dates, forecasts, and help texts."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Copies of PostgreSQL for a server user who cannot reach the installed package."""
+"""If PostgreSQL's user cannot read the installed package of PostgreSQL, a copy is made for this user."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`batchwright queues`: names of the task queues that the workers poll."""
+"""`batchwright queues`: the names of the task queues that workers poll."""
 
 from typer.testing import CliRunner
 

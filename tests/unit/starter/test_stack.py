@@ -1,4 +1,4 @@
-"""Functions of the embedded stack that start no processes."""
+"""Functions of the embedded stack that can be tested without starting its services."""
 
 import asyncio
 import json

@@ -27,15 +27,16 @@ def cli() -> Generator[Cli]:
 
 
 def nothing() -> None:
-    """Let time pass without an action."""
+    """Do nothing between two polls."""
 
 
 def act_between_polls(
     monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], None]
 ) -> list[Callable[[], None]]:
-    """Let `watch` poll, and call the next one of `steps` instead of each of its pauses.
+    """Let `watch` poll the API. In each pause between two polls, call the next one of `steps` instead of
+    sleeping.
 
-    Return the list of the steps that are left.
+    Return the list of the steps that were not called yet.
     """
     left = list(steps)
 

@@ -1,4 +1,4 @@
-"""Metrics of a storage."""
+"""The metrics that a storage counts about its operations."""
 
 import asyncio
 

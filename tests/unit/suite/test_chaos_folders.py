@@ -17,7 +17,11 @@ def _differences(folder: Path, status: str, code: int) -> list[str]:
 
 
 def _write(folder: Path, place: str, **changes: str | None) -> None:
-    """Write the directory of the input of `SUBMISSION`. None as the content of a file leaves it out."""
+    """Write the directory of the input of `SUBMISSION` to `place` in the folder.
+
+    Args:
+        changes: content of files by their name without `.jsonl`; None leaves the file out.
+    """
     files: dict[str, str | None] = {"input": SUBMISSION.content.decode(), "output": "answers\n"}
     directory = folder / place / "lines"
     directory.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The list of tests that may have a second try, and what a test run prints about them."""
+"""The list of tests that may pass at their second try, and what a test run prints about them."""
 
 import subprocess
 import sys

@@ -101,7 +101,7 @@ async def test_sdk_metrics_follow_own_metrics() -> None:
 
 
 async def test_own_metrics_have_the_values_of_the_time_of_the_sdk_request() -> None:
-    """This also holds if the request is sent a second time because the server had closed the connection."""
+    """This is true even if the request is sent a second time because the server had closed the connection."""
     metrics, server = Metrics(), Server(GOOD, b"", GOOD)
     scrapes: list[None] = []
 

@@ -1,4 +1,4 @@
-"""The client of Temporal."""
+"""The name under which a process is known to Temporal."""
 
 from batchwright.process_name import process_name
 from batchwright.settings import load

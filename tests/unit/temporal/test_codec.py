@@ -1,4 +1,4 @@
-"""Encrypted payloads, and keys from the place that the setting names."""
+"""Encrypted payloads, and where the setting says that their keys are stored: in a variable or in a file."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Failures of activities stay below the size that Temporal's server shows. With keys they are encrypted."""
+"""The errors of activities stay so small that Temporal's server shows them. With payload keys, they are
+encrypted.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Metrics of backends: each probe is recorded, and gauges are up to date at each scrape."""
+"""Metrics of backends: each request that tests if a backend is reachable counts once, and gauges are current
+at each scrape.
+"""
 
 from datetime import UTC, datetime
 

@@ -35,7 +35,10 @@ def limited(in_flight: int, url: str = A) -> ModelConfig:
 
 @dataclass
 class Fleet:
-    """Workers `one:1`, `two:1` and so on that share a database. `shares` has the parts of `one:1`."""
+    """Workers `one:1`, `two:1` and so on that share a database.
+
+    `shares` has the parts of the limits of backends that `one:1` may use.
+    """
 
     routers: list[ModelRouter]
     gateways: list[GatewayConfig] = field(default_factory=list[GatewayConfig])

@@ -1,4 +1,6 @@
-"""A worker polls the queues of required models, and stops accepting slices without its dependencies."""
+"""A worker polls the task queues of required models. It accepts no slices while a dependency is
+unavailable.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection

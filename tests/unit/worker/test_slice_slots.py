@@ -1,4 +1,6 @@
-"""Slots of a task queue of slices: the SDK polls only while the worker wants another slice."""
+"""A worker's slots for slices of a task queue: the SDK polls Temporal only while the worker wants another
+slice.
+"""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,6 @@
-"""Check of rates at the start of a worker: an unavailable database is retried, a conflict is an error."""
+"""The check of rate limits when a worker starts: it retries if the database is unavailable, and fails on a
+conflict.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

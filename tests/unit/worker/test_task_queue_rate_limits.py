@@ -1,4 +1,7 @@
-"""Limits on the server follow the rates, and are not set twice. Limits that an operator set stay."""
+"""Rate limits of task queues on Temporal's server.
+
+They follow our rate limits, and are not set twice. Limits that an operator set stay.
+"""
 
 import logging
 from datetime import UTC, datetime

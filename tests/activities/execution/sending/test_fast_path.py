@@ -1,4 +1,4 @@
-"""Requests that are sent without a task of their own have the same outcomes as all other requests."""
+"""Requests for which no asyncio task is created have the same outcomes as all other requests."""
 
 import asyncio
 import contextlib

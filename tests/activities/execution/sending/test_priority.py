@@ -1,4 +1,6 @@
-"""The priority of a backend in the registry is in the body of each request that carries lines."""
+"""If the registry sets a priority for a backend, each request with lines to this backend has it
+in its body.
+"""
 
 import json
 

@@ -36,7 +36,10 @@ def config_of(*urls: str, **how: object) -> ModelConfig:
 
 
 class SeveralBackends:
-    """A fixture with several backends, found by host. A backend without a configured response succeeds."""
+    """A fixture with several backends, which are told apart by the host in their URL.
+
+    `refusing` has the responses of hosts. A backend whose host is not in it answers with success.
+    """
 
     def __init__(self, config: ModelConfig, **settings: object) -> None:
         self.execution = ExecutionFixture(ok, config=config, **settings)

@@ -1,4 +1,8 @@
-"""The newest record about a line counts, although a merge writes older records into a newer segment."""
+"""Segments of a slice that are merged.
+
+A merge may write an older record about a line into a newer segment. The newest record about the line still
+counts.
+"""
 
 from secrets import token_bytes
 

@@ -1,4 +1,4 @@
-"""Fake of the custom ids of batches, in memory. It passes the tests of the PostgreSQL table."""
+"""A fake table of the custom ids of batches, in memory. It passes the tests of the PostgreSQL table."""
 
 from batchwright.database.records import BatchRow
 from batchwright.database.tables.batches.batch_list import BatchList

@@ -93,6 +93,9 @@ def _matches(action: RecordedAction, filters: AuditFilters) -> bool:
 
 
 def _began_after(entry: AuditEntry, running_since: datetime) -> datetime:
-    """Return the time after which an action must have begun that may still be running."""
+    """Return the time after which this action must have begun if it may still be running.
+
+    Repairs of the consistency check may run for a day longer than all other actions.
+    """
     is_long = entry.action is AuditAction.CONSISTENCY_REPAIR
     return running_since - timedelta(days=1) if is_long else running_since

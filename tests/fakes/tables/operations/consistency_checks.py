@@ -1,4 +1,4 @@
-"""Fake table of the findings of the last consistency check, in memory."""
+"""A fake table of the differences that the latest consistency check of each kind found, in memory."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
 """One PostgreSQL database for all tests of tables. It is emptied after each test.
 
-A copy of the template for each test, as other tests have, takes several times as long as these tests do.
+Other tests copy the template for each test. These tests would then take several times as long.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Requests with API keys: valid and invalid keys, scopes, identical errors, logs and metrics."""
+"""Requests with API keys: valid and invalid keys, scopes, errors that look alike, logs and metrics."""
 
 import logging
 from collections.abc import AsyncGenerator

@@ -1,4 +1,6 @@
-"""Authentication by API key: cached keys, the limit of failures per address, recorded uses."""
+"""Authentication by API key: cached keys, the limit on wrong keys per client address, and recorded uses of
+keys.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -95,7 +97,7 @@ async def test_of_too_many_keys_the_one_that_was_verified_longest_ago_is_dropped
 
 
 class CountedUses(MemoryApiKeys):
-    """The fake table of keys. It records the ids of the keys whose use is stored."""
+    """The fake table of API keys. It records the ids of the keys whose use is stored."""
 
     def __init__(self, api: ApiFixture) -> None:
         super().__init__(api.database.rows)
@@ -234,7 +236,7 @@ async def test_an_unavailable_database_does_not_count_against_the_limit(api: Api
 async def test_an_untrusted_proxy_is_logged_once(
     api: ApiFixture, caplog: pytest.LogCaptureFixture, forwarded: list[str], warnings: int
 ) -> None:
-    """192.0.2.1 is the connection's address, or the one that a trusted proxy forwards."""
+    """192.0.2.1 is the address of the connection, or the address that a trusted proxy forwards."""
     client = Client(api)
     for _ in range(3):
         await client.attempt("none", forwarded=forwarded)

@@ -1,4 +1,6 @@
-"""Authentication by a gateway's headers. The last value of the tenant header is used."""
+"""Authentication by the headers of a trusted gateway. If there are several tenant headers, the last one
+counts.
+"""
 
 from collections.abc import AsyncGenerator
 
@@ -163,7 +165,7 @@ async def test_of_too_many_tenants_the_one_that_was_found_enabled_longest_ago_is
 
 
 async def test_the_tenant_of_a_refused_caller_is_known(api: ApiFixture) -> None:
-    """The log and the audit log name it."""
+    """The log and the audit log contain the tenant of a request that was refused."""
     authenticator = authenticators.TrustedHeaderAuthenticator(api.database.tenants, api.settings)
     scope = {**request_of("blue"), "path": "/admin/tenants"}
     with bind_fields():

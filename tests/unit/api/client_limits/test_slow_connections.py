@@ -1,4 +1,4 @@
-"""The HTTP protocol of the API, served in the test's process."""
+"""The API's implementation of HTTP with slow clients, served in the test's process."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,6 @@
-"""Unknown query parameters: refused in profile strict, named in a header in profile relaxed."""
+"""Unknown query parameters are refused in the profile strict, and named in a header in the
+profile relaxed.
+"""
 
 from collections.abc import AsyncGenerator
 

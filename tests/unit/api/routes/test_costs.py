@@ -1,4 +1,4 @@
-"""Cost of batches: in the object, caps on it, and estimates."""
+"""Costs of batches: how the batch shows them, caps on them, and estimates."""
 
 import asyncio
 import json

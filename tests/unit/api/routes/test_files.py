@@ -178,7 +178,7 @@ async def test_a_tenant_that_reads_its_downloads_slowly_takes_a_limited_part_of_
 async def test_a_list_of_thousands_is_built_off_the_event_loop(
     api: ApiFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the event loop it would block the requests of all other clients."""
+    """If the list was built on the event loop, it would block the requests of all other clients."""
     in_worker_thread = list[bool]()
 
     def noted(rows: list[FileRow], *, more: bool) -> ListPage[FileObject]:

@@ -1,4 +1,4 @@
-"""`input_file_id` as the URL of an object: what the API accepts, and what it says."""
+"""`input_file_id` as the URL of an object: which URLs the API accepts, and its messages about others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""/metrics of the API: public, but metrics with tenant names are for operators."""
+"""/metrics of the API: everyone may read it, but metrics with the names of tenants are only for operators."""
 
 from collections.abc import AsyncGenerator, Mapping
 

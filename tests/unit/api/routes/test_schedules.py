@@ -1,4 +1,4 @@
-"""/v1/x/schedules."""
+"""/v1/x/schedules: create, list, change, pause, trigger and delete schedules of batches."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping

@@ -1,4 +1,4 @@
-"""ExpensiveTaskLimiter: slots per process and per tenant, and the order of the queue."""
+"""ExpensiveTaskLimiter: slots per process and per tenant, and the order in which waiting tasks get slots."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,7 +12,9 @@ from batchwright.api.services.expensive_task_limiter import ExpensiveTaskLimiter
 
 @asynccontextmanager
 async def held(limiter: ExpensiveTaskLimiter, *tasks: str) -> AsyncGenerator[None]:
-    """Context manager that holds slots for these objects. Each is a tenant and a name, such as `blue 1`."""
+    """Context manager that uses a slot for each of these tasks. A task is a tenant and a name, such as `blue
+    1`.
+    """
     async with AsyncExitStack() as stack:
         for task in tasks:
             assert not await stack.enter_async_context(limiter.slot(task.split()[0], task))

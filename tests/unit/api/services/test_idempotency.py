@@ -1,4 +1,7 @@
-"""Idempotency-Key: a request is repeated, concurrent, repeated after a crash, different, or a day later."""
+"""The header Idempotency-Key: what a second request with the same key gets.
+
+It may come at the same time, later, after a crash, a day later, or differ from the first one.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -43,7 +43,7 @@ class Browser:
         return await self._http.get(path, headers=headers, follow_redirects=True)
 
     async def page(self, path: str) -> str:
-        """Return the HTML of a page, which has to be a success."""
+        """Return the HTML of a page. Fail if the response is not a success."""
         response = await self.get(path)
         assert response.status_code == 200, response.text
         return response.text

@@ -8,5 +8,5 @@ from tests.unit.api.ui.browser import Browser
 
 @pytest.fixture
 def browser(api: ApiFixture) -> Browser:
-    """Browser at the test's own `api`."""
+    """A browser that opens the pages of the test's API."""
     return Browser(api)

@@ -1,4 +1,6 @@
-"""Access to the pages: sign-in, what a session may do, forms of other sites, and the policy of the pages."""
+"""Access to the pages: sign-in, what a session may do, forms of other sites, and the content
+security policy.
+"""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""The page `/docs`: the whole OpenAPI description, for everybody, with the templates of the pages."""
+"""The page `/docs`: it shows the whole OpenAPI description to everybody, and looks like the other pages."""
 
 import re
 from html import unescape

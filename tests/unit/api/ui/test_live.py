@@ -111,7 +111,9 @@ async def test_all_tabs_with_the_same_list_share_one_reading() -> None:
 
 @pytest.mark.parametrize(("visitor", "cookie"), [("red", "x"), ("blue", "y")])
 async def test_tabs_with_other_rights_or_of_another_browser_share_nothing(visitor: str, cookie: str) -> None:
-    """A gateway may send two tenants with one cookie, and forms contain a token of the cookie."""
+    """A gateway may send requests of two tenants with the same cookie. Forms contain a token that depends on
+    the cookie.
+    """
     streams = LiveFragments(ApiShutdown())
 
     async def foreign() -> Fragment:

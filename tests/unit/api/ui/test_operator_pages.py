@@ -1,4 +1,6 @@
-"""The pages of operators: they show all tenants, and their forms act on dead letters."""
+"""The pages of operators: they show the batches of all tenants, and have forms for dead letters
+and API keys.
+"""
 
 import re
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""A known vulnerability is accepted with a reason, and not forever."""
+"""A known vulnerability of a dependency can be accepted, but only with a reason and until a date."""
 
 from datetime import date
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Adaptive limits of backends, in addition to the limits of models: shared, counted, and learned."""
+"""Adaptive limits on requests in flight of backends, which apply in addition to the limits of models.
+
+The models of a backend share its limit. The limit adapts to the outcomes of requests.
+"""
 
 from collections.abc import Collection
 

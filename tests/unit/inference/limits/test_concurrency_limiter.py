@@ -30,7 +30,10 @@ def permits_of(
     clock: Callable[[], float] = time.monotonic,
     shares: TenantSettings | None = None,
 ) -> ConcurrencyLimiter:
-    """Return a limiter whose models have no backend limits."""
+    """Return a limiter with a limit over all models and one per model, but without limits of backends.
+
+    `own` has the limits of models that differ from `per_model`.
+    """
     backends = BackendLimits(AdaptiveLimitPolicy(), lambda model: (), Metrics(), clock)
     limits = own or {}
     return ConcurrencyLimiter(

@@ -221,7 +221,9 @@ async def exchanged(engine: PooledTransport, target: TargetUrl, seconds: float =
 
 
 def named(target: TargetUrl) -> TargetUrl:
-    """Return the same target with a host name instead of an IP address, so that it must be looked up."""
+    """Return the same target with a host name instead of an IP address, so that a client must look the name
+    up.
+    """
     return TargetUrl.of(f"http://backend.example:{target.origin.port}/v1/chat/completions")
 
 

@@ -1,4 +1,4 @@
-"""Replacing the model's name and the priority in a body. All other bytes stay the same."""
+"""The model's name and the priority in the body of a request are replaced. All other bytes stay the same."""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Each embedding in a response belongs to one input: otherwise a line would get the vector of another one."""
+"""Each embedding in a response must belong to one input. Otherwise a line would get the vector of another
+line.
+"""
 
 import pytest
 

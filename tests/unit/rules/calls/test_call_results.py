@@ -1,4 +1,6 @@
-"""Results of calls can be read wherever they are read, however deeply the backend's response is nested."""
+"""Results of calls (single requests) can be read everywhere, however deeply the backend's
+response is nested.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Order of a tenant's batches: shares of priorities and Temporal's fairness keys."""
+"""The order of a tenant's batches: how priorities share permits, and Temporal's fairness keys."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,7 @@
-"""Order of one tenant's requests for permits: priorities share, small batches first, none waits forever."""
+"""The order in which requests of one tenant get permits.
+
+Priorities share the permits, small batches come first, and no request waits forever.
+"""
 
 from collections import Counter
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Demand of completion windows: the rate at which lines must be sent to meet their deadlines."""
+"""The rate at which lines must be sent so that all batches are finished by their deadlines."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Forecasts of the ends of batches, computed from the remaining lines and rates."""
+"""Forecasts of when live batches end, computed from their remaining lines and the rates of models."""
 
 from datetime import timedelta
 

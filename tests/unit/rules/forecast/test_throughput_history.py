@@ -1,4 +1,4 @@
-"""Forecast of a batch's completion."""
+"""How long the remaining lines of a batch will take, forecast from its progress so far."""
 
 import pytest
 

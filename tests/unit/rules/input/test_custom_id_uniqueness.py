@@ -1,4 +1,6 @@
-"""Repeated custom_ids are found, also those beyond the table in memory."""
+"""Repeated custom_ids of an input are found, also if there are more of them than the table in memory can
+hold.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Splitting an input into lines, and reading one line."""
+"""An input is split into lines, and the fields of a line are read."""
 
 import contextlib
 

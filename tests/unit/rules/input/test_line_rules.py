@@ -1,4 +1,4 @@
-"""Validation errors of an input, with the codes and messages of the contract."""
+"""Validation errors of an input, with the documented codes and messages."""
 
 import json
 from pathlib import Path

@@ -182,7 +182,9 @@ def test_the_limit_recovers_within_seconds_after_a_short_refusal() -> None:
 
 @pytest.mark.parametrize("are_aborted", [True, False])
 def test_first_requests_without_an_outcome_do_not_keep_the_limit_from_recovering(are_aborted: bool) -> None:
-    """40 of 100 first requests get a response. The others are cancelled, or stay in flight for long."""
+    """Of the first 100 requests, 40 get a response. The others are cancelled, or stay in flight for a long
+    time.
+    """
     held = limit()
     backend = Backend(held)
     for _ in range(40):
@@ -216,7 +218,9 @@ class SharedBackend:
     refused: int = 0
 
     def run(self, seconds: float) -> float:
-        """Return the mean fraction of the slots left by direct callers that requests used."""
+        """Let `seconds` pass. Return which part of the slots that direct callers leave free was used on
+        average, from 0 to 1.
+        """
         used = list[float]()
         while len(used) < seconds / 0.05:
             self.now += 0.05

@@ -1,4 +1,4 @@
-"""A rate per minute holds in any 60 seconds, and uses almost everything that it allows."""
+"""A rate limit per minute is kept in any 60 seconds, and almost all of it can be used."""
 
 import math
 from bisect import bisect_left
@@ -12,7 +12,9 @@ _TICK = 0.25  # seconds after which waiting lines look at the rate again
 
 
 def sends(rate: PerMinuteLimit, seconds: float, cost: float = 1.0) -> list[float]:
-    """Return the times at which requests are sent if there are always requests that wait."""
+    """Return the times at which requests are sent within `seconds` if requests always wait. Each of them
+    costs `cost`.
+    """
     times: list[float] = []
     for now in islice((number * _TICK for number in count()), math.ceil(seconds / _TICK)):
         while rate.may_send(now):

@@ -1,4 +1,7 @@
-"""Sort keys are in the same order as their prompts, and most of them differ, so prompts need not be read."""
+"""Sort keys of prompts have the same order as the prompts.
+
+Most of them differ, so the prompts themselves need not be read.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Dividing a plan into slices."""
+"""How a plan (the order of a model's lines) is divided into slices."""
 
 import pytest
 from hypothesis import given

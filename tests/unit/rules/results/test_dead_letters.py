@@ -1,4 +1,4 @@
-"""Content of a dead letter."""
+"""The content of a dead letter (the record of a line that failed for good)."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Events of a backend that are passed on, and the usage in them."""
+"""Event streams of backends: which events are passed on to the client, and the token usage in them."""
 
 import tracemalloc
 

@@ -1,4 +1,6 @@
-"""Lines that were received are recognized when they come again, with their ids in memory or on disk."""
+"""`batchwright results` recognizes lines that it receives a second time, with their ids in
+memory or on disk.
+"""
 
 from pathlib import Path
 

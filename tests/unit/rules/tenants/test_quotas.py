@@ -1,4 +1,4 @@
-"""Quotas: which limits apply, which batches they allow, and how much a request counts."""
+"""Quotas: which limits apply, which batches fit, which batches wait, and how many tokens a prompt counts."""
 
 import msgspec
 import pytest

@@ -26,7 +26,7 @@ class _Killed(BaseException):
 
 
 def _kill_after(step: int, patch: pytest.MonkeyPatch) -> None:
-    """Kill the program in this thread after step number `step`. `0` never kills it."""
+    """Kill the program in this thread after step number `step`. If `step` is 0, it is never killed."""
     thread = threading.get_ident()
     done = count(1)
 

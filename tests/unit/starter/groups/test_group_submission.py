@@ -40,7 +40,9 @@ def test_an_input_that_is_too_large_becomes_a_group(small: Cli, file: Path) -> N
 def test_the_id_of_a_group_depends_on_the_given_options_only(
     small: Cli, tmp_path: Path, options: tuple[str, ...], group: str
 ) -> None:
-    """A new option does not change these ids, so that a newer command finds the groups of an older one."""
+    """If a newer command has a new option, the ids stay the same. So it finds the groups of an
+    older command.
+    """
     path = tmp_path / "input.jsonl"
     path.write_text("".join(LINE.replace('"a"', f'"fixed-{number}"') for number in range(5)))
     assert submitted(small, path, *options) == group

@@ -1,4 +1,4 @@
-"""Columns of numbers are the same in memory and on disk, and all together take little memory."""
+"""Columns of numbers have the same content in memory and on disk. All columns together take little memory."""
 
 import gc
 import mmap
@@ -42,7 +42,9 @@ class _KnownLock:
 def space_with_known_lock(
     space: ColumnSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[ColumnSpace, threading.Event]:
-    """A space with 1,000 bytes of memory, and an event that is set when a thread waits for its lock."""
+    """A column space with 1,000 bytes of memory, and an event that is set when a thread waits
+    for its lock.
+    """
     waits = threading.Event()
     with monkeypatch.context() as creation:
         creation.setattr(threading, "Lock", lambda: _KnownLock(waits))
@@ -86,7 +88,9 @@ def test_columns_that_do_not_fit_into_the_memory_of_all_are_in_files_without_nam
 def test_two_threads_do_not_take_the_same_memory(
     space_with_known_lock: tuple[ColumnSpace, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second thread begins when the first one has found enough memory, and has not taken it yet."""
+    """The second thread begins after the first one has found enough free memory, but before it has taken this
+    memory.
+    """
     space, goes_on = space_with_known_lock
     real, files, threads, made = mmap.mmap, list[int](), list[threading.Thread](), list[columns.Columns]()
 

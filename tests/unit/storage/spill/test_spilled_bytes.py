@@ -1,4 +1,4 @@
-"""Growing bytes are the same in memory and on disk, and their memory is limited."""
+"""Bytes that grow have the same content in memory and on disk. Their memory is limited."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""Metrics of activity attempts, and bounded retries of unknown exceptions."""
+"""Metrics of activity attempts, and the limit on retries after unknown exceptions."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

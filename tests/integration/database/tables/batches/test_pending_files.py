@@ -1,4 +1,4 @@
-"""Batches that ended before their files were written, on every database."""
+"""Batches that ended before their files were written, in memory and in PostgreSQL."""
 
 from datetime import UTC, datetime, timedelta
 

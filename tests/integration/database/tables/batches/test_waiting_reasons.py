@@ -1,4 +1,7 @@
-"""Reasons why batches wait: reported, renewed, cleared, expired, and deleted when the batch ends."""
+"""The table of reasons why batches wait: they are reported, renewed, cleared, and expire.
+
+They are deleted when the batch ends.
+"""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

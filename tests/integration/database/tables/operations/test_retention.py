@@ -1,4 +1,4 @@
-"""Queries and deletions of retention in every database."""
+"""The queries that find and delete expired data, in memory and in PostgreSQL."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Counts of the requests of each tenant in the present minute."""
+"""The table that counts the requests of each tenant in the current minute."""
 
 import asyncio
 

@@ -36,7 +36,7 @@ def activity(
 
 
 async def running(api: ApiFixture, *slices: PendingActivity) -> str:
-    """Create a batch of the tenant `red` with these open slices of one model, and return its id."""
+    """Create a batch of the tenant `red`, whose model has these slices that have not ended. Return its id."""
     batch = await api.create("red")
     models = [ModelCounts(model="llama", lines=100)]
     await api.database.batches.start("red", batch.id, total=100, models=models, at=now())

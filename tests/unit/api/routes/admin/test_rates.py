@@ -1,4 +1,4 @@
-"""/admin/rates: effective rates, changes, and rejected changes."""
+"""/admin/rates: rate limits in effect, changes of rate limits, and rejected changes."""
 
 from collections.abc import AsyncGenerator
 

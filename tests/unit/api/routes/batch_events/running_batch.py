@@ -38,7 +38,7 @@ async def begun(api: ApiFixture, tenant: str = "default") -> BatchObject:
 
 
 async def settle(api: ApiFixture, batch: BatchObject, completed: int, failed: int = 0) -> None:
-    """Report settled lines of the batch as a worker does, then poll once."""
+    """Report settled lines of the batch as a worker does. Then let the API read the batch once."""
     example = ErrorExample(custom_id="c", message="why")
     errors = [ErrorCount(code="http_400", count=failed, example=example)] if failed else []
     progress = SliceProgress(
@@ -57,7 +57,7 @@ async def settle(api: ApiFixture, batch: BatchObject, completed: int, failed: in
 
 
 async def end(api: ApiFixture, batch: BatchObject) -> None:
-    """End the batch, and poll once."""
+    """End the batch. Then let the API read it once."""
     outcome = BatchOutcome(status=BatchStatus.COMPLETED, completed=9, failed=0, usage=Usage())
     await api.database.batch_ends.finish("default", batch.id, outcome, START)
     await api.events.poll()

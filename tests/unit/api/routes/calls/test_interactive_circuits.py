@@ -207,7 +207,7 @@ async def test_errors_of_the_client_do_not_open_a_circuit(api: Fixture) -> None:
 
 
 async def check_that_tenants_take_turns(api: Fixture) -> None:
-    """Check that the tenants `noisy` and `quiet` try the failed backend A one after the other."""
+    """Check that calls of the tenants `noisy` and `quiet` are sent alternately to the failed backend A."""
     noisy, quiet = {"X-Tenant": "noisy"}, {"X-Tenant": "quiet"}
     assert (await api.http.post(CHAT, json=ASK, headers=noisy)).status_code == 503
     waits = int((await api.http.post(CHAT, json=ASK, headers=quiet)).headers["retry-after"])

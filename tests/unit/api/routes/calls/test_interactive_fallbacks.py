@@ -1,4 +1,4 @@
-"""Fallback models of interactive calls, and what it costs to send a call to another backend."""
+"""Fallback models of interactive calls, and what is recorded if a call is sent to another backend."""
 
 import json
 from collections.abc import Callable
@@ -97,7 +97,7 @@ async def fall_back(api: Fixture, handler: Callable[[httpx.Request], httpx.Respo
 
 
 async def try_again(api: Fixture) -> None:
-    """Let the next call try A, which refuses it, so that it is passed on to the fallback model at B."""
+    """Let the next call try A again. A refuses it, so it is sent to the fallback model at B."""
     assert api.router is not None
     api.clock.now += api.router.upstreams[0].circuit.wait_seconds()
 

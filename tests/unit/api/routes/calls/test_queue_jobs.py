@@ -1,4 +1,4 @@
-"""/queue: jobs with callbacks."""
+"""/queue: single jobs, whose end is delivered to a callback URL."""
 
 from collections.abc import AsyncGenerator
 

@@ -1,4 +1,4 @@
-"""The start of batches."""
+"""How API processes start the workflows of batches."""
 
 from collections.abc import AsyncGenerator
 

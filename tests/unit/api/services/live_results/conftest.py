@@ -1,4 +1,4 @@
-"""A running batch, stored and indexed in each of the possible ways."""
+"""A running batch, with each kind of storage and with its index in memory or on disk."""
 
 from pathlib import Path
 

@@ -46,7 +46,7 @@ class LiveBatch:
 
     @cached_property
     def app(self) -> FastAPI:
-        """An application with the route of results only. To build all routes takes longer than most tests."""
+        """An application with only the route of results. Building all routes takes longer than most tests."""
         app, router = FastAPI(), ResultRoutes(self.deps).router()
         app.include_router(router)
         app.add_middleware(HeadMethodMiddleware)

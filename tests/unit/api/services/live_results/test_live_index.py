@@ -1,4 +1,6 @@
-"""The index of a running batch: which segments it knows, how long it is kept, and its file on disk."""
+"""The index of a running batch's results: which segments it knows, how long it is kept, and its
+file on disk.
+"""
 
 import httpx
 import pytest

@@ -27,7 +27,9 @@ LINE_BYTES = 100
 
 
 class RunningBatch:
-    """A batch of one model. Its plan has the lines in another order, and the last lines are duplicates."""
+    """A batch of one model. Its lines are planned in another order than in the input, and the last lines are
+    duplicates.
+    """
 
     def __init__(self, folder: Path, lines: int, duplicates: int = 0) -> None:
         self.storage, self._lines, self._duplicates = LocalStorage(folder / "storage"), lines, duplicates

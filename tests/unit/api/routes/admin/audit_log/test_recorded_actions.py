@@ -225,7 +225,7 @@ async def test_a_tenant_cannot_fill_the_audit_log_with_refused_creations(
 
 
 async def test_the_creation_of_a_schedule_is_recorded_with_its_creator(keyed: ApiFixture) -> None:
-    """Its batches run for as long as it exists, so operators must see who has created it."""
+    """A schedule creates batches for as long as it exists, so operators must see who created it."""
     admin = await create_key(keyed.database, "ops", scopes=[Scope.ADMIN])
     writer = await create_key(keyed.database, "green", scopes=[Scope.WRITE, Scope.READ])
     headers = {"Authorization": f"Bearer {writer.text}"}

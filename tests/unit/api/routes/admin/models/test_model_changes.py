@@ -1,4 +1,6 @@
-"""Partial run-time changes of models, and the models' effective settings with sources."""
+"""Changes of some settings of a model at run time, and the settings in effect with their sources (file or
+change).
+"""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Versions of a model: a change that names an outdated one is refused."""
+"""Versions of a model's settings: a change that names an outdated version is refused."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Calls of /v1/responses, and what a backend answers."""
+"""Requests to /v1/responses, and answers of a backend to them."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Calls of /v1/responses that are refused: bodies, models, limits and unknown ids."""
+"""Requests to /v1/responses that are refused because of their body, model or id, or because of limits."""
 
 import asyncio
 import json
