@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End a process of pytest-xdist at once, after it has sent all its results.
+    """End a process of pytest-xdist immediately after it has sent all its results.
 
     Otherwise pytest and the interpreter would look through all objects of the process again and again. That
     takes longer than the ten seconds after which the main process kills it.

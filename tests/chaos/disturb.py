@@ -97,8 +97,8 @@ class Disturber:
     async def do(self, burst: Sequence[Disturbance], live: Iterable[Seen], *, patiently: bool) -> bool:
         """Apply disturbances together. Wait until they are over and the backend has answered again.
 
-        A disturbance does not count if the process or the phase of a batch that it needs did not exist.
-        Return False if that applies to all of them.
+        A disturbance needs a process, or a batch in a certain phase. If there was none, the disturbance does
+        not count. Return False if none of the disturbances counts.
 
         Args:
             live: the batches that run.

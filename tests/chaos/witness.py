@@ -38,8 +38,8 @@ class Ledger(BaseModel):
 class Witness:
     """An observer of the storage that finds requests which are sent again although their result is stored.
 
-    `settled` has the time at which the result of a request was stored, by the id of the request. It is at
-    most a second late. If the result was not seen before its batch ended, it is the time of the end.
+    `settled` maps the id of a request to the time at which its result was stored. The time is at most a
+    second late. If the result was not seen before its batch ended, it is the time at which the batch ended.
     """
 
     objects: Storage

@@ -67,9 +67,12 @@ class Table:
         self.checks: dict[Row, Check] = {}
 
     def row(self, area: Area, rule: str, *profiles: Profile) -> Callable[[Check], Check]:
-        """Return a decorator that adds a check with the official Python client.
+        """Return a decorator that adds a row to the table. The decorated function is the row's check.
+
+        The check uses the official Python client.
 
         Args:
+            rule: what a client may rely on, as a sentence without a period.
             profiles: profiles in which the rule holds; none for both.
         """
 

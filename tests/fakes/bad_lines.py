@@ -13,8 +13,8 @@ DOWN = response(b'{"error":{"message":"down"}}', status=b"500 Internal Server Er
 
 
 class BadLines:
-    """A backend that answers a request whose content begins with "bad" with status 500, and quotes the
-    content.
+    """A backend that answers a request with status 500 if its content begins with "bad". The answer quotes
+    the content.
 
     Args:
         listing: response to GET /v1/models.

@@ -11,7 +11,7 @@ from batchwright.inference.transport.httpx_transport import HttpxTransport
 class PooledEngine(HttpxTransport):
     """A transport that counts idle connections.
 
-    A request can begin at once if an earlier request has left a connection idle.
+    A request can begin immediately if an earlier request has left a connection idle.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport) -> None:

@@ -1,4 +1,6 @@
-"""The engine of docs/explanation/engine_in_miniature.py, against the simulator, with a kill in between."""
+"""The program docs/explanation/engine_in_miniature.py runs against the simulator. It is killed and started
+again.
+"""
 
 import json
 import os

@@ -15,7 +15,9 @@ _DOWN = "down"
 
 
 async def leave_jobs(stack: Stack, client: AsyncOpenAI, upstream: str) -> None:
-    """Complete a batch whose backend runs jobs. Leave another in progress whose backend forgets its jobs."""
+    """Complete a batch whose backend runs jobs. Leave another batch in progress, whose backend forgets its
+    jobs.
+    """
     jobs: dict[str, object] = {"poll_interval": 0.25}
     await _register(
         stack, client, _POLLED, upstream, "poll", {**jobs, "poll_endpoint_template": "/status/{id}"}

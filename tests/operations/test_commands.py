@@ -153,7 +153,7 @@ async def test_a_batch_whose_plan_vanishes_fails_visibly_and_is_resumed(stack: S
 async def test_a_batch_whose_deadline_passes_without_storage_expires_and_its_files_follow(
     stack: Stack,
 ) -> None:
-    """A file was put in place of the storage directory."""
+    """The storage is unavailable because a file was put in place of its directory."""
     await stack.heal()
     lines = chat_lines(MODELS, each=400)
     aside = stack.objects.with_name("aside")
@@ -241,7 +241,7 @@ def settings_of(stack: Stack) -> dict[str, str]:
 async def test_a_batch_failed_by_an_unknown_error_is_found_and_resumed_after_the_cause_is_fixed(
     stack: Stack,
 ) -> None:
-    """The row of the input file was changed by hand: its storage key is not valid."""
+    """The database row of the input file was changed by hand, so that its storage key is not valid."""
     database = await connect_database(stack.now.postgres)
     change = "UPDATE files SET storage_key = $2 WHERE id = $1"
     await stack.heal()

@@ -65,14 +65,14 @@ async def finishes(request: SliceRequest) -> SliceResult:
 
 
 async def ends_unfinished(request: SliceRequest) -> SliceResult:
-    """Slice behaviour: end before the deadline of the workflow, as if the worker's clock were ahead of the
+    """Run a slice that ends before the workflow's deadline, as if the worker's clock were ahead of the
     workflow's clock.
     """
     return SliceResult(completed=1)
 
 
 async def until_cancelled(request: SliceRequest) -> SliceResult:
-    """Slice behaviour: run until the activity is cancelled, then return a partial result."""
+    """Run a slice until its activity is cancelled, then return a partial result."""
     try:
         while True:
             activity.heartbeat()
@@ -86,7 +86,7 @@ async def fails(request: SliceRequest) -> SliceResult:
 
 
 class Belongs:
-    """Slice behaviour: finish on the task queue `to`; on any other queue, request a move to `to`."""
+    """A slice that finishes on the task queue `to`. On any other task queue, it requests a move to `to`."""
 
     def __init__(self, to: str) -> None:
         self.to = to
@@ -153,8 +153,8 @@ class StubExecution(ExecutionActivities):
     async def ended(self, times: int) -> None:
         """Wait until at least `times` slices have ended.
 
-        A test must call this before it resumes a paused run, because a workflow that receives both signals at
-        once never pauses.
+        A test must call this before it resumes a paused run. A workflow that receives the signals for pause
+        and resume together never pauses.
         """
         async with self._changed:
             await self._changed.wait_for(lambda: self._ended >= times)

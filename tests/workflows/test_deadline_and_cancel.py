@@ -81,7 +81,9 @@ async def test_files_that_are_written_past_the_deadline_complete_a_batch_that_ra
 
 
 async def test_a_worker_whose_clock_is_behind_does_not_keep_the_batch_open(fixture: WorkflowFixture) -> None:
-    """The slice would run for an hour. The workflow cancels it at the deadline of the server's clock."""
+    """The slice would run for an hour. The workflow cancels it at the deadline, by the clock of Temporal's
+    server.
+    """
     fixture.execution.behaviours["m"] = until_cancelled
     async with fixture.workers():
         batch = await fixture.start(await fixture.order(window=SHORT))
@@ -124,7 +126,7 @@ async def timers(run: RunHandle) -> list[float]:
 async def test_a_cancel_ends_the_batch_with_nothing_some_or_all_of_it_settled(
     fixture: WorkflowFixture, settled: int
 ) -> None:
-    """If everything is settled, the cancel comes while the files are written."""
+    """If all lines are settled, the cancel comes while the files are written."""
     for number in range(settled, SLICES):
         fixture.execution.behaviours[number] = until_cancelled
     fixture.finalization.released.clear()

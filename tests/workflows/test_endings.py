@@ -65,7 +65,9 @@ async def test_a_deadline_during_ingestion_starts_no_slice_but_counts_the_lines(
 async def test_slices_that_end_themselves_at_the_deadline_make_the_batch_expire(
     fixture: WorkflowFixture,
 ) -> None:
-    """A worker's clock may be ahead of the server's. The batch expires if the worker reports it."""
+    """The clock of a worker may be ahead of the server's clock. The batch expires when the worker reports the
+    deadline.
+    """
 
     async def closes(request: SliceRequest) -> SliceResult:
         return SliceResult(completed=3)

@@ -100,7 +100,7 @@ async def test_the_workflow_of_a_schedule_creates_a_batch_and_waits_for_its_end(
 
 
 async def test_two_runs_with_one_workflow_id_are_two_runs(fixture: WorkflowFixture) -> None:
-    """Temporal gives two triggers within one second the same workflow id."""
+    """If a schedule is triggered twice within one second, Temporal gives both runs the same workflow id."""
     fixture.scheduling.result = ScheduledBatch(code="file_not_found", refusal="The input file was deleted.")
     async with fixture.workers():
         for _ in range(2):
@@ -140,7 +140,7 @@ async def test_a_batch_that_cannot_be_admitted_for_an_hour_is_a_run_with_the_rea
 
 
 async def test_a_batch_has_a_workflow_before_it_has_a_row(fixture: WorkflowFixture) -> None:
-    """Otherwise a client that sees the row could not cancel the batch."""
+    """If the row came first, a client that sees the row could not cancel the batch yet."""
     fixture.scheduling.result = ScheduledBatch(order=await fixture.order())
     async with fixture.workers():
         run = await fixture.start_scheduled()

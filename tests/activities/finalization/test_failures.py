@@ -235,7 +235,9 @@ async def test_a_batch_that_reached_its_cap_expires_even_if_all_lines_have_resul
 
 @pytest.mark.parametrize("during", [False, True])
 async def test_a_batch_that_was_cancelled_after_its_deadline_expires(during: bool) -> None:
-    """Its workflow no longer handles the cancel, so the batch can neither complete nor be cancelled."""
+    """The workflow of the batch no longer handles the cancel. So the batch can neither complete nor be
+    cancelled.
+    """
     batch = await a_batch(lines=1)
     segment = await batch.put([batch.success(0)])
 

@@ -66,7 +66,7 @@ async def test_the_row_has_the_counts_of_the_files() -> None:
 
 @pytest.mark.parametrize("status", [BatchStatus.COMPLETED, BatchStatus.EXPIRED])
 async def test_the_row_has_exact_counts_per_model(status: BatchStatus) -> None:
-    """Progress that workers reported is replaced. Lines 1 and 4 are for a model that is not served."""
+    """The counts that workers reported are replaced. Lines 1 and 4 are for a model that no backend serves."""
     batch = await a_batch(lines=9, models=("a", "b"), unserved=[1, 4])
     await batch.put([batch.success(0), batch.failure(2), batch.success(3), batch.failure(3)])
     await batch.put([batch.success(5), batch.success(6), batch.failure(7)], sequence=1)

@@ -108,8 +108,8 @@ async def test_later_batches_get_the_rest_of_the_quota_while_the_input_of_the_fi
 async def wait_for(batch: FreshBatch, id: str, lines: int, created: int) -> QuotaExcess | None:
     """Let another batch reserve `lines` lines of the quota of enqueued lines.
 
-    The other batch was created `created` hours after this one, or before it if `created` is negative. Return
-    by how much it exceeds the quota if it must wait, or None if it has reserved its lines.
+    The other batch was created `created` hours after this one. A negative number means that it was created
+    before. Return by how much it exceeds the quota if it must wait, or None if it has reserved its lines.
     """
     created_at = batch.order.created_at + timedelta(hours=created)
     order = an_order(id, TENANT, created_at=created_at, deadline=batch.order.deadline)

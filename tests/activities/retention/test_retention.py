@@ -323,8 +323,8 @@ async def test_database_trouble_is_retried(fixture: RetentionFixture) -> None:
 
 
 async def test_old_deliveries_of_webhooks_and_webhooks_of_deleted_batches_are_deleted() -> None:
-    """A dry run only counts them. An old delivery is deleted even if it is pending, unless it was started
-    again.
+    """A dry run only counts the deliveries and webhooks. An old delivery is deleted even if it is pending,
+    unless it was started again.
     """
     database = MemoryDatabase()
     for batch_id in ("", "batch_gone"):

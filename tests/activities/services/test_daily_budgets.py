@@ -148,7 +148,7 @@ async def test_the_usage_of_a_tenant_starts_at_zero_each_day() -> None:
 async def test_several_workers_exceed_a_budget_at_most_by_requests_in_flight_and_answered_between_refreshes(
     in_flight: int,
 ) -> None:
-    """Here all workers refresh before each response; real ones do every second."""
+    """Here all workers read the used amount before each response. Real workers read it every second."""
     database, fits = MemoryDatabase(), 20
     workers = [
         BudgetedWorker(database, name, fits * A_LINE, model_in_flight=in_flight) for name in ("a", "b", "c")

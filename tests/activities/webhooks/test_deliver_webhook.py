@@ -143,7 +143,7 @@ async def test_a_failed_attempt_is_a_result_with_its_reason(fixture: DeliveryFix
 async def test_each_attempt_is_signed_anew_with_the_same_id_and_body(
     fixture: DeliveryFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second attempt is ten minutes later. The batch has changed meanwhile."""
+    """The second attempt to deliver the event is ten minutes later. The batch has changed meanwhile."""
     fixture.receiver.status = 500
     order = await fixture.happens(details=True)
     await fixture.attempt(order)

@@ -270,7 +270,7 @@ async def steer(stack: Stack, batch_id: str, verb: str) -> None:
 
 
 async def is_left(stack: Stack, model: str) -> bool:
-    """Return True if no worker waits for a job of the model."""
+    """Return True if no worker waits for the result of a job of the model any longer."""
     return await is_followed(stack, model, 0)
 
 
@@ -279,7 +279,7 @@ async def is_followed(stack: Stack, model: str, jobs: int) -> bool:
 
 
 async def following(stack: Stack, model: str) -> float:
-    """Return how many jobs of the model workers wait for."""
+    """Return the number of the model's jobs whose results workers wait for."""
     async with http_client() as http:
         pages = [(await http.get(url)).text for url in stack.now.metrics]
     rows = [row for page in pages for row in page.splitlines()]

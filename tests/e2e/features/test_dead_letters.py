@@ -27,8 +27,9 @@ def own_stack() -> Iterator[Stack]:
 
 
 def lines() -> list[dict[str, object]]:
-    """Return input lines, of which the backend answers some with 500, rejects others with 400, and holds
-    some at their first attempt.
+    """Return input lines for three kinds of answers.
+
+    The backend answers some with 500, rejects others with 400, and holds the rest at their first attempt.
     """
     trouble = (
         dict.fromkeys(POISON, "sim:500 ")

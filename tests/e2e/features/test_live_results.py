@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 
 async def test_results_of_a_running_batch_are_the_beginning_of_its_file(stack: Stack) -> None:
-    """The backend holds the second model. Its only line is in the middle of the input."""
+    """The backend holds the requests of the second model, whose only line is in the middle of the input."""
     first, held = MODELS[:2]
     before = [chat_line(f"before-{n}", first) for n in range(30)]
     lines = [*before, chat_line("held", held), *(chat_line(f"after-{n}", first) for n in range(30))]
@@ -55,7 +55,7 @@ async def test_results_of_a_running_batch_are_the_beginning_of_its_file(stack: S
 async def test_the_python_client_yields_results_of_a_running_batch_and_retries_failed_ones(
     stack: Stack,
 ) -> None:
-    """The backend rejects the line `bad`, and holds the model of the line `held`."""
+    """The backend rejects the line `bad`, and holds the requests of the model that the line `held` uses."""
     first, held = MODELS[:2]
     bodies = {
         name: {

@@ -1,4 +1,6 @@
-"""Actions of operators and tenants on batches of a running stack: delete, hold, prioritize, show slices."""
+"""Actions of operators and tenants on batches of a running stack: delete, hold, prioritize, and
+show slices.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

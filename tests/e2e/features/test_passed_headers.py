@@ -43,7 +43,9 @@ def stack() -> Iterator[Stack]:
 
 
 class ReceivedHeaders:
-    """A backend that answers at once, and reports each job as ended. `requests` are the received requests."""
+    """A backend that answers immediately, and reports each job as ended. `requests` has the requests that it
+    received.
+    """
 
     def __init__(self, model: str, kind: Kind) -> None:
         self._model, self._kind = model, kind

@@ -51,7 +51,7 @@ async def an_input(client: AsyncOpenAI, each: int = 5) -> tuple[str, list[dict[s
 
 
 async def runs(http: httpx.AsyncClient, id: str, count: int) -> ScheduleObject:
-    """Wait until a schedule has this number of runs, and return it."""
+    """Wait until a schedule has this number of runs, and return the schedule."""
     found: list[ScheduleObject] = []
 
     async def has_run() -> bool:

@@ -200,7 +200,9 @@ def test_head_of_a_file_returns_its_length_and_keeps_the_connection(api: Api) ->
 
 
 def test_a_request_whose_body_trickles_is_refused_and_leaves_nothing(hasty_api: Api) -> None:
-    """The pauses between the pieces of the body are shorter than the limit for one pause."""
+    """Each pause between two pieces of the body is shorter than the limit for a pause. The body as a whole is
+    too slow.
+    """
     head = b"POST /v1/files HTTP/1.1\r\nHost: api\r\nTransfer-Encoding: chunked\r\n"
     content_type = b"Content-Type: multipart/form-data; boundary=cut\r\n\r\n"
     start = b"".join(form(iter(())))[:-12]

@@ -81,7 +81,7 @@ def line(n: int) -> bytes:
 class BrokenSource:
     """The results of an ended batch with three lines. The first connection breaks in the third line.
 
-    The second connection breaks at once.
+    The second connection breaks before it has returned anything.
     """
 
     def __init__(self) -> None:

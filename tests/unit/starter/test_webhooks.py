@@ -83,7 +83,7 @@ def test_deliveries_are_listed_and_replayed(cli: Cli) -> None:
 def test_a_test_event_prints_the_result_of_its_first_attempt(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, reason: str, code: int
 ) -> None:
-    """The stub worker makes the attempt while the command waits for it."""
+    """A stub of the worker attempts the delivery while the command waits for it."""
     id = created(cli)["id"]
     table = cli.api.database.webhook_deliveries
 

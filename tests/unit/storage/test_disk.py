@@ -123,7 +123,7 @@ def replace(root: Path, moved: Path, instead: str) -> None:
 async def test_a_missing_directory_is_an_unavailable_storage(
     storage: LocalStorage, root: Path, tmp_path: Path, instead: str
 ) -> None:
-    """The disk was unmounted. Its objects are unavailable; the storage must not report them as missing."""
+    """The disk was unmounted. The storage must report its objects as unavailable, and not as missing."""
     await storage.put("a/b", b"x")
     replace(root, tmp_path / "away", instead)
     with pytest.raises(StorageUnavailable):

@@ -106,7 +106,9 @@ async def test_folders_left_empty_by_a_killed_deletion_are_removed_by_the_next_o
 
 
 async def test_a_put_survives_the_pruning_of_its_folder(storage: LocalStorage) -> None:
-    """Two threads fill and empty the same folders at once; whatever the order, no put fails or is lost."""
+    """Two threads fill and empty the same folders at the same time. In every order, no put fails and no
+    object is lost.
+    """
 
     async def churn() -> None:
         for _ in range(100):

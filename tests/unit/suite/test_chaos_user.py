@@ -13,7 +13,9 @@ from tests.e2e.stack import Stack
 
 
 class EarlyEnd:
-    """A stack with one batch. The batch expires at once, and has no files until it was polled three times."""
+    """A stack with one batch. The batch expires immediately, and has no files until it was polled three
+    times.
+    """
 
     def __init__(self) -> None:
         self.polls = 0

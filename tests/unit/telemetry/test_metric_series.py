@@ -195,7 +195,7 @@ def test_removed_series_start_from_zero_again() -> None:
 
 @pytest.mark.parametrize("gone", range(3))
 def test_removing_a_histogram_keeps_the_values_of_the_others(gone: int) -> None:
-    """This is true even if code still has the removed series and updates it."""
+    """The others keep their values even if code still has the removed series and updates it."""
     seconds = Histogram("took_seconds", "Took", ["a"], (0.1, 1))
     held = [seconds.labels(number) for number in range(3)]
     seconds.remove_by_labels({"a": str(gone)})

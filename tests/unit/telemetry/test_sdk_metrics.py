@@ -101,7 +101,9 @@ async def test_sdk_metrics_follow_own_metrics() -> None:
 
 
 async def test_own_metrics_have_the_values_of_the_time_of_the_sdk_request() -> None:
-    """This is true even if the request is sent a second time because the server had closed the connection."""
+    """The request may be sent a second time because the server has closed the connection. Then the time of
+    the second request counts.
+    """
     metrics, server = Metrics(), Server(GOOD, b"", GOOD)
     scrapes: list[None] = []
 

@@ -204,7 +204,7 @@ async def test_a_slow_endpoint_does_not_delay_another() -> None:
 
 @pytest.mark.parametrize("host", ["localhost", "nowhere.invalid"])
 async def test_a_refused_host_does_not_say_if_it_exists(host: str) -> None:
-    """Otherwise a tenant could find out the names of the operator's hosts."""
+    """If the message said it, a tenant could find out the names of the operator's hosts."""
     lookup = DnsLookup()
     reason = f"^its host {host} was not found, or has an address that is not a public one$"
     with pytest.raises(ValueError, match=reason):

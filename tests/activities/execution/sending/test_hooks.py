@@ -259,7 +259,7 @@ async def only_line_two_failed(execution: ExecutionFixture, hook: str, how: str)
 
 
 async def test_synchronous_hooks_that_hang_delay_no_other_line_and_block_no_other_thread() -> None:
-    """More hooks hang than asyncio's default executor has threads."""
+    """The number of hooks that hang is greater than the number of threads in asyncio's default executor."""
     release.clear()
     execution = ExecutionFixture(
         ok,

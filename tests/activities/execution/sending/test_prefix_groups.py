@@ -36,8 +36,8 @@ STATED = ModelConfig(backends=[GatewayConfig(url="http://backend", in_flight=4)]
 class HeldExecution(ExecutionFixture):
     """A worker whose backend responds to a line when the test calls `respond`.
 
-    A line is named by a number, whose tens identify the line's system prompt: line 23 has system prompt 2.
-    Lines below 10 have none.
+    Lines are named by numbers. The tens of a number are the line's system prompt: line 23 has system prompt
+    2. Lines below 10 have no system prompt.
     """
 
     def __init__(self, lines: list[int], **settings: object) -> None:

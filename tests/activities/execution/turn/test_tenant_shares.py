@@ -244,7 +244,9 @@ async def test_a_held_slice_ends_at_its_deadline() -> None:
 
 
 async def test_running_slices_follow_a_changed_priority_of_their_batch() -> None:
-    """The batch with fewer lines left goes first, until the other one has a higher priority."""
+    """Lines of the batch with fewer lines left are sent first, until the other batch gets a
+    higher priority.
+    """
     database, large = MemoryDatabase(), "batch_" + "f" * 32
     for batch_id, lines in ((BATCH, 5_000), (large, 50_000)):
         await in_progress(database, TENANT, batch_id, lines)

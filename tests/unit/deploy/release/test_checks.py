@@ -19,7 +19,7 @@ FILES = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository whose version 1.1.0 is released and whose version 1.2.0 can be."""
+    """A repository whose version 1.1.0 is released and whose version 1.2.0 can be released."""
     git(tmp_path, "init", "--quiet")
     for name, text in FILES.items():
         write(tmp_path, name, text)

@@ -55,7 +55,7 @@ def test_requests_of_equal_length_have_ended_after_about_that_time() -> None:
 
 
 def test_the_slowest_of_many_uneven_requests_is_that_of_a_simulation() -> None:
-    """64 requests with lognormal durations are in flight, and the first ones began long ago."""
+    """64 requests are in flight. Their durations are lognormal, and the first ones began long ago."""
     random = Random(1)
     durations = [random.lognormvariate(0.0, 1.0) for _ in range(20_000)]
     found = RequestDurations()

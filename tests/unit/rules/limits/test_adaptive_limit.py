@@ -35,7 +35,7 @@ def test_refusals_of_requests_sent_before_the_limit_fell_do_not_lower_it_again()
 class Gateway:
     """A gateway to a backend with 128 slots and responses that take one second.
 
-    It rejects a request at once if `refuses(in_flight_when_sent)` is True.
+    It rejects a request immediately if `refuses(in_flight_when_sent)` is True.
     """
 
     refuses: Callable[[int], bool]
@@ -204,7 +204,8 @@ def test_first_requests_without_an_outcome_do_not_keep_the_limit_from_recovering
 
 @dataclass
 class SharedBackend:
-    """A backend whose direct callers use some of its slots, and that refuses all further requests at once.
+    """A backend some of whose slots are used by direct callers. It refuses requests for which no slot is
+    left.
 
     Time passes in steps of a twentieth of a response, and as many requests are sent as the limit allows.
     """

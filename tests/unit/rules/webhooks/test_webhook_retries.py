@@ -7,7 +7,7 @@ from batchwright.rules.webhooks.webhook_retries import RETRY_PERIOD, is_last_att
 
 
 def attempts() -> list[timedelta]:
-    """Return the start of each attempt, measured from the first one, if every attempt fails at once."""
+    """Return the start of each attempt, measured from the first one, if every attempt fails immediately."""
     begins = [timedelta()]
     while not is_last_attempt(begins[-1]):
         begins.append(begins[-1] + pause_after(len(begins), begins[-1]))

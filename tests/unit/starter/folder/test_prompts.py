@@ -43,7 +43,7 @@ def test_a_prompt_that_cannot_be_sent_is_moved_to_failed(
 
 
 def test_a_prompt_of_another_type_than_text_is_moved_to_failed(inbox: Inbox) -> None:
-    """nrvna-ai's `wrk` writes the type of its jobs into a file, unless it is text."""
+    """The program `wrk` of nrvna-ai writes the type of a job into a file, unless the type is text."""
     inbox.submit("1", prompt_txt="hi", type_txt="embed", meta_json="{}")
     inbox.submit("2", prompt_txt="hi", type_txt="text\n", meta_json="{}")
     with inbox.runner() as runner:

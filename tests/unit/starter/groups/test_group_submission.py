@@ -88,7 +88,7 @@ def test_a_compressed_input_is_uploaded_as_it_is_and_never_divided(small: Cli, f
 def test_a_repeated_command_creates_only_what_is_missing(
     small: Cli, file: Path, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """The API handles the request, and the command is killed before it sees the response."""
+    """The API has handled the request, but the command is killed before it gets the response."""
     send, count = httpx.Client.send, 0
 
     def killed(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:

@@ -287,7 +287,7 @@ async def test_a_step_does_not_begin_in_quarantine_while_temporal_does_not_answe
 
 
 async def test_a_heartbeat_that_repeats_earlier_details_has_each_count_once() -> None:
-    """An attempt that ends with an error repeats the details of its last heartbeat."""
+    """If an attempt ends with an error, it repeats the details of its last heartbeat."""
     step = Step(["unexpected failures: 3", RELEASED], attempt=1)
 
     async def repeats() -> object:

@@ -263,7 +263,9 @@ async def test_empty_reports_and_reports_for_unknown_batches_are_ignored(any_dat
 async def test_models_of_a_finished_batch_have_the_counts_of_its_files(
     any_database: Database, status: BatchStatus
 ) -> None:
-    """Model c was not served when the batch was planned. A report about model b comes after the end."""
+    """No backend served model c when the batch was planned. A worker reports progress of model b after the
+    end.
+    """
     await any_database.batches.upsert(an_order())
     begun = [*MODELS, ModelCounts(model="c", lines=1, failed=1)]
     await any_database.batches.start("t", "batch_1", total=10, models=begun, at=START, unserved=1)

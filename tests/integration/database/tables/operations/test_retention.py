@@ -184,7 +184,7 @@ async def test_a_storage_is_marked_once(any_database: Database) -> None:
 async def test_retention_of_a_tenant_does_not_look_at_the_batches_and_files_of_others(
     any_database: Database,
 ) -> None:
-    """Two tenants have the same ids, because ids are unique only within a tenant."""
+    """The batches and files of two tenants have the same ids, because ids are unique only within a tenant."""
     file, table = expiring("file-1", 1), any_database.retention
     await any_database.files.insert(file)
     await any_database.batches.upsert(an_order(tenant="other", input_file_id=file.id))

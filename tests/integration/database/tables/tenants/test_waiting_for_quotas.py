@@ -26,8 +26,8 @@ async def enqueue(database: Database, id: str, lines: int) -> QuotaExcess | None
 async def wait_for(database: Database, id: str, lines: int, created: int) -> QuotaExcess | None:
     """Let a batch reserve `lines` lines of the quota of enqueued lines.
 
-    The batch was created `created` seconds from now. Return by how much it exceeds the quota if it must wait,
-    or None if it has reserved its lines.
+    The creation time of the batch is `created` seconds after the current time. Return by how much the batch
+    exceeds the quota if it must wait, or None if it has reserved its lines.
     """
     now = datetime.now(UTC)
     order = an_order(id, "t", created_at=now + timedelta(seconds=created), deadline=now + timedelta(days=1))

@@ -253,9 +253,7 @@ async def test_a_delivery_that_has_ended_is_replayed_and_a_pending_one_is_not(an
 
 
 async def test_a_pending_delivery_is_replayed_once_its_workflow_must_be_lost(any_database: Database) -> None:
-    """A delivery whose workflow has not been started cannot have lost it. After a replay, this
-    holds again.
-    """
+    """If no workflow was started for a delivery, it cannot be lost. The same is true after a replay."""
     delivery, table = await a_delivery(any_database), any_database.webhook_deliveries
     late = delivery.created_at + timedelta(hours=1)
     assert not await table.replay("t", delivery.id, lost_before=late)

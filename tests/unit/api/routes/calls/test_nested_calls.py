@@ -34,7 +34,7 @@ async def api() -> AsyncGenerator[ApiFixture]:
 
 
 def nested(path: str, levels: int) -> bytes:
-    """Return a body for the call's path that is nested so many levels deep."""
+    """Return a body for the call's path in which objects are nested `levels` levels deep."""
     around = DOORS[path].count(b"{")
     return DOORS[path] % (b"[" * (levels - around) + b"]" * (levels - around))
 
