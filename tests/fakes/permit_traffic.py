@@ -63,8 +63,8 @@ class PermitTraffic:
         key_id: str = "",
         tokens: int = 0,
     ) -> None:
-        """Let the slices of one batch send requests one after the other from `since` until `until`, in
-        seconds.
+        """Let the slices of one batch send requests from `since` until `until`, in seconds. Each slice always
+        waits for a permit.
 
         Each request takes `seconds()` seconds. It uses `tokens` tokens, which the limiter learns only when
         the request ends.

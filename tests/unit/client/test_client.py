@@ -69,7 +69,7 @@ def test_results_continue_after_the_last_line_when_connections_break() -> None:
 
 
 def test_a_line_that_got_another_result_after_it_was_read_is_not_repeated() -> None:
-    """The client continues after the first result, but the API does not know this position any longer."""
+    """The client continues after the old result of the line, which the API no longer knows."""
     api = Api(dict(_MIXED))
 
     def events() -> Iterator[bytes]:

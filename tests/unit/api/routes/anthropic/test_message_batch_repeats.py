@@ -80,8 +80,8 @@ async def test_a_tenant_takes_half_of_the_places_for_repeated_creations_and_othe
 
 
 async def test_a_repeated_creation_that_gets_no_place_in_a_minute_is_refused_and_can_be_sent_again() -> None:
-    """Requests of two other tenants use all places. They give them up when they have sent their bodies for
-    too long.
+    """Requests of two other tenants use all places. Their places become free because sending their bodies
+    takes too long.
     """
     bodies = SlowBodies(MAX_REPEATS)
     async with open_api() as api:
