@@ -85,7 +85,7 @@ class _PlanTables:
         entries = [pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines]
         self.plan.append(b"".join(entries))
         for line in lines:
-            if (record := self._slicer.add(line.length, line.work_units)) is not None:
+            if (record := self._slicer.add(line.length, line.work_units, line.prefix_hash)) is not None:
                 self.slices += pack_slice(record)
 
     def finish(self) -> None:

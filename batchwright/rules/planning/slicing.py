@@ -1,6 +1,8 @@
 """Cut a plan (one model's lines in the order of sending) into slices, which workers send.
 
 A slice ends at the first of three limits: lines, bytes and work units (the estimated cost of its requests).
+If a plan is small, lines with the same system prompt are kept in the same slice where possible: a backend
+that keeps few prompts then computes them less often.
 """
 
 import math
@@ -100,8 +102,11 @@ class Slicer:
         self._number = self._first_entry = self._shard_offset = 0
         self._entries = self._bytes = self._units = 0
         self._max_lines = self._lines()
+        self._is_equal = plan_lines is not None and self._max_lines < min(max_lines, plan_lines)
+        self._group = self._group_lines = 0  # group of the last line, and how many lines it has in the slice
+        self._has_whole_group = False  # True if the slice has all lines of `_group` so far
 
-    def add(self, length: int, units: int) -> SliceRecord | None:
+    def add(self, length: int, units: int, group: int = 0) -> SliceRecord | None:
         """Add the model's next line. Return the current slice if it is complete without this line; else None.
 
         The slice is complete if the line does not fit into it. Then the line begins a new slice.
@@ -109,6 +114,8 @@ class Slicer:
         Args:
             length: length of the line in bytes, with the newline.
             units: work units of the line, the estimated cost of its request.
+            group: hash of the line's system prompt; 0 if there is none. Equal slices end where a group of
+                lines with the same system prompt ends, if this changes their length only a little.
         """
         size, work = self._bytes + length, self._units + units
         max_bytes = (
@@ -117,9 +124,10 @@ class Slicer:
             else min(self._max_bytes, MAX_LARGE_SLICE_BYTES)
         )
         max_units = self._max_units if self._entries < self._smallest else self._small_units
-        fits = self._entries < self._max_lines and size <= max_bytes and work <= max_units
+        fits = size <= max_bytes and work <= max_units and self._entries < self._lines_with(group)
         if fits or not self._entries:
             self._entries, self._bytes, self._units = self._entries + 1, size, work
+            self._count_group(group)
             return None
         ended = self._record()
         self._number += 1
@@ -127,6 +135,8 @@ class Slicer:
         self._shard_offset += self._bytes
         self._entries, self._bytes, self._units = 1, length, units
         self._max_lines = self._lines()
+        self._group_lines, self._has_whole_group = 0, False
+        self._count_group(group)
         return ended
 
     def finish(self) -> SliceRecord | None:
@@ -138,6 +148,19 @@ class Slicer:
             return self._most
         left = self._plan_lines - self._first_entry
         return next_slice_lines(self._plan_lines, left, self._most, self._fewest)
+
+    def _lines_with(self, group: int) -> int:
+        """Return how many lines the current slice may have if the next line belongs to `group`."""
+        if self._is_equal and group != self._group and self._group_lines > 1:
+            return self._max_lines * 3 // 4
+        if self._is_equal and group and group == self._group and self._has_whole_group:
+            return min(2 * self._max_lines, self._most)
+        return self._max_lines
+
+    def _count_group(self, group: int) -> None:
+        if group != self._group:
+            self._group, self._group_lines, self._has_whole_group = group, 0, True
+        self._group_lines += 1
 
     def _record(self) -> SliceRecord:
         return SliceRecord(

@@ -36,6 +36,16 @@ def cut_in_shares(lines: int, *, length: int = 100, most: int = 1024, fewest: in
     return [record.entries for record in slices if record is not None]
 
 
+def cut_groups(*groups: int) -> list[int]:
+    """Divide a plan into slices. Return the number of lines of each slice.
+
+    `groups` are the numbers of lines that have the same system prompt, in the order of the plan.
+    """
+    slicer = Slicer(1024, plan_lines=sum(groups), fewest=min_equal_slice_lines(sum(groups)))
+    slices = [slicer.add(100, 1, group) for group, lines in enumerate(groups, 1) for _ in range(lines)]
+    return [record.entries for record in (*slices, slicer.finish()) if record is not None]
+
+
 def test_the_first_bound_reached_ends_a_slice() -> None:
     assert cut([(10, 1)] * 4 + [(50, 1), (1, 30), (1, 1)]) == [
         SliceRecord(number=0, first_entry=0, shard_offset=0, entries=3, shard_bytes=30, work_units=3),
@@ -92,6 +102,19 @@ def test_a_plan_that_is_not_large_has_equal_slices_and_smaller_ones_last(lines: 
 @pytest.mark.parametrize("lines", [512, 4_096, 16_384])
 def test_no_slice_of_a_plan_takes_long_because_the_last_one_to_start_may_be_any(lines: int) -> None:
     assert max(cut_in_shares(lines)) <= max(32, lines // 32)
+
+
+def test_lines_with_the_same_system_prompt_are_in_one_slice_except_in_the_last_small_slices() -> None:
+    sizes = [45, 60, 52, 41, 66, 38, 50, 48, 55, 40, 47, 58]
+    assert cut_groups(*sizes)[:11] == sizes[:11]
+    assert cut_groups(*[20] * 30)[:13] == [40] * 13
+    assert cut_groups(*[10] * 60)[:17] == [30] * 17
+
+
+def test_large_groups_and_lines_with_system_prompts_of_their_own_do_not_change_the_length_of_slices() -> None:
+    assert cut_groups(600)[:13] == [68, *[34] * 12]
+    assert cut_groups(*[1] * 600) == cut_in_shares(600)
+    assert cut_groups(30, 18) == [48]
 
 
 def test_a_small_plan_has_fewer_slices_instead_of_smaller_ones() -> None:
