@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from batchwright.activities.execution.slice_state.line_queue import DueLines
@@ -16,6 +17,7 @@ from bench.limits.backend import Clock
 _PROMPT_TOKENS_PER_SECOND = 5_000.0
 _OUTPUT_TOKENS_PER_SECOND = 200.0
 _MAX_SECONDS = 1e9
+_KEEP_SECONDS = 0.01  # a line that waits for a slot with its system prompt is tried again after so long
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +90,12 @@ class _Simulation:
         for line in lines:
             self._due.append(line)
         self._permits = permits
-        self._waiting: deque[Line] = deque()
+        self._waiting: deque[tuple[Line, float]] = deque()  # with the time at which each line was sent
         self._free: OrderedDict[int, int] = OrderedDict((slot, 0) for slot in range(engine.slots))
         self._stored: OrderedDict[int, int] = OrderedDict()  # copies of each prompt in memory
         self._computed = 0
         self._last = 0.0
+        self._waits_since: float | None = None  # as `LineSender` of the worker
 
     def run(self) -> tuple[int, float]:
         for _ in range(self._permits):
@@ -102,14 +105,24 @@ class _Simulation:
 
     def _send(self) -> None:
         line = self._due.pop()
-        if line is not None:
-            self._prefixes.record_sent(line.due_group)
-            self._waiting.append(line)
-            self._begin()
+        if line is None:
+            return
+        prefixes, group, now = self._prefixes, line.due_group, self._clock.now
+        if prefixes.slots and prefixes.is_full(group) and prefixes.in_slot((group,)) is None:
+            if self._waits_since is None:
+                self._waits_since = now
+            if now < self._waits_since + self._due.slot_wait_seconds(line):
+                self._due.push_front(line)
+                self._clock.after(_KEEP_SECONDS, self._send)
+                return
+        self._waits_since = None
+        prefixes.record_sent(group)
+        self._waiting.append((line, now))
+        self._begin()
 
     def _begin(self) -> None:
         while self._free and self._waiting:
-            line = self._waiting.popleft()
+            line, sent_at = self._waiting.popleft()
             slot = next((slot for slot, prompt in self._free.items() if prompt == line.prompt), None)
             tokens = line.own_tokens
             if slot is None:
@@ -120,7 +133,7 @@ class _Simulation:
             del self._free[slot]
             self._computed += tokens
             seconds = tokens / _PROMPT_TOKENS_PER_SECOND + line.output_tokens / _OUTPUT_TOKENS_PER_SECOND
-            self._clock.after(seconds, lambda line=line, slot=slot: self._end(line, slot))
+            self._clock.after(seconds, partial(self._end, line, slot, sent_at))
 
     def _store(self, prompt: int) -> None:
         if prompt:
@@ -134,10 +147,10 @@ class _Simulation:
             self._stored[prompt] = copies - 1
         return copies > 0
 
-    def _end(self, line: Line, slot: int) -> None:
+    def _end(self, line: Line, slot: int, sent_at: float) -> None:
         self._free[slot] = line.prompt
         self._last = self._clock.now
-        self._prefixes.record_success(line.due_group)
+        self._prefixes.record_success(line.due_group, self._last - sent_at)
         self._prefixes.record_end(line.due_group)
         self._begin()
         self._send()

@@ -68,6 +68,7 @@ class LineSender:
         self.started_at: float | None = None
         self.is_exclusive = self.must_track = False
         self._opened_at = time.monotonic()
+        self._waits_since: float | None = None  # time of the first wait since the last line was sent
 
     def can_dispatch(self, now: float) -> bool:
         """Return True if nothing stops another request, such as a rate limit or a lease that has ended.
@@ -116,27 +117,33 @@ class LineSender:
         if quarantine.is_tracking and line.attempt.sending_attempt != quarantine.marker:
             self._queue.push_front(line)
             self.must_track = True
-        elif self._waits_for_slices(line):
+        elif self._limiter.free(self._request.model) > 0 and self._waits_for_prompt(line):
             self._queue.push_front(line)
-            asyncio.get_running_loop().call_later(_WAIT_FOR_SLICES_SECONDS, self._state.wake.set)
+            asyncio.get_running_loop().call_later(_KEEP_SLOTS_SECONDS, self._state.wake.set)
         else:
             self._state.waiting_line = line
             self._limiter.enqueue(self._permit_request)
 
-    def _waits_for_slices(self, line: SliceLine) -> bool:
-        """Return True if `line` should wait a moment, so that lines of other slices get the free permits.
+    def _waits_for_prompt(self, line: SliceLine) -> bool:
+        """Return True if `line` should wait, because a backend would compute its system prompt a second time.
 
-        `line` waits if its slice has just begun, and `line` would make a backend compute a system prompt a
-        second time. The next slices may have other system prompts. Slice 0 never waits, because it may be the
-        only slice of its batch.
+        There are two cases:
+
+        - The slice has just begun. Other slices get the free permits, because they may have other system
+          prompts. The only slice of a batch does not wait.
+        - Few lines have this system prompt, and a slot that has it will be free before another slot could
+          compute it. The line waits as long as computing the prompt takes, and no longer.
         """
-        return (
-            self._request.number > 0
-            and self._router.prefixes.slots > 0
-            and time.monotonic() < self._opened_at + _WAIT_FOR_SLICES_SECONDS
-            and self._limiter.free(self._request.model) > 0
-            and self._queue.prompt_cost(line) >= PromptCost.SECOND_COPY
-        )
+        if self.is_exclusive or not self._router.prefixes.slots:
+            return False
+        if self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
+            return False
+        now = time.monotonic()
+        if self._request.slices > 1 and now < self._opened_at + _WAIT_FOR_SLICES_SECONDS:
+            return True
+        if self._waits_since is None:
+            self._waits_since = now
+        return now < self._waits_since + self._queue.slot_wait_seconds(line)
 
     @contextmanager
     def sending_alone(self, line: SliceLine) -> Generator[None]:
@@ -171,7 +178,7 @@ class LineSender:
         try:
             if not self._quarantine.is_tracking:
                 line = self._queue.reselect(line)
-            if not self.may_send_now():
+            if not self.may_send_now() or self._waits_for_prompt(line):
                 permit.release()
                 self._queue.push_front(line)
             elif self._permissions.version != self._authorizer.allowed_version and self.reject_if_denied(
@@ -288,6 +295,7 @@ class LineSender:
         sent = InFlightRequest(line, request, permit, dispatch, line_bytes, held)
         self._state.in_flight.add(sent)
         self._router.prefixes.record_sent(line.prefix_group)
+        self._waits_since = None
         try:
             if not self._try_send_now(sent):
                 self.tasks.submit(sent)

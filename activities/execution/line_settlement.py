@@ -229,11 +229,11 @@ class LineSettler:
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:
-            self._prefixes.record_success(sent.line.prefix_group)
+            seconds = sent.dispatch.upstream.circuit.clock() - sent.dispatch.attempt.sent_at
+            self._prefixes.record_success(sent.line.prefix_group, seconds)
         elif sent.line.attempt.job is None and (outcome.status or outcome.is_unsent):
-            sent.permit.correct_charge(
-                0
-            )  # the backend refused or did not get the request: no tokens were used
+            # The backend refused or did not get the request: no tokens were used.
+            sent.permit.correct_charge(0)
         self._budget.observe_response(len(outcome.body))
 
     # Settling

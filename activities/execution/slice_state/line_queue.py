@@ -202,6 +202,14 @@ class DueLines(Generic[Line]):
         until_full = self._prefixes.lines_until_full
         return sum(min(len(lines), until_full(group)) for group, lines in self._groups.items() if lines)
 
+    def slot_wait_seconds(self, line: Line) -> float:
+        """Return how many seconds `line` should wait for a slot that has its system prompt; 0 for no wait.
+
+        `line` was returned by `pop`, so it is not in the queue, and its group is full.
+        """
+        group = line.due_group
+        return self._prefixes.slot_wait_seconds(group, 1 + len(self._groups.get(group, ())))
+
     def prompt_cost(self) -> float:
         """Return how much work the next line would cause in the backends' prefix caches (`PromptCost`).
 
@@ -308,6 +316,13 @@ class LineQueue:
             return PromptCost.NONE
         rest = self._ready.prompt_cost()
         return rest if is_full else min(PromptCost.ONE_PROMPT, rest)
+
+    def slot_wait_seconds(self, line: SliceLine) -> float:
+        """Return how many seconds `line` should wait for a slot that has its system prompt; 0 for no wait.
+
+        `line` was returned by `next`, and its prefix group is full.
+        """
+        return self._ready.slot_wait_seconds(line)
 
     def pop_quarantined(self) -> SliceLine | None:
         """Remove and return a quarantined line that is due: the line with the fewest crashes.

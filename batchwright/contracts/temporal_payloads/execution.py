@@ -107,7 +107,8 @@ class ModelRun(Message):
 class SliceRequest(Message):
     """Argument of the activity `run_slice`, which sends the lines of one slice.
 
-    A slice is a part of a batch's lines for one model. `number` is the number of the slice.
+    A slice is a part of a batch's lines for one model. `number` is the number of the slice, and `slices` the
+    number of all slices of the batch and the model.
 
     The workflow may schedule the same slice several times. `generation` increases each time, and Temporal
     counts the attempts from 1 again. So the newer of two attempts is the one with the greater `generation`.
@@ -123,6 +124,7 @@ class SliceRequest(Message):
     model: str
     safe_model: str
     number: int
+    slices: int = 1
     generation: int = 0
     deadline: datetime
     slice_seconds: float = 30.0
@@ -146,6 +148,7 @@ class SliceRequest(Message):
             model=run.model,
             safe_model=run.safe_model,
             number=number,
+            slices=run.slices,
             generation=run.generation,
             deadline=run.deadline,
             slice_seconds=policy.slice_seconds,

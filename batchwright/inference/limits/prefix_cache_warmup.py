@@ -8,14 +8,16 @@ groups are sent.
 
 import math
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Sequence
+from statistics import median
 
 _WARM_SECONDS = 60.0  # so long after the last success, a cache may have evicted the prompt
 _MAX_WARM = 10_000  # groups that are remembered as warm
 # A backend that takes few requests at once often keeps one prompt for each of them (llama.cpp, Ollama). Lines
 # of so many groups are in flight at once there, and in other caches so many prompts have room.
 _GROUPS_AT_ONCE = 8
+_MIN_DURATIONS, _MAX_DURATIONS = 4, 32  # of requests, to estimate how long computing a prompt takes
 
 
 class PrefixGroups:
@@ -43,6 +45,9 @@ class PrefixGroups:
         self._in_flight: dict[int, int] = {}  # by group, without groups that have none
         self._warm: OrderedDict[int, float] = OrderedDict()  # last success by group, oldest first
         self._free_slots: list[int] = []  # group whose prompt is in each free slot, the oldest first
+        # Seconds of the last requests whose group was cold, and of the last ones whose group was warm.
+        self._cold_seconds = deque[float](maxlen=_MAX_DURATIONS)
+        self._warm_seconds = deque[float](maxlen=_MAX_DURATIONS)
 
     def set_width(self, in_flight: Sequence[int | None], *, is_affine: bool) -> None:
         """Set the attributes `width` and `slots` of this object, for a changed list of backends.
@@ -80,6 +85,29 @@ class PrefixGroups:
             return math.inf
         most = self.width if group in self._warm else 1
         return max(0, most - self._in_flight.get(group, 0))
+
+    def slot_wait_seconds(self, group: int, lines_left: int) -> float:
+        """Return how long a line of a full group should wait for a slot that has the group's prompt.
+
+        Any other slot would first have to compute a copy of the prompt. A copy is worth it if the remaining
+        lines then end earlier by at least the time that the copy takes. In this case, or if this time is too
+        short to measure, the result is 0. Otherwise it is the longest wait in seconds.
+
+        Args:
+            lines_left: number of lines of the group that are not sent yet.
+        """
+        cold, warm = sorted(self._cold_seconds), self._warm_seconds
+        if min(len(cold), len(warm)) < _MIN_DURATIONS:
+            return 0.0
+        usual = median(warm)
+        # Three of four requests with a new prompt took longer by at least this time. So responses that were
+        # long by chance, or because a model was loaded, hardly count.
+        copy = cold[len(cold) // 4] - usual
+        slots = self._in_flight.get(group, 0) or 1
+        # With a copy, the lines end after (lines_left * usual + copy) / (slots + 1) seconds. This is earlier
+        # by at least `copy` seconds if `without` is at least `most`.
+        without, most = lines_left * usual / slots, (slots + 2) * copy
+        return 0.0 if without >= most else most
 
     @property
     def has_several(self) -> bool:
@@ -120,9 +148,14 @@ class PrefixGroups:
             del self._warm[group]
         self._in_flight[group] = in_flight + 1
 
-    def record_success(self, group: int) -> None:
-        """Record that a line of the group succeeded. A backend now has the group's prompt in its cache."""
+    def record_success(self, group: int, seconds: float = 0.0) -> None:
+        """Record that a line of the group succeeded. A backend now has the group's prompt in its cache.
+
+        `seconds` is the duration of the request; 0 if it is not known.
+        """
         if group:
+            if seconds:
+                (self._warm_seconds if group in self._warm else self._cold_seconds).append(seconds)
             self._warm[group] = self._clock()
             self._warm.move_to_end(group)
             if len(self._warm) > _MAX_WARM:

@@ -4,14 +4,13 @@ The first line of each system prompt is sent before the others, and no permit st
 """
 
 import asyncio
+import time
 from collections import Counter
 
 import httpx
 import pytest
 
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
-from batchwright.rules.planning.plan_format import pack_slice, unpack_slice
-from batchwright.rules.stored_objects import object_keys
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,
@@ -46,13 +45,21 @@ class HeldExecution(ExecutionFixture):
         self._responses: dict[str, asyncio.Future[httpx.Response]] = {}
         self.answer = self._held
 
-    async def begin(self, slice_number: int = 0) -> None:
+    async def begin(self, slices: int = 1) -> None:
         lines = [line_of(number) for number in self._lines]
         await plan_slice(self.storage, lines, prefix_hashes=[number // 10 for number in self._lines])
-        table = object_keys.slice_table("p", MODEL)
-        record = unpack_slice(await self.storage.get(table), 0)
-        await self.storage.put(table, pack_slice(record) + pack_slice(record._replace(number=slice_number)))
-        self.running = self.start(request(number=slice_number))
+        self.running = self.start(request(slices=slices))
+
+    def assume_seconds(self, *, prompt: float) -> None:
+        """Let the worker assume that the backend computes a system prompt in so many seconds.
+
+        A response to a line whose system prompt is already computed takes a second.
+        """
+        router = self.backends.router_for(MODEL)
+        assert router is not None
+        for group in range(101, 105):
+            router.prefixes.record_success(group, 1.0 + prompt)
+            router.prefixes.record_success(group, 1.0)
 
     async def sent_after(self, count: int) -> list[str]:
         await eventually(lambda: len(self.sent) == count)
@@ -163,7 +170,7 @@ async def test_a_new_prompt_goes_after_a_line_whose_slot_becomes_free_at_the_sam
 
 async def test_a_slice_that_begins_leaves_permits_to_the_prompts_of_slices_that_follow() -> None:
     execution = HeldExecution([11, 12, 13], model_in_flight=2, config=STATED)
-    await execution.begin(slice_number=1)
+    await execution.begin(slices=2)
     await eventually(lambda: bool(execution.sent))
     assert execution.sent == ["11"]
     other = PermitWaiter(execution.context.permits, MODEL, TENANT, batch=BATCH, number=2, cost=1)
@@ -172,6 +179,43 @@ async def test_a_slice_that_begins_leaves_permits_to_the_prompts_of_slices_that_
     assert await execution.sent_after(2) == ["11", "12"]  # no other slice follows, so no permit stays idle
     await execution.respond_to_all()
     assert (await execution.running).completed == 3
+
+
+async def test_a_line_waits_for_the_slot_that_has_its_prompt_if_computing_it_again_takes_longer() -> None:
+    execution = HeldExecution([11, 12, 13], model_in_flight=2, config=STATED)
+    execution.assume_seconds(prompt=100.0)
+    await execution.begin()
+    await eventually(lambda: bool(execution.sent))
+    began = time.monotonic()
+    other = PermitWaiter(execution.context.permits, MODEL, TENANT, batch="another batch")
+    assert other.done  # the permit that is not used is free for others
+    other.permit.release()
+    execution.respond("11")
+    assert await execution.sent_after(2) == ["11", "12"]
+    assert time.monotonic() - began < 100
+    await execution.respond_to_all()
+    assert (await execution.running).completed == 3
+
+
+async def test_a_line_is_sent_at_last_if_no_slot_with_its_prompt_becomes_free() -> None:
+    execution = HeldExecution([11, 12], model_in_flight=2, config=STATED)
+    execution.assume_seconds(prompt=100.0)
+    await execution.begin()
+    await eventually(lambda: bool(execution.sent))
+    began = time.monotonic()
+    assert await execution.sent_after(2) == ["11", "12"]
+    assert 290 < time.monotonic() - began < 310
+    await execution.respond_to_all()
+
+
+async def test_a_prompt_that_is_computed_quickly_is_computed_in_a_second_slot_at_once() -> None:
+    execution = HeldExecution([11, 12], model_in_flight=2, config=STATED)
+    execution.assume_seconds(prompt=0.1)
+    began = time.monotonic()
+    await execution.begin()
+    await execution.sent_after(2)
+    assert time.monotonic() - began < 1
+    await execution.respond_to_all()
 
 
 @pytest.mark.parametrize("is_stated", [True, False])

@@ -168,3 +168,52 @@ def test_slots_are_kept_while_a_line_of_a_warm_group_is_in_flight() -> None:
     groups.record_sent(1)
     groups.set_width([64], is_affine=False)
     assert not groups.must_keep_slots
+
+
+def measured(first: float, later: float) -> PrefixGroups:
+    """Return groups of lines, for a backend with two slots, with group 9 in flight once.
+
+    The first line of each group took about `first` seconds, later lines about `later` seconds.
+    """
+    groups = PrefixGroups()
+    groups.set_width([2], is_affine=False)
+    for group in range(1, 5):
+        groups.record_success(group, first + group / 1000)
+        groups.record_success(group, later + group / 1000)
+    groups.record_sent(9)
+    return groups
+
+
+def test_a_line_waits_for_the_slot_that_has_its_prompt_if_a_copy_would_save_less_time_than_it_takes() -> None:
+    groups = measured(first=4.0, later=1.0)
+    # Two slots would end ten lines after (10 + 3) / 2 s, which is 3.5 s earlier than one slot.
+    assert groups.slot_wait_seconds(9, 10) == 0
+    # Five lines would end after (5 + 3) / 2 s, which is only 1 s earlier.
+    assert groups.slot_wait_seconds(9, 5) == pytest.approx(9, abs=0.1)
+    groups.record_sent(9)
+    assert groups.slot_wait_seconds(9, 10) == pytest.approx(12, abs=0.1)
+
+
+def test_no_line_waits_if_a_prompt_takes_no_time_or_if_its_time_is_not_known() -> None:
+    assert measured(first=1.0, later=1.0).slot_wait_seconds(9, 1) == 0
+    assert PrefixGroups().slot_wait_seconds(9, 1) == 0
+    groups = PrefixGroups()
+    for group, seconds in enumerate((9.0, 2.0, 4.0, 8.0)):
+        groups.record_success(1 + group, seconds)
+    assert groups.slot_wait_seconds(9, 1) == 0  # no later line has ended
+
+
+def test_first_lines_that_took_longer_by_chance_or_because_a_model_was_loaded_make_no_line_wait() -> None:
+    groups = PrefixGroups()
+    for group, (first, later) in enumerate(((1.0, 9.0), (90.0, 1.0), (80.0, 2.0), (2.0, 4.0)), 1):
+        groups.record_success(group, first)
+        groups.record_success(group, later)
+    assert groups.slot_wait_seconds(9, 1) == 0
+
+
+def test_the_time_that_a_prompt_takes_is_that_of_the_last_responses() -> None:
+    groups = measured(first=4.0, later=1.0)
+    for number in range(100):
+        groups.record_success(100 + number, 2.0)
+        groups.record_success(100 + number, 1.0)
+    assert groups.slot_wait_seconds(9, 1) == pytest.approx(3, abs=0.1)
