@@ -34,12 +34,15 @@ class Lifecycle(LifecycleActivities):
         storage: Storage | None = None,
         keep_results: timedelta = timedelta(days=14),
     ) -> None:
-        """Create the implementation of the activities.
+        """Create the implementation of the two activities `insert_row` and `end`.
+
+        `insert_row` inserts the missing database row of a batch. `end` ends a batch without writing its
+        output files.
 
         Args:
-            storage: where objects of ended batches are deleted; None to delete nothing.
-            keep_results: how long the stored results of a batch without files are kept. Meanwhile, another
-                batch can resume this batch (reuse its results).
+            storage: where `end` deletes intermediate objects of the batch; None to delete nothing.
+            keep_results: how long the results of a batch that ended without output files are kept. Until
+                then, another batch can resume this batch (reuse its results).
         """
         self._keep = keep_results
         self._database = database

@@ -37,7 +37,12 @@ _PROCESSING = re.compile(r"^llamacpp:requests_processing (\d+)$", re.MULTILINE)
 
 
 class _Engine(NamedTuple):
-    """A server, and the value of `in_flight` in its registry entry."""
+    """A llama.cpp server that serves one model, and the limit on the requests that workers send to it.
+
+    Attributes:
+        in_flight: maximum number of requests that all workers together may have in flight to the server. It
+            is set in the registry file, and is different for each server of the benchmark.
+    """
 
     model: str
     peer: Peer

@@ -23,18 +23,26 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
     """A fault that the simulated backend causes.
 
     Attributes:
-        kind: an HTTP status from 400 to 599, or one of KINDS.
+        kind: an HTTP status from 400 to 599 that the backend responds with, or one of KINDS:
+
+            - `slow`: a normal response, but later.
+            - `hang`: no response. The connection stays open for some time.
+            - `hold`: no response until the fault ends. Then a normal response.
+            - `cut`: the connection is closed after half of the response's body.
+            - `garbage`: a response with status 200 and HTML.
+            - `truncated`: a response with status 200 and only half of the JSON.
+            - `down`: the connection is reset without a response.
+            - `fail`: a response with status 500. If the request is a job, it is accepted and fails later.
         model: model whose requests are affected; None for all models. A `down` for all models also affects
             /v1/models and /healthz.
-        rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request, so
-            repeated runs affect the same requests.
-        count: number of affected requests after which the fault ends; None for no limit. If a marker in a
-            request asks for the fault, the first `count` attempts of this request are affected.
-        retry_after: value of the Retry-After header in seconds.
+        rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request body
+            and the number of the attempt, so repeated runs affect the same requests.
+        count: the fault ends after it has affected so many requests; None for no limit. A fault from a marker
+            (a text in a request that asks for a fault) affects only this request: its first `count` attempts.
+        retry_after: value of the Retry-After header in seconds; None for no header.
         seconds: duration of `slow` and `hang`. If None, `slow` takes 1 s, and `hang` lasts until the client
             disconnects.
-        for_seconds: time after which the fault ends. Requests that a fault of the kind `hold` has
-            delayed then get their responses.
+        for_seconds: number of seconds after which the fault ends; None for no limit of time.
         hits: number of requests that were affected.
     """
 

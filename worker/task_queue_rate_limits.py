@@ -123,8 +123,8 @@ class RateLimitSync:
         Failures are logged, and the next call tries again.
 
         Args:
-            polled: queues that the process polls from now on; None if they are the same as in the last call.
-                Before the first call with queues, all queues count as polled.
+            polled: queues that the process polls from now on. None means the same queues as in the last call
+                that named queues. If no call has named queues yet, None means all queues.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)

@@ -81,8 +81,9 @@ class FaultAttribution:
         Args:
             dispatch: the request that failed.
             outcome: the outcome of the request.
-            short_pauses: True if the backend answers probes (small test requests) but not lines. If the
-                circuit is open, the next line is then sent as a trial after a shorter pause.
+            short_pauses: True for short pauses between trials. While the circuit is open, only trials are
+                sent: single lines, with pauses between them. Pass True if the backend answers probes (small
+                test requests), although the line failed.
         """
         others_wait = self._others_wait()
         report_failure(dispatch, outcome, self._tenant, others_wait=others_wait, short_pauses=short_pauses)

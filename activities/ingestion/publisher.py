@@ -124,10 +124,16 @@ class Publisher:
         self.errors = ErrorTally()  # errors of the lines that failed in ingestion and are written
 
     async def publish(self, scanner: Scanner) -> list[ModelShare]:
-        """Write the objects of all models. Return the numbers of lines, duplicates and slices of each model.
+        """Store the objects that the sending of the batch's lines needs. Return the counts of each model.
 
-        If the deadline passes before a model is written, only the list of its lines (plan) is written,
-        because none of them will be sent.
+        For each model of the batch, these objects are stored: its lines (shard), their order of sending
+        (plan), the division into slices (slice table), and the list of duplicate lines. Then follow the error
+        results of the lines that failed in ingestion, and the results that are reused if the batch resumes
+        another batch. The last object is the model map: the name that each model has in storage keys.
+
+        If the batch's deadline passes before the shard, plan and slice table of a model are complete, none of
+        the model's lines will be sent. Then only the plan and the list of duplicate lines are stored for this
+        model, and its number of slices is 0.
         """
         self._total = scanner.total
         ranks = array("I")

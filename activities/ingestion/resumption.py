@@ -292,12 +292,14 @@ async def _copy_segments(
 
 
 async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> None:
-    """Check that no deletion of the source batch has begun. Call this after its segments were copied.
+    """Check that no deletion of the source batch has begun, so that all its segments could be copied.
 
-    When a batch is resumed, the database row of the source batch says that its results are kept until the
-    deadline of the new batch. A deletion first shortens this time, and then deletes the segments (stored
-    results). So this function checks the time in the row. Without this check, the lines of a segment that was
-    deleted before it was copied would be sent again.
+    Call this after its segments (objects with stored results) were copied. If one of them was deleted before
+    it was copied, its lines would be sent again.
+
+    The check reads a time in the row of the source batch: until then, its results are kept. Normally, this
+    time is not before the deadline of the new batch. But a deletion sets an earlier time before it deletes
+    segments. So an earlier time means that a deletion has begun.
 
     Raises:
         SourceBatchGone: a deletion has begun, or the source batch no longer exists.

@@ -94,7 +94,9 @@ class AuditLog:
 
         Args:
             action: name under which the requests are recorded.
-            target: kind of the new object. Its method `find` chooses the id of the object.
+            target: kind of the new object. The audit log needs the object's id before the object exists. So
+                the method `find` of this class must create the id, and the route's function must use this id
+                for the object (as with `NewScheduleTarget`).
         """
         return [Depends(CreationAction(self, action, target(self._deps), None), scope="function")]
 

@@ -53,9 +53,12 @@ class _TimedBody:
     def __init__(self, receive: Receive, seconds: float, rate: float) -> None:
         """Create the receiver of one request body.
 
+        The client has a time budget: the number of seconds for which the receiver still waits for the client
+        to send. Waiting uses up the budget, and received bytes add to it.
+
         Args:
             receive: ASGI function that returns the next message of the client.
-            seconds: the time budget at the beginning, and also its maximum.
+            seconds: the time budget at the beginning. It never becomes greater than this.
             rate: number of received bytes that add one second to the budget.
         """
         self._receive = receive

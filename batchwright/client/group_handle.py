@@ -62,11 +62,15 @@ class GroupHandle(BatchHandle):
         return self.batch
 
     def results(self) -> Generator[Result]:
-        """Yield the result of each line in the order of the requests, as soon as it is final.
+        """Yield the results of all lines of the group, in the order of the requests.
+
+        Each result is yielded as soon as it is final and all results before it have been yielded. The
+        iteration ends when all batches of the group have ended.
 
         Raises:
-            ResultsMissing: a batch has ended, and some of its lines have no result. The results before the
-                first of these lines have been yielded. Read the results of later batches from `handles`.
+            ResultsMissing: a batch has ended, and some of its lines have no result. All results before the
+                first of these lines have been yielded. To get the results of the batches after this one, call
+                `results` of their handles, which are in `handles`.
         """
         for handle in self.handles:
             with closing(handle.results()) as results:

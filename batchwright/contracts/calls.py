@@ -53,10 +53,12 @@ class Call(Message):
         batch_id: id of this batch.
         request: body for the backend, as JSON; empty after the call has ended.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: fields of the request that responses repeat until the call has an answer, as a JSON object.
+        echoed: fields of the client's request, as a JSON object; empty if there are none. Until the call has
+            an answer, the API shows these fields when a client requests the state of the call.
         answer: result of the call, as a line of an output or error file. None while the call runs, and if the
             call ended without a result.
-        error: why the batch failed, if the call has no result for this reason.
+        error: first error of the batch, such as the reason why it failed; empty if the batch has no error. If
+            the call failed and has no `answer`, clients see this text as the reason.
     """
 
     tenant: str

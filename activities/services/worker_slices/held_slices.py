@@ -8,7 +8,9 @@ from batchwright.inference.limits.memory_budget import MemoryBudget, Reservation
 
 @dataclass(eq=False)
 class HeldSlice:
-    """A slice that this worker runs, as `SliceDemand` sees it.
+    """A slice that this worker runs, with the state from which `SliceDemand` decides two things.
+
+    `SliceDemand` decides if the worker takes another slice, and if this slice must stop sending.
 
     Attributes:
         queue: model whose task queue the slice came from, or `ALL_MODELS` for the queue that models share.
@@ -16,8 +18,9 @@ class HeldSlice:
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
         is_yielding: True if the slice has to stop sending lines, so that a slice that waits for memory or for
             this worker can run instead.
-        is_surplus: True if the slice must return to its task queue: the worker searched for a slice of
-            another tenant or batch, and does not need this slice.
+        is_surplus: True if the worker does not need the slice, because it has enough other lines to send. The
+            slice then returns to its task queue, so that another worker can run it. (The exceptions are in
+            `refuse_surplus`.)
         memory: the memory that the slice has requested for its lines; None if it has not requested any.
     """
 

@@ -233,12 +233,14 @@ class BatchCreator:
             order: message that starts the batch's workflow.
 
         Raises:
-            ApiError: the batch cannot be started, because the tenant has too many live batches (429).
+            ApiError: the batch cannot be started, because the tenant already has as many live batches as its
+                quota allows (429).
             ResultsGone: the batch cannot be started, because it resumes an ended batch whose results are no
                 longer kept.
             UnknownBatch: the batch was deleted while this call ran.
-            TemporalUnavailable: the batch has no row, and Temporal does not respond, or the order of its
-                workflow cannot be read. The batch no longer counts towards the quota.
+            TemporalUnavailable: the batch has no row, and one of two things is true: Temporal does not
+                respond, or the batch's workflow runs already but its start message cannot be decrypted. In
+                both cases, the batch no longer counts towards the tenant's quota of live batches.
             DatabaseUnavailable: the database does not respond. This call has not started the batch.
         """
         row = await self._batches.get(order.tenant, order.batch_id)

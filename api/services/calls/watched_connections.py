@@ -16,8 +16,14 @@ class WatchedConnections:
     """
 
     def __init__(self, stopping: ShutdownStage) -> None:
-        """Create the object without connections. When the process enters the shutdown stage `stopping`, the
-        waits on all connections end.
+        """Create an observer that watches no connection yet.
+
+        Later, `watched` yields one task for each connection of a client that waits for an answer. The code
+        that serves the client stops waiting for the answer when this task ends.
+
+        Args:
+            stopping: stage of the process's shutdown at which no client may wait any longer. When the process
+                enters this stage, the tasks of all connections are cancelled.
         """
         self._stopping = stopping
         self._watches = set[asyncio.Task[None]]()

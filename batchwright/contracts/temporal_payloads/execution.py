@@ -27,11 +27,12 @@ RELEASED = "released"
 
 
 class ModelRun(Message):
-    """The start argument of a model run: the workflow that sends a batch's lines for one model.
+    """The argument with which a model run is started.
 
-    Each activity of the workflow sends one slice, which is a part of the lines. If the history of a model run
-    is long, another model run continues with the slices that are left. The fields from `number` on are the
-    state in which the new model run begins.
+    A model run is a workflow that sends a batch's lines for one model. Each of its activities sends one
+    slice, which is a part of the lines. If the history of a model run becomes long, it ends, and another
+    model run continues with the slices that are left. The fields from `number` on are the state with which
+    this next model run begins.
     """
 
     batch_id: str

@@ -91,13 +91,19 @@ class CallsTable(Protocol):
         ...
 
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
-        """Delete a call (a client's single request), because no batch could be started for it. There are
-        three cases:
+        """Delete a call (a client's single request), unless it is still needed.
 
-        - A batch has already taken the call as a line, or the call has ended: keep it, and return True.
-        - Another request has stored the same call again, and may still start a batch for it: keep the call,
-          and return False.
-        - In all other cases: delete the call, and return False.
+        Call this if the start of the call's batch has failed. There are three cases:
+
+        - A batch has already taken the call as a line, or the call has ended. The call is kept. Return True,
+          because the failed start does not matter then.
+        - Another request of the client has stored the same call again, and may still start a batch for it.
+          The call is kept. Return False, because this request has failed.
+        - In all other cases, the call is deleted. Return False.
+
+        Args:
+            created_at: time at which the call was stored. If the call was deleted and stored again at another
+                time, it is kept.
         """
         ...
 

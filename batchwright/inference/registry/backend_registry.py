@@ -189,12 +189,15 @@ class BackendRegistry:
         return frozenset(self._routers)
 
     async def refresh(self) -> None:
-        """Reload API keys and certificates, request the model list of each backend, and apply all changes.
+        """Update the registry from the backends and from the database, in four steps.
 
-        A gateway is a backend whose own model list says which models it serves. The model lists that gateways
-        have returned are stored in the database. Then the stored lists of all gateways and the changes that
-        operators made at run time are read from there. So the registry knows the models of a gateway even if
-        this gateway does not respond now.
+        1. Reload API keys and certificates.
+        2. Request the model list of each backend. If the backend is a gateway, store its list in the
+           database. A gateway is a backend whose own model list says which models it serves.
+        3. Read the stored lists of all gateways from the database. These are the new lists of step 2, and the
+           last stored lists of the gateways that did not respond.
+        4. Read the changes that operators made at run time from the database. Apply the lists and these
+           changes. Each call except the first one also applies the operators' changes before step 1.
 
         If the database is unreachable, the call raises the exception that the constructor got as
         `unavailable`.

@@ -77,11 +77,13 @@ class MicrobatchAdapter(Protocol):
         ...
 
     def split(self, response: bytes, parts: Sequence[MicrobatchPart]) -> list[MicrobatchResult]:
-        """Return the result of each line, in the order of `parts`, from the response to a shared request.
+        """Divide the response to a shared request into one result per line, and return the results.
+
+        A shared request contains the requests of several lines. The results are in the order of `parts`.
 
         Args:
             response: body of the response.
-            parts: for each line of the shared request, the result of `part`.
+            parts: what each line added to the shared request: the same list as in the call of `join`.
 
         Raises:
             MicrobatchFailed: the response does not have one result for each line.

@@ -52,7 +52,13 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """The effect of a request's outcome on its line (`budget`), and the kind of failure (`category`)."""
+    """What the outcome of a request means: its effect on the line, and the kind of failure.
+
+    Attributes:
+        budget: the effect on the line. The field has this name because a line has a budget of attempts, and
+            the effect says if the outcome uses up one of them, ends the line, or only costs time.
+        category: the kind of failure; `Category.NONE` if the request succeeded.
+    """
 
     budget: Budget
     category: Category

@@ -152,8 +152,7 @@ class AdaptiveLimit:
     def _on_fallen_load(self, now: float) -> LimitChange | None:
         """Ignore responses until the load is steady, because fewer requests are in flight than before.
 
-        If a lowered limit is still being tested, restore the limit and return PROBE_REVERTED. Else return
-        None.
+        If a lowered limit is being tested, restore the limit and return PROBE_REVERTED. Else return None.
         """
         trial, self._load_fell = self._trial, True
         if trial is None or trial.change is LimitChange.INCREASE_PROBE:
@@ -327,11 +326,12 @@ class AdaptiveLimit:
         return self._set_target(trial.limit, now, LimitChange.PROBE_REVERTED)
 
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
-        """Keep a decreased limit, because fewer requests wait in the backend, which made responses faster.
+        """Keep a decreased limit or decrease it further, because the decrease made responses faster.
 
-        If responses are slower than usual, or if there was no sign of overload (`DECREASE_PROBE`), other
-        requests may wait there, too. Then decrease the limit once more and return the reason, unless only a
-        few requests are in flight. Otherwise end the trial and return None.
+        Before, requests waited in the backend. Some may still wait in two cases: responses are slower than
+        usual, or the limit was decreased without slow responses (`DECREASE_PROBE`; waiting may be usual). In
+        both cases, decrease the limit once more as a new trial, and return the reason. In all other cases,
+        or if fewer than 4 requests were in flight, end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()

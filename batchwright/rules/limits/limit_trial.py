@@ -170,7 +170,12 @@ class TrialSchedule:
         self._next_decrease_at = now + max(self._decrease_pause, 20 * response_seconds)
 
     def expect_decreases_to_help(self) -> None:
-        """Test decreases of the limit as often as at first, because the last tested change was a success."""
+        """Set the pause before each tested decrease of the limit back to its first value, 30 seconds.
+
+        `try_decreases_less_often` may have made the pause longer, because decreases did not help. Call this
+        method after a tested decrease or increase of the limit was a success: further decreases may then
+        help, too.
+        """
         self._decrease_pause = _DECREASE_SECONDS
 
     def try_decreases_less_often(self) -> None:

@@ -19,10 +19,11 @@ OUTPUT_KINDS = ("output", "error")
 
 @dataclass(frozen=True)
 class RetentionCutoffs:
-    """The times before which old data may be deleted: one time for each kind of data.
+    """The points in time that decide which old data may be deleted: one for each kind of data.
 
-    Some kinds of data are compared by their end, others by their creation, expiry or last change. The times
-    hold for one run of the deletion.
+    For example, a batch may be deleted if it ended before the time in the field `batches`. Other kinds of
+    data may be deleted if they were created, expired or last changed before the time in their field. The
+    points in time are the same during one whole run of the deletion.
     """
 
     files: datetime  # compared with the expiry, and with the end of the last batch that read the file

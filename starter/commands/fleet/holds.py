@@ -55,7 +55,7 @@ def release(
 
 
 def holds(json: Json = False, url: Url = None, tenant: Tenant = None) -> None:
-    """List the tenants and models that are held."""
+    """List the held tenants and models. Their lines are not sent until you release them."""
     with operator_client(url, tenant) as client:
         _print(client.holds(), json)
 

@@ -84,9 +84,9 @@ async def _check(settings: Settings, repair: bool, progress: ConsistencyCheckPro
             return report
 
     async def record(database: Database) -> ConsistencyReport:
-        """Run the check, repair differences, and record the repair in the audit log.
+        """Compare the database with workflow runs and stored files, and repair what is safe to repair.
 
-        Return the report of the check.
+        Record the repair in the audit log. Return the report with all differences that were found.
         """
 
         async def read() -> JsonValue:

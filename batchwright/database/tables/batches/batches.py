@@ -84,9 +84,11 @@ class BatchesTable(Protocol):
         ...
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
-        """Record that a pause or resume has failed, so that it does not count towards the limit of the batch.
+        """Record that a pause or resume has failed. If the batch has ended, do nothing.
 
-        No later pause or resume gets its number. If the batch has ended, do nothing.
+        A failed pause or resume does not count towards the maximum number of pauses and resumes of the batch
+        (`max_changes` in `claim_pause_or_resume`). But the number that `claim_pause_or_resume` has returned
+        for it is not used again.
         """
         ...
 
