@@ -32,6 +32,8 @@ _KEEP_SLOTS_SECONDS = 0.01
 # A worker gets the slices of a batch one after the other. For so long after its start, a slice sends no lines
 # that would compute a system prompt a second time, because later slices probably have other prompts.
 _WAIT_FOR_SLICES_SECONDS = 0.1
+# While a line waits for a slot that has its system prompt, the slice looks so often whether it can be sent.
+_PROMPT_CHECKS = 32
 
 
 class LineSender:
@@ -117,33 +119,34 @@ class LineSender:
         if quarantine.is_tracking and line.attempt.sending_attempt != quarantine.marker:
             self._queue.push_front(line)
             self.must_track = True
-        elif self._limiter.free(self._request.model) > 0 and self._waits_for_prompt(line):
+        elif self._limiter.free(self._request.model) > 0 and (seconds := self._wait_for_prompt(line)):
             self._queue.push_front(line)
-            asyncio.get_running_loop().call_later(_KEEP_SLOTS_SECONDS, self._state.wake.set)
+            retry = max(_KEEP_SLOTS_SECONDS, seconds / _PROMPT_CHECKS)
+            asyncio.get_running_loop().call_later(retry, self._state.wake.set)
         else:
             self._state.waiting_line = line
             self._limiter.enqueue(self._permit_request)
 
-    def _waits_for_prompt(self, line: SliceLine) -> bool:
-        """Return True if `line` should wait, because a backend would compute its system prompt a second time.
+    def _wait_for_prompt(self, line: SliceLine) -> float:
+        """Return how many seconds `line` should wait, so that no backend computes its system prompt twice.
 
-        There are two cases:
+        The result is above 0 in two cases:
 
         - The slice has just begun. Other slices get the free permits, because they may have other system
-          prompts. The only slice of a batch does not wait.
-        - Few lines have this system prompt, and a slot that has it will be free before another slot could
-          compute it. The line waits as long as computing the prompt takes, and no longer.
+          prompts. The only slice of a batch and a model does not wait.
+        - Few lines have this system prompt, and a slot of a backend that has it will probably be free before
+          another slot has computed it.
         """
         if self.is_exclusive or not self._router.prefixes.slots:
-            return False
+            return 0.0
         if self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
-            return False
+            return 0.0
         now = time.monotonic()
         if self._request.slices > 1 and now < self._opened_at + _WAIT_FOR_SLICES_SECONDS:
-            return True
+            return self._opened_at + _WAIT_FOR_SLICES_SECONDS - now
         if self._waits_since is None:
             self._waits_since = now
-        return now < self._waits_since + self._queue.slot_wait_seconds(line)
+        return max(0.0, self._waits_since + self._queue.slot_wait_seconds(line) - now)
 
     @contextmanager
     def sending_alone(self, line: SliceLine) -> Generator[None]:
@@ -178,7 +181,7 @@ class LineSender:
         try:
             if not self._quarantine.is_tracking:
                 line = self._queue.reselect(line)
-            if not self.may_send_now() or self._waits_for_prompt(line):
+            if not self.may_send_now() or self._wait_for_prompt(line):
                 permit.release()
                 self._queue.push_front(line)
             elif self._permissions.version != self._authorizer.allowed_version and self.reject_if_denied(

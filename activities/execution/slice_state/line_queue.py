@@ -325,9 +325,10 @@ class LineQueue:
         return self._ready.slot_wait_seconds(line)
 
     def pop_quarantined(self) -> SliceLine | None:
-        """Remove and return a quarantined line that is due: the line with the fewest crashes.
+        """Remove and return the next quarantined line that may be sent now; None if there is none.
 
-        Return None if no quarantined line is due.
+        A line is quarantined if it may have crashed a worker. The line with the fewest crashes is returned:
+        the number of slice attempts whose worker crashed while the line was about to be sent or in flight.
         """
         ready = [line for line in self._quarantined if line.attempt.not_before <= time.time()]
         found = min(ready, key=lambda line: (line.attempt.crashes, line.offset), default=None)

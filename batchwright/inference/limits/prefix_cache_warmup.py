@@ -68,9 +68,11 @@ class PrefixGroups:
         del self._free_slots[self.slots :]
 
     def is_full(self, group: int) -> bool:
-        """Return True if another line of the group should wait.
+        """Return True if lines of other groups should be sent before the group's next line.
 
-        If `group` is 0, the line has no group and never waits.
+        A group consists of the lines with the same system prompt. Its next line should wait while as many of
+        its lines are in flight as the group may have: one until a backend has the system prompt in its cache,
+        later `width`. If `group` is 0, the line has no group and never waits.
         """
         in_flight = self._in_flight.get(group)
         return in_flight is not None and (in_flight >= self.width or group not in self._warm)

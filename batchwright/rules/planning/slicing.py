@@ -107,15 +107,18 @@ class Slicer:
         self._has_whole_group = False  # True if the slice has all lines of `_group` so far
 
     def add(self, length: int, units: int, group: int = 0) -> SliceRecord | None:
-        """Add the model's next line. Return the current slice if it is complete without this line; else None.
+        """Add the model's next line to the current slice, or begin a new slice with it.
 
-        The slice is complete if the line does not fit into it. Then the line begins a new slice.
+        If the line fits into the current slice, add it and return None. If it does not fit, the current slice
+        is complete: return it, and begin a new slice with the line. A line that alone exceeds a limit gets a
+        slice of its own.
 
         Args:
             length: length of the line in bytes, with the newline.
             units: work units of the line, the estimated cost of its request.
-            group: hash of the line's system prompt; 0 if there is none. Equal slices end where a group of
-                lines with the same system prompt ends, if this changes their length only a little.
+            group: hash of the line's system prompt; 0 if there is none. An equal slice ends where a group of
+                lines with the same system prompt ends, if it then has at least three quarters, and at most
+                double, of its usual number of lines.
         """
         size, work = self._bytes + length, self._units + units
         max_bytes = (
