@@ -18,8 +18,7 @@ from pathlib import Path
 
 import httpx
 
-PERMITS = 16  # requests in flight
-MAX_ATTEMPTS = 3
+PERMITS, MAX_ATTEMPTS = 16, 3  # PERMITS is the number of requests in flight
 FLUSH_SECONDS, FLUSH_RESULTS = 0.5, 64
 LEASE_SECONDS, HEARTBEAT_SECONDS, SAFETY_SECONDS = 3.0, 0.5, 1.0
 
@@ -73,18 +72,17 @@ class LineQueue:
 
 
 class Lease:
-    """The right of one attempt (one run of this program) to send the lines.
-
-    The real engine renews it with Temporal heartbeats.
-    """
+    """The right of one attempt (one run of this program) to send. The real one needs Temporal heartbeats."""
 
     def __init__(self, store: Path) -> None:
         self._path, self._owner, self._renewed = store / "lease", os.urandom(8).hex(), 0.0
 
     async def acquire(self) -> None:
         """Wait until the lease of the previous owner has expired, then take it over."""
-        if self._path.exists():
-            await asyncio.sleep(LEASE_SECONDS - (time.time() - self._path.stat().st_mtime))
+        while self._path.exists():
+            if (wait := self._path.stat().st_mtime + LEASE_SECONDS - time.time()) <= 0:
+                break
+            await asyncio.sleep(wait)  # the previous owner may renew it meanwhile
         self._renew()
 
     async def keep(self) -> None:
@@ -94,10 +92,7 @@ class Lease:
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def is_valid(self) -> bool:
-        """Return True if this attempt may send lines.
-
-        If the lease is not renewed, the result becomes False before another attempt can get the lease.
-        """
+        """Return True if this attempt may send. It becomes False before another attempt can get the lease."""
         return time.monotonic() - self._renewed < LEASE_SECONDS - SAFETY_SECONDS
 
     def _renew(self) -> None:
@@ -133,9 +128,8 @@ class SegmentBuffer:
 
 def settled(store: Path) -> dict[int, dict[str, object]]:
     """Return the stored results of all attempts, by the byte offset of the line."""
-    segments = (path.read_bytes() for path in sorted(store.glob("*.segment")))
-    records = (json.loads(record) for segment in segments for record in segment.splitlines())
-    return {record["offset"]: record for record in records}
+    lines = (line for path in sorted(store.glob("*.segment")) for line in path.read_bytes().splitlines())
+    return {record["offset"]: record for record in map(json.loads, lines)}
 
 
 @dataclass(slots=True)
@@ -190,10 +184,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 async def run_slice(lines: Path, store: Path, url: str) -> bool:
-    """Run one attempt: acquire the lease, skip lines with a stored result, and send the other lines.
-
-    Return True if all lines have a stored result at the end.
-    """
+    """Send all lines without a stored result. Return True if all lines have a stored result at the end."""
     lease, writer = Lease(store), SegmentBuffer(store)
     await lease.acquire()
     done = settled(store)

@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -94,3 +97,24 @@ def test_every_line_gets_one_result_and_no_stored_result_is_requested_again_afte
     requests = backend.get("/admin/ledger").json()["requests"]
     retries = sum(2 for name in ("line-1", "line-2") if name not in before)
     assert requests - earlier <= LINES - len(before) + retries
+
+
+async def test_a_lease_that_its_owner_renews_while_another_attempt_waits_is_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    engine = import_module("engine_in_miniature")
+    lease = tmp_path / "lease"
+    lease.write_text("owner")
+    owners: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        """Do not wait. The owner renews the lease once. After that, the lease expires."""
+        owners.append(lease.read_text())
+        renewed = time.time() + seconds if len(owners) == 1 else 0.0
+        os.utime(lease, (renewed, renewed))
+
+    monkeypatch.setattr(engine, "asyncio", SimpleNamespace(sleep=sleep))
+    await engine.Lease(tmp_path).acquire()
+    assert owners == ["owner", "owner"]
+    assert lease.read_text() != "owner"
