@@ -50,6 +50,7 @@ class _Published:
     """
 
     reason: str = ""
+    written: str = ""  # the reason that was last written to the database
     written_at: float = float("-inf")  # time of the last write to the database
     cleared_at: float = float("-inf")  # time at which the row in the database was last deleted
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # keeps reasons in their order
@@ -86,10 +87,11 @@ class WaitingReasons:
                 reported again.
         """
         published = self._of(batch_id, model)
-        if published.reason == reason and self._clock() - published.written_at < _DATABASE_SECONDS:
-            return
-        published.written_at = self._clock()
         may_signal = published.reason != reason and self._signals.take(batch_id)
+        is_recent = self._clock() - published.written_at < _DATABASE_SECONDS
+        if published.written == reason and is_recent and not may_signal:
+            return
+        published.written, published.written_at = reason, self._clock()
         now = self._now()
         waiting = WaitingRow(
             tenant=tenant,

@@ -5,6 +5,7 @@ import pytest
 from batchwright.activities.services import waiting_reason_publisher
 from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
+from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from tests.background_tasks import reasons_published
 from tests.fakes.memory_database import MemoryDatabase
 
@@ -26,3 +27,29 @@ async def test_a_workflow_is_signalled_once_even_if_as_many_models_wait_as_a_wor
         reasons.report("acme", "batch", model, "its backend does not respond", 5.0)
         await reasons_published()
     assert signalled == signals
+
+
+async def test_a_reason_that_may_not_be_signalled_is_not_written_at_each_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, times, written = MemoryDatabase().waiting, [0.0], list[str]()
+    write = table.report
+
+    async def report(waiting: WaitingRow) -> bool:
+        written.append(waiting.reason)
+        return await write(waiting)
+
+    async def signal(batch_id: str, reason: WaitingReason) -> None:
+        pass
+
+    monkeypatch.setattr(table, "report", report)
+    reasons = WaitingReasons(signal, table, lambda: times[-1])
+    for number in range(20):  # as many signals as may be sent without a pause
+        reasons.report("acme", "batch", "model", f"reason {number}", 5.0)
+    await reasons_published()
+    written.clear()
+    for at in (1.0, 3.0, 5.0, 7.0):
+        times.append(at)
+        reasons.report("acme", "batch", "model", "another reason", 5.0)
+        await reasons_published()
+    assert written == ["another reason"] * 2
