@@ -190,15 +190,16 @@ class ConsistencyCheck:
 
         await self._add(DifferenceKind.ROW_MISSING, order, what, "the row is restored from its run", restore)
 
-    async def _restore_start(self, order: BatchOrder) -> None:
-        """Change the status in the batch's row from `validating` to `in_progress`.
+    async def _restore_start(self, order: BatchOrder) -> bool:
+        """Change the status in the batch's row from `validating` to `in_progress`, and return True.
 
-        Also store the line counts that ingestion (the activity that reads the input) has returned. If
-        ingestion has not ended, or has failed, do nothing.
+        Also store the line counts that ingestion (the activity that reads the input) has returned. If the
+        history of the run does not have these counts, or if ingestion has failed, change nothing and return
+        False.
         """
         ingested = await self._sources.runs.ingested(order.batch_id)
         if ingested is None or ingested.failed:
-            return
+            return False
         failed = sum(share.resumed_failed for share in ingested.models)
         await self._sources.database.batches.start(
             order.tenant,
@@ -210,6 +211,7 @@ class ConsistencyCheck:
             completed=ingested.resumed - failed,
             prices={share.model: share.prices for share in ingested.models if share.prices is not None},
         )
+        return True
 
     async def _compare_counts(self) -> None:
         for row in await self._sources.database.retention.miscounted():
@@ -249,13 +251,18 @@ class ConsistencyCheck:
         order: BatchOrder,
         what: str,
         repair: str = "",
-        apply: Callable[[], Awaitable[None]] | None = None,
+        apply: Callable[[], Awaitable[bool | None]] | None = None,
     ) -> None:
+        """Add a difference. If repairs are on, repair it.
+
+        Args:
+            repair: describes the repair; empty if there is none.
+            apply: function that repairs the difference. It returns False if it could not.
+        """
         found = Difference(kind=kind, tenant=order.tenant, id=order.batch_id, what=what, repair=repair)
         self._found.append(found)
         if apply is not None and self._sources.repair:
-            await apply()
-            found.repaired = True
+            found.repaired = await apply() is not False
 
     def _is_fresh(self, at: datetime | None) -> bool:
         return at is not None and at > self._sources.now - SETTLING_TIME

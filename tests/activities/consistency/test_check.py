@@ -207,6 +207,17 @@ async def test_an_open_run_that_sends_lines_is_found_by_the_workers_again(
     assert (await fixture.check()).differences == []
 
 
+async def test_an_outdated_row_is_not_repaired_if_the_history_of_its_run_has_no_counts(
+    fixture: ConsistencyFixture,
+) -> None:
+    await fixture.live()
+    fixture.run_sends_lines()
+    fixture.runs.planned = None
+    report = await fixture.check()
+    assert (kinds(report), report.left) == ([DifferenceKind.ROW_OUTDATED], 1)
+    assert (await fixture.row()).status is BatchStatus.VALIDATING
+
+
 async def test_a_row_is_not_outdated_while_its_input_is_read(fixture: ConsistencyFixture) -> None:
     await fixture.live()
     fixture.runs.runs[ID] = BatchRun(ID, "acme", EARLIER, status=BatchStatus.VALIDATING)
