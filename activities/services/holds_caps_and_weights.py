@@ -62,6 +62,8 @@ class StoredTenantSettings(TenantSettings):
         """
         now = datetime.now(UTC)
         rows, keys = await self._table.shares(FRESH_AGE), await self._table.key_caps(FRESH_AGE)
+        interactive = await self._workers.interactive_rates(INTERACTIVE_AGE)
+        holds, backlogs = await self._holds.all(), await self._fleet.backlogs(now)
         self.weights = {row.tenant: row.weight for row in rows if row.weight is not None}
         self.max_in_flight = {
             row.tenant: part_of_cap(row.max_in_flight, row.workers, self._worker_id)
@@ -71,15 +73,11 @@ class StoredTenantSettings(TenantSettings):
         self.key_max_in_flight = {
             row.key_id: part_of_cap(row.max_in_flight, row.workers, self._worker_id) for row in keys
         }
-        interactive = await self._workers.interactive_rates(INTERACTIVE_AGE)
         used = {each.name: each for each in interactive if each.of_tenant}
         rates = {row.tenant: self._rates_of(row, used.get(row.tenant)) for row in rows}
         self.rates = {tenant: found for tenant, found in rates.items() if found is not NO_RATES}
-        holds = await self._holds.all()
         self.held_tenants = frozenset(hold.name for hold in holds if hold.kind is HoldKind.TENANT)
         self.held_models = frozenset(hold.name for hold in holds if hold.kind is HoldKind.MODEL)
-        self._is_read.set()
-        backlogs = await self._fleet.backlogs(now)
         batches = [
             WaitingBatch(
                 model=each.model,
@@ -95,6 +93,7 @@ class StoredTenantSettings(TenantSettings):
         ]
         paused = {each.batch_id for each in backlogs if each.is_paused or each.held is not None}
         self.schedule.update(batches, now.timestamp(), paused)
+        self._is_read.set()
 
     def _rates_of(self, row: TenantShare, interactive: InteractiveRate | None) -> Rates:
         def part(per_minute: int | None, used: float) -> FleetRate | None:

@@ -175,3 +175,22 @@ async def test_the_last_weights_and_caps_hold_while_the_database_is_unavailable_
     await asyncio.sleep(5)
     running.cancel()
     assert (shares.weights.get("blue", 1), shares.max_in_flight.get("blue")) == (1, None)
+
+
+@pytest.mark.parametrize("failing", ["workers.interactive_rates", "holds.all", "fleet.backlogs"])
+async def test_no_value_changes_if_the_database_fails_before_all_are_read(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*arguments: object) -> None:
+        raise DatabaseUnavailable("no connection")
+
+    database = MemoryDatabase()
+    shares = StoredTenantSettings(database, "own")
+    await database.quotas.change("blue", {"weight": 4.0, "max_in_flight": 8}, START)
+    await shares.refresh()
+    await database.quotas.change("blue", {"weight": 2.0, "max_in_flight": 3}, START)
+    table, method = failing.split(".")
+    monkeypatch.setattr(getattr(database, table), method, fail)
+    with pytest.raises(DatabaseUnavailable):
+        await shares.refresh()
+    assert (shares.weights, shares.max_in_flight) == ({"blue": 4.0}, {"blue": 8})
