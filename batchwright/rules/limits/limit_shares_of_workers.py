@@ -27,6 +27,9 @@ def interactive_share(per_minute: int, others: float, processes: int) -> float:
     processes do not use, but at least an equal part. Example: the limit is 100, so the rest is 90, and one
     other process uses 80 of it. This process may use 45, half of the rest, although only 10 are left.
 
+    If the limit is 1, calls and batches may each use 1, so together twice the limit. Otherwise one of the two
+    could be blocked forever.
+
     Args:
         per_minute: the whole limit, in requests or tokens per minute.
         others: how much the interactive calls of all other API processes use, per minute.
