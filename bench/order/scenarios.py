@@ -7,6 +7,8 @@ from random import Random
 from typing import NamedTuple
 
 HOUR = 3600.0
+PERMITS = 64  # a permit allows one request in flight
+MEDIAN_SECONDS = 2.0  # of a response; the times are lognormal with sigma 1
 SIZES = {"small": (20, 60), "medium": (200, 600), "large": (2_000, 6_000)}  # lines, at least and at most
 
 
@@ -25,10 +27,9 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Scenario:
-    """The batches that a tenant creates, and the number of permits. A permit allows one request in flight.
+    """The batches that a tenant creates.
 
     Attributes:
-        seconds: median time of a response in seconds. The times are lognormal with sigma 1.
         groups: names of the groups of batches whose mean durations are shown separately. Usually, there is a
             group for each size of batches. If there are several priorities, there is a group for each
             priority.
@@ -36,32 +37,22 @@ class Scenario:
 
     name: str
     arrivals: Callable[[Random], list[Arrival]]
-    permits: int = 64
-    seconds: float = 2.0
     groups: tuple[str, ...] = ("small", "medium", "large")
 
 
-def mixed(
-    random: Random,
-    load: float,
-    windows: dict[str, float],
-    *,
-    hours: float,
-    priorities: tuple[int, ...] = (3,),
-) -> list[Arrival]:
+def mixed(random: Random, load: float, windows: dict[str, float], *, hours: float) -> list[Arrival]:
     """Return batches of three sizes that are created at random times.
 
     Args:
-        load: fraction of 64 permits (allowed requests in flight) that all batches together need. It is above
+        load: fraction of `PERMITS` (allowed requests in flight) that all batches together need. It is above
             1 if they need more permits than there are.
         windows: completion window in seconds for each size, `small`, `medium` and `large`.
         hours: hours during which batches are created.
-        priorities: not used.
     """
-    mean_seconds = 2.0 * math.exp(0.5)
+    mean_seconds = MEDIAN_SECONDS * math.exp(0.5)
     chances = {"small": 0.7, "medium": 0.25, "large": 0.05}
     mean_lines = sum(chance * sum(SIZES[size]) / 2 for size, chance in chances.items())
-    every = mean_lines * mean_seconds / (64 * load)
+    every = mean_lines * mean_seconds / (PERMITS * load)
     now, arrivals = 0.0, list[Arrival]()
     while (now := now + random.expovariate(1 / every)) < hours * HOUR:
         size = random.choices(list(chances), list(chances.values()))[0]
@@ -83,9 +74,9 @@ def tight_and_loose(random: Random) -> list[Arrival]:
 def three_priorities(random: Random) -> list[Arrival]:
     """Return batches of equal size with random priorities, created during one hour.
 
-    They need 120 % of 64 permits (allowed requests in flight).
+    They need 120 % of `PERMITS` (allowed requests in flight).
     """
-    every = 400 * 2.0 * math.exp(0.5) / (64 * 1.2)
+    every = 400 * MEDIAN_SECONDS * math.exp(0.5) / (PERMITS * 1.2)
     now, arrivals = 0.0, list[Arrival]()
     while (now := now + random.expovariate(1 / every)) < HOUR:
         arrivals.append(Arrival(now, "medium", 400, 24 * HOUR, random.choice((1, 3, 5))))

@@ -12,7 +12,7 @@ from statistics import mean
 from batchwright.rules.dispatch.batch_ranking import WaitingBatch
 from bench.limits.backend import Clock
 from bench.order.rules import MODEL, OrderRule, Request
-from bench.order.scenarios import Arrival, Scenario
+from bench.order.scenarios import MEDIAN_SECONDS, PERMITS, Arrival, Scenario
 from bench.shares.simulation import jains_index
 
 _MAX_SECONDS = 48 * 3600.0
@@ -62,7 +62,7 @@ class Simulation:
         self._batches: dict[str, _Batch] = {}
         self._unanswered: dict[str, _Batch] = {}  # the batches that have lines left
         self._seconds: dict[str, Random] = {}
-        self._mu = math.log(scenario.seconds)
+        self._mu = math.log(MEDIAN_SECONDS)
         self._last_answer = 0.0
 
     def run(self) -> OrderResult:
@@ -87,8 +87,8 @@ class Simulation:
         )
 
     def _slowdown(self, batch: _Batch) -> float:
-        seconds = self._scenario.seconds * math.exp(0.5)
-        alone = seconds * max(1.0, batch.arrival.lines / self._scenario.permits)
+        seconds = MEDIAN_SECONDS * math.exp(0.5)
+        alone = seconds * max(1.0, batch.arrival.lines / PERMITS)
         return (batch.ended_at - batch.arrival.at) / alone
 
     def _create(self, id: str, arrival: Arrival) -> None:
@@ -100,7 +100,7 @@ class Simulation:
 
     def _grant(self) -> None:
         now = self._clock.now
-        while self._used < self._scenario.permits:
+        while self._used < PERMITS:
             request = self._rule.pop(now, self._left)
             if request is None:
                 return
