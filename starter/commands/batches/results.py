@@ -106,7 +106,8 @@ def follow_results(
     Args:
         failed: True for the lines of the error file, False for the lines of the output file.
         in_input_order: True for the order of the input, False for the order in which results become final.
-        retry_seconds: seconds between two attempts to connect.
+        retry_seconds: seconds between two attempts to connect, and until a new request after a response
+            without new lines.
         spool_dir: directory for ids of yielded lines that do not fit into memory; None for the system's
             temporary directory. Not used in input order, which needs no ids.
 
@@ -131,7 +132,7 @@ def _follow(
     last: str | None = None
     deadline: float | None = None  # set while the API is unavailable
     while True:
-        rest = b""
+        rest, has_new_lines = b"", False
         if seen is not None:
             seen.sort()
         try:
@@ -143,13 +144,16 @@ def _follow(
                 for piece in pieces:
                     lines, newline, rest = (rest + piece).rpartition(b"\n")
                     if newline and seen is None:
+                        has_new_lines = True
                         last = lines[lines.rfind(b"\n") + 1 :][_ID].decode()
                         yield lines + newline
                     elif newline and seen is not None and (new := _new_lines(lines, seen)):
+                        has_new_lines = True
                         yield new
             if has_ended:  # it ended before the response began, so no line is missing
                 return
-            continue
+            if has_new_lines:
+                continue
         except ClientError as error:
             deadline = deadline or time.monotonic() + _OUTAGE_SECONDS
             if not error.is_transient or time.monotonic() >= deadline:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.starter.client_errors import ClientError
+from batchwright.starter.commands.batches import results
 from batchwright.starter.commands.batches.results import follow_results
 from batchwright.storage.base import StorageFull
 from batchwright.storage.spill.scratch_file import ScratchFile
@@ -128,6 +130,27 @@ def test_a_follower_continues_until_the_batch_had_ended_before_the_response_bega
     found = b"".join(follow_results(source, "batch_1", failed=False, retry_seconds=0))
     assert found == line(1) + line(2) + line(3)
     assert source.calls == [None, f"batch_req_{1:032d}", f"batch_req_{2:032d}"]
+
+
+@pytest.mark.parametrize("in_input_order", [True, False])
+def test_a_follower_pauses_after_a_response_that_ends_without_new_lines(
+    monkeypatch: pytest.MonkeyPatch, in_input_order: bool
+) -> None:
+    class EmptyResponses(BrokenSource):
+        """Results whose first two responses end at once. The batch ends before the last response."""
+
+        def batch(self, batch_id: str) -> BatchObject:
+            return a_batch(BatchStatus.IN_PROGRESS if len(self.calls) < 3 else BatchStatus.COMPLETED)
+
+        def _pieces(self, call: int) -> Iterator[bytes]:
+            yield from [line(1)] if call > 2 else []
+
+    pauses: list[float] = []
+    monkeypatch.setattr(results, "time", SimpleNamespace(sleep=pauses.append))
+    source = EmptyResponses()
+    found = follow_results(source, "batch_1", failed=False, in_input_order=in_input_order, retry_seconds=7.0)
+    assert list(found) == [line(1)] * (2 if in_input_order else 1)
+    assert pauses == [7.0, 7.0]
 
 
 def test_a_follower_in_the_order_of_settlement_prints_each_line_once() -> None:
