@@ -23,6 +23,7 @@ from batchwright.starter.batch_groups import (
 )
 from batchwright.starter.batch_output import batch_list_table
 from batchwright.starter.client import Client
+from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches.watch import follow_all
 from batchwright.starter.options import (
     BatchId,
@@ -213,7 +214,7 @@ def retry(
             ids, batches = [batch_id], [client.retry(batch_id, window, code, max_cost)]
         else:
             _check_cap(batch_id, max_cost)
-            parts = _with_failed_lines(batch_id, batches_of(client, batch_id), code)
+            parts = _with_failed_lines(client, batch_id, batches_of(client, batch_id), code)
             ids = [each.id for each in parts]
             batches = for_each(client, batch_id, parts, lambda each: client.retry(each.id, window, code))
         _follow_new(client, ids, batches, batch_id, wait=wait, interval=interval, json=json)
@@ -240,7 +241,7 @@ def _changed_live(client: Client, id: str, change: Callable[[str], BatchObject])
 
 
 def _with_failed_lines(
-    group: str, batches: Sequence[BatchObject], codes: Sequence[str] | None
+    client: Client, group: str, batches: Sequence[BatchObject], codes: Sequence[str] | None
 ) -> list[BatchObject]:
     """Return the batches of a group that have failed lines.
 
@@ -248,20 +249,40 @@ def _with_failed_lines(
     finished (it has not ended, or its files are not written yet).
 
     Args:
-        codes: count only lines that failed with one of these error codes; None or empty for all codes. A
-            batch with more different codes than its summary lists is also returned, because it may have such
-            lines.
+        codes: count only lines that failed with one of these error codes; None or empty for all codes. If a
+            batch has more different codes than its summary lists, its error file is read.
     """
     for batch in batches:
         if not batch.status.is_terminal or batch.x_batchwright.files_pending:
             stop(f"{batch.id} of {group} has not ended; `batchwright watch {group}` waits for all of it.")
     failed = [each for each in batches if each.error_file_id is not None]
-    wanted = {*codes, error_tally.OTHER} if codes else None
-    found = [each for each in failed if wanted is None or not wanted.isdisjoint(_codes_of(each))]
+    found = [each for each in failed if not codes or _has_failed_with(client, each, codes)]
     if not found and failed:
         known = ", ".join(sorted({code for each in failed for code in _codes_of(each)}))
         stop(f"No line of {group} failed with {' or '.join(codes or [])}. Its lines failed with: {known}.")
     return found or stop(f"No line of {group} failed.")
+
+
+def _has_failed_with(client: Client, batch: BatchObject, codes: Sequence[str]) -> bool:
+    """Return True if a line of the batch failed with one of these error codes, or if its error file is gone.
+
+    In the second case, the API says why the batch cannot be retried.
+    """
+    known = _codes_of(batch)
+    if batch.error_file_id is None or error_tally.OTHER not in known or not known.isdisjoint(codes):
+        return not known.isdisjoint(codes)
+    rest = b""
+    try:
+        with client.content(batch.error_file_id) as pieces:
+            for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                if any(error_tally.line_error(line).code in codes for line in lines):
+                    return True
+    except ClientError as error:
+        if not error.is_rejected:
+            raise
+        return True
+    return False
 
 
 def _codes_of(batch: BatchObject) -> set[str]:

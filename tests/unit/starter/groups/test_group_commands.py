@@ -12,6 +12,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import ErrorCount
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.ids import request_id
+from batchwright.rules.results import error_tally
 from batchwright.rules.results.output_lines import error_line
 from batchwright.starter.client import Client
 from tests.unit.starter.cli import Cli
@@ -96,8 +97,11 @@ def test_a_group_that_ended_early_is_resumed_once(small: Cli, file: Path) -> Non
     assert [batch["id"] for batch in again["data"]] == new
 
 
-def failed_group(cli: Cli, file: Path) -> tuple[str, list[str]]:
-    """Submit a group whose first part completes, and whose others have failed lines. Return all ids."""
+def failed_group(cli: Cli, file: Path, summary: str | None = None) -> tuple[str, list[str]]:
+    """Submit a group whose first part completes, and whose others have failed lines. Return all ids.
+
+    `summary` is the code of these lines in the summaries of their batches; None for the codes of the lines.
+    """
     group = submitted(cli, file)
     ids = [row.order.batch_id for row in rows(cli, group)]
     cli.end(ids[0], output=b"{}\n")
@@ -105,7 +109,7 @@ def failed_group(cli: Cli, file: Path) -> tuple[str, list[str]]:
         key = cli.api.database.rows.files["default", cli.row(id).order.input_file_id].storage_key
         custom_id = json.loads(cli.api.storage.objects[key].splitlines()[0])["custom_id"]
         line = error_line(request_id(id, 0), custom_id, code, "no")
-        cli.end(id, error=line + b"\n", errors_summary=[ErrorCount(code=code, count=1)])
+        cli.end(id, error=line + b"\n", errors_summary=[ErrorCount(code=summary or code, count=1)])
     return group, ids
 
 
@@ -129,6 +133,18 @@ def test_retry_of_a_code_leaves_out_parts_without_it(small: Cli, file: Path) -> 
     assert nothing.exit_code == 3
     assert "Its lines failed with: connection_error, request_timeout." in nothing.stderr
     (retry,) = json.loads(small.run("retry", group, "--code", "request_timeout", "--json").stdout)["data"]
+    assert retry["x_batchwright"]["origin"]["batch_id"] == ids[1]
+
+
+def test_retry_of_a_code_leaves_out_parts_without_it_even_if_their_summaries_do_not_list_all_codes(
+    small: Cli, file: Path
+) -> None:
+    group, ids = failed_group(small, file, summary=error_tally.OTHER)
+    nothing = small.run("retry", group, "--code", "job_lost")
+    assert (nothing.exit_code, f"No line of {group} failed with job_lost." in nothing.stderr) == (3, True)
+    retried = small.run("retry", group, "--code", "request_timeout", "--json")
+    assert retried.exit_code == 0, retried.stderr
+    (retry,) = json.loads(retried.stdout)["data"]
     assert retry["x_batchwright"]["origin"]["batch_id"] == ids[1]
 
 
