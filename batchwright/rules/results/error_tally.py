@@ -14,7 +14,7 @@ from batchwright.rules.json_text import replace_lone_surrogates, storable
 from batchwright.rules.results.dead_letters import error_summary
 from batchwright.rules.results.output_lines import NEVER_SETTLED
 
-OTHER = "other"  # code of further lines when there are MAX_GROUPS different codes
+OTHER = "other"  # code of lines with a new code when there are 2 * MAX_GROUPS groups
 MAX_GROUPS = 20
 MAX_MESSAGE_CHARACTERS = 300
 MAX_CUSTOM_ID_CHARACTERS = 512
