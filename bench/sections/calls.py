@@ -8,7 +8,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ _BODY = json.dumps(
 ).encode()
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     due_at: float
     answered_at: float
 
@@ -81,7 +81,7 @@ class _Client:
         self._transport, self._places = transport, asyncio.Semaphore(MAX_HELD_PER_TENANT)
         self._target = TargetUrl.of(f"{stack.api}/v1/chat/completions")
 
-    async def call(self, due: float) -> _Call:
+    async def call(self, due: float) -> Call:
         """Send a call, and wait for its answer.
 
         Raise SystemExit if the answer is not a success.
@@ -96,7 +96,7 @@ class _Client:
             )
         if answer.status != 200:
             raise SystemExit(f"a call was answered with {answer.status}: {answer.body[:500]!r}")
-        return _Call(due, time.perf_counter())
+        return Call(due, time.perf_counter())
 
 
 @asynccontextmanager
@@ -119,14 +119,19 @@ async def _sustained(stack: RunningStack, count: int) -> tuple[float, float]:
     The time is in seconds. A call is sent when it is due, even if earlier calls have no answer yet.
     """
     async with _client(stack) as client:
-        began, sent = time.perf_counter(), list[asyncio.Task[_Call]]()
+        began, sent = time.perf_counter(), list[asyncio.Task[Call]]()
         for number in range(count):
             due = began + number / _PER_SECOND
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             sent.append(asyncio.create_task(client.call(due)))
         calls = await asyncio.gather(*sent)
-    answered = sorted(call.answered_at for call in calls)
-    return statistics.median(call.seconds for call in calls), count / (answered[-1] - answered[0])
+    return statistics.median(call.seconds for call in calls), answers_per_second(calls)
+
+
+def answers_per_second(calls: Sequence[Call]) -> float:
+    """Return the rate of the answers between the first and the last of them. There must be at least two."""
+    answered = [call.answered_at for call in calls]
+    return (len(calls) - 1) / (max(answered) - min(answered))
 
 
 SECTION = Section(

@@ -33,6 +33,7 @@ from bench.results import (
 )
 from bench.section import SectionOptions
 from bench.sections import SECTIONS
+from bench.sections.calls import Call, answers_per_second
 from bench.sections.ingestion import lines
 from bench.sections.progress import ProgressSample, oldest
 from bench.sections.uneven import utilization
@@ -340,3 +341,7 @@ def test_fields_of_a_request_can_be_replaced_and_added(tmp_path: Path) -> None:
     write_input(tmp_path / "in", 1, fields={"max_tokens": 900, "user": "someone"})
     body = json.loads((tmp_path / "in").read_text())["body"]
     assert (body["max_tokens"], body["user"]) == (900, "someone")
+
+
+def test_the_rate_of_answers_counts_the_intervals_between_them() -> None:
+    assert answers_per_second([Call(0.0, at) for at in (12.0, 10.0, 11.0)]) == 1.0
