@@ -7,7 +7,7 @@ a run, retention and consistency checks, budgets, task queues.
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -51,7 +51,8 @@ _LIVE_STATUSES = (
 _LOST_RUNS_QUERY = (
     "WorkflowType = 'BatchWorkflow' AND ExecutionStatus IN ('Terminated', 'Failed', 'TimedOut', 'Canceled')"
 )
-_MAX_LOST_RUNS = 1000
+_MAX_LOST_RUNS = 1000  # with more, only the runs of live batches are listed
+_IDS_PER_QUERY = 100
 _MAX_CONCURRENT_CALLS = 8
 
 
@@ -222,8 +223,8 @@ class EndedRunLookup(Protocol):
     All methods raise RPCError if Temporal does not respond.
     """
 
-    async def with_ended_run(self) -> frozenset[str]:
-        """Return the ids of batches whose workflow run has failed, timed out, or was stopped.
+    async def with_ended_run(self, batch_ids: Collection[str]) -> frozenset[str]:
+        """Return those of the ids whose batch has a workflow run that has failed, timed out, or was stopped.
 
         A run is stopped by a cancel or a termination in Temporal.
         """
@@ -238,9 +239,15 @@ class TemporalEndedRuns(EndedRunLookup):
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def with_ended_run(self) -> frozenset[str]:
-        found = self._client.list_workflows(_LOST_RUNS_QUERY, limit=_MAX_LOST_RUNS)
-        return frozenset([run.id async for run in found])
+    async def with_ended_run(self, batch_ids: Collection[str]) -> frozenset[str]:
+        found = [run.id async for run in self._client.list_workflows(_LOST_RUNS_QUERY, limit=_MAX_LOST_RUNS)]
+        if len(found) == _MAX_LOST_RUNS:  # there may be more
+            ids = sorted(batch_ids)
+            for first in range(0, len(ids), _IDS_PER_QUERY):
+                group = ", ".join(f"'{each}'" for each in ids[first : first + _IDS_PER_QUERY])
+                query = f"{_LOST_RUNS_QUERY} AND WorkflowId IN ({group})"
+                found += [run.id async for run in self._client.list_workflows(query)]
+        return frozenset(found) & frozenset(batch_ids)
 
     async def is_open(self, batch_id: str) -> bool:
         try:
@@ -270,7 +277,7 @@ class LostRunCollector:
             RPCError: Temporal does not respond. The gauge keeps its value.
         """
         live = self._live.batches
-        suspected = sorted(await self._runs.with_ended_run() & live) if live else []
+        suspected = sorted(await self._runs.with_ended_run(live)) if live else []
         lost = [batch_id for batch_id in suspected if not await self._runs.is_open(batch_id)]
         self._metrics.without_run.set(len(lost))
 

@@ -1,5 +1,6 @@
 """Fleet metrics of a control worker."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from temporalio.service import RPCError, RPCStatusCode
@@ -54,10 +55,10 @@ class EndedRuns(EndedRunLookup):
         self.runs: dict[str, bool] = {}
         self.failing = False
 
-    async def with_ended_run(self) -> frozenset[str]:
+    async def with_ended_run(self, batch_ids: Collection[str]) -> frozenset[str]:
         if self.failing:
             raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
-        return frozenset(self.runs)
+        return frozenset(self.runs) & frozenset(batch_ids)
 
     async def is_open(self, batch_id: str) -> bool:
         return self.runs[batch_id]
