@@ -39,6 +39,7 @@ from batchwright.rules.planning.slicing import (
     MAX_SLICE_LINES,
     MIN_LARGE_SLICE_LINES,
     Slicer,
+    lines_alike,
     min_equal_slice_lines,
 )
 from batchwright.rules.results.error_tally import ErrorTally, line_error
@@ -80,17 +81,36 @@ class _PlanTables:
         self.plan = plan
         self.slices = bytearray()
         self._slicer = slicer
+        self._uncut: list[PlanLine] = []  # lines of a group (with the same system prompt) that may go on
 
     def add(self, lines: list[PlanLine]) -> None:
         entries = [pack_entry((line.offset, line.length, line.prefix_hash)) for line in lines]
         self.plan.append(b"".join(entries))
-        for line in lines:
-            if (record := self._slicer.add(line.length, line.work_units, line.prefix_hash)) is not None:
-                self.slices += pack_slice(record)
+        self._uncut += lines
+        self._cut()
 
     def finish(self) -> None:
+        self._cut(is_end=True)
         if (record := self._slicer.finish()) is not None:
             self.slices += pack_slice(record)
+
+    def _cut(self, *, is_end: bool = False) -> None:
+        """Pass lines to the slicer.
+
+        Unless `is_end`, keep the last group for the next call, because more lines of it may follow. A group
+        that is too large for a slice is not kept.
+        """
+        lines = self._uncut
+        alike = lines_alike([line.prefix_hash for line in lines])
+        begin = next((place for place, count in enumerate(alike) if place + count == len(lines)), 0)
+        end = len(lines) if is_end else begin
+        if len(lines) - end >= MAX_SLICE_LINES:
+            end = len(lines)
+            alike[begin:] = (count + MAX_SLICE_LINES for count in alike[begin:])
+        for line, count in zip(lines[:end], alike, strict=False):
+            if (record := self._slicer.add(line.length, line.work_units, count)) is not None:
+                self.slices += pack_slice(record)
+        self._uncut = lines[end:]
 
 
 class Publisher:

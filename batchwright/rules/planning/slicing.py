@@ -6,6 +6,7 @@ that keeps few prompts then computes them less often.
 """
 
 import math
+from collections.abc import Sequence
 
 from batchwright.rules.planning.plan_format import SliceRecord
 
@@ -66,6 +67,23 @@ def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> in
     return min(max_lines, max(MIN_LARGE_SLICE_LINES, left // _REMAINING_DIVISOR))
 
 
+def lines_alike(prefix_hashes: Sequence[int]) -> list[int]:
+    """Return for each line how many lines of its group are left, with this line.
+
+    A group consists of neighbouring lines with the same system prompt. The line itself counts, so the results
+    for a group of three lines are 3, 2 and 1.
+
+    Args:
+        prefix_hashes: hash of each line's system prompt; 0 for a line without one.
+    """
+    alike = [1] * len(prefix_hashes)
+    for place in range(len(prefix_hashes) - 2, -1, -1):
+        hash_ = prefix_hashes[place]
+        if hash_ and hash_ == prefix_hashes[place + 1]:
+            alike[place] = alike[place + 1] + 1
+    return alike
+
+
 class Slicer:
     """A slicer: it cuts a plan (the lines of one model in dispatch order) into slices, which workers run.
 
@@ -103,10 +121,11 @@ class Slicer:
         self._entries = self._bytes = self._units = 0
         self._max_lines = self._lines()
         self._is_equal = plan_lines is not None and self._max_lines < min(max_lines, plan_lines)
-        self._group = self._group_lines = 0  # group of the last line, and how many lines it has in the slice
-        self._has_whole_group = False  # True if the slice has all lines of `_group` so far
+        # The group consists of the last line and the lines with the same system prompt beside it.
+        self._group_lines = self._group_left = 0  # how many are in the slice, and how many are not added yet
+        self._whole_group = 0  # lines of the slice when it has the whole group; 0 if it cannot have it
 
-    def add(self, length: int, units: int, group: int = 0) -> SliceRecord | None:
+    def add(self, length: int, units: int, alike: int = 1) -> SliceRecord | None:
         """Add the model's next line to the current slice, or begin a new slice with it.
 
         If the line fits into the current slice, add it and return None. If it does not fit, the current slice
@@ -116,9 +135,9 @@ class Slicer:
         Args:
             length: length of the line in bytes, with the newline.
             units: work units of the line, the estimated cost of its request.
-            group: hash of the line's system prompt; 0 if there is none. An equal slice ends where a group of
-                lines with the same system prompt ends, if it then has at least three quarters, and at most
-                double, of its usual number of lines.
+            alike: result of `lines_alike` for the line. An equal slice ends where a group of lines with the
+                same system prompt ends, if the slice then has at least three quarters, and at most double, of
+                its usual number of lines.
         """
         size, work = self._bytes + length, self._units + units
         max_bytes = (
@@ -127,10 +146,10 @@ class Slicer:
             else min(self._max_bytes, MAX_LARGE_SLICE_BYTES)
         )
         max_units = self._max_units if self._entries < self._smallest else self._small_units
-        fits = size <= max_bytes and work <= max_units and self._entries < self._lines_with(group)
+        fits = size <= max_bytes and work <= max_units and self._has_place(alike)
         if fits or not self._entries:
             self._entries, self._bytes, self._units = self._entries + 1, size, work
-            self._count_group(group)
+            self._count_group(alike)
             return None
         ended = self._record()
         self._number += 1
@@ -138,8 +157,8 @@ class Slicer:
         self._shard_offset += self._bytes
         self._entries, self._bytes, self._units = 1, length, units
         self._max_lines = self._lines()
-        self._group_lines, self._has_whole_group = 0, False
-        self._count_group(group)
+        self._whole_group = 0
+        self._count_group(alike)
         return ended
 
     def finish(self) -> SliceRecord | None:
@@ -152,18 +171,22 @@ class Slicer:
         left = self._plan_lines - self._first_entry
         return next_slice_lines(self._plan_lines, left, self._most, self._fewest)
 
-    def _lines_with(self, group: int) -> int:
-        """Return how many lines the current slice may have if the next line belongs to `group`."""
-        if self._is_equal and group != self._group and self._group_lines > 1:
-            return self._max_lines * 3 // 4
-        if self._is_equal and group and group == self._group and self._has_whole_group:
-            return min(2 * self._max_lines, self._most)
-        return self._max_lines
+    def _has_place(self, alike: int) -> bool:
+        lines = self._max_lines
+        if self._group_left:
+            lines = max(lines, self._whole_group)
+        elif self._is_equal and self._group_lines > 1 and self._entries + alike > lines:
+            lines = lines * 3 // 4  # the slice ends with its last group, if it has as many lines
+        return self._entries < lines
 
-    def _count_group(self, group: int) -> None:
-        if group != self._group:
-            self._group, self._group_lines, self._has_whole_group = group, 0, True
-        self._group_lines += 1
+    def _count_group(self, alike: int) -> None:
+        if self._group_left:
+            self._group_lines += 1
+        else:
+            end = self._entries - 1 + alike
+            fits = self._is_equal and end <= min(2 * self._max_lines, self._most)
+            self._group_lines, self._whole_group = 1, end if fits else 0
+        self._group_left = alike - 1
 
     def _record(self) -> SliceRecord:
         return SliceRecord(

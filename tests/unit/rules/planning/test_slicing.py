@@ -13,6 +13,7 @@ from batchwright.rules.planning.slicing import (
     MAX_LARGE_SLICE_BYTES,
     MIN_LARGE_SLICE_LINES,
     Slicer,
+    lines_alike,
     min_equal_slice_lines,
 )
 
@@ -42,7 +43,8 @@ def cut_groups(*groups: int) -> list[int]:
     `groups` are the numbers of lines that have the same system prompt, in the order of the plan.
     """
     slicer = Slicer(1024, plan_lines=sum(groups), fewest=min_equal_slice_lines(sum(groups)))
-    slices = [slicer.add(100, 1, group) for group, lines in enumerate(groups, 1) for _ in range(lines)]
+    alike = lines_alike([group for group, lines in enumerate(groups, 1) for _ in range(lines)])
+    slices = [slicer.add(100, 1, count) for count in alike]
     return [record.entries for record in (*slices, slicer.finish()) if record is not None]
 
 
@@ -111,8 +113,13 @@ def test_lines_with_the_same_system_prompt_are_in_one_slice_except_in_the_last_s
     assert cut_groups(*[10] * 60)[:17] == [30] * 17
 
 
+def test_lines_that_have_no_system_prompt_are_not_alike() -> None:
+    assert lines_alike([7, 7, 7, 0, 0, 8, 7]) == [3, 2, 1, 1, 1, 1, 1]
+    assert lines_alike([]) == []
+
+
 def test_large_groups_and_lines_with_system_prompts_of_their_own_do_not_change_the_length_of_slices() -> None:
-    assert cut_groups(600)[:13] == [68, *[34] * 12]
+    assert cut_groups(600) == cut_in_shares(600)
     assert cut_groups(*[1] * 600) == cut_in_shares(600)
     assert cut_groups(30, 18) == [48]
 
