@@ -155,6 +155,12 @@ $(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed $(TOOLS)/llamacpp/.instal
 	$(call again,$(UV) pip install --quiet --python $(@D)/bin/python $(addprefix -r ,$^))
 	@touch $@
 
+# With pip, so that its settings can name a build of PyTorch for CPUs. PyPI's needs CUDA's libraries on Linux, several GB.
+$(TOOLS)/transformers/.installed: tests/peers/transformers.txt | .venv/.installed
+	$(PYTHON) -m venv --clear $(@D)
+	$(call again,$(@D)/bin/python -m pip install --quiet -r $<)
+	@touch $@
+
 $(TOOLS)/py-spy/.installed:
 	$(PYTHON) -m venv $(@D)
 	$(call again,$(@D)/bin/python -m pip install --quiet $(PY_SPY_WANTED))

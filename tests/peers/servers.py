@@ -120,6 +120,21 @@ def llamacpp(
 
 
 @contextmanager
+def continuous(folder: Path, name: str, *, slots: int) -> Generator[Peer]:
+    """Context manager that runs `transformers serve` with continuous batching and a tiny random model.
+
+    Args:
+        name: name of the model.
+        slots: number of requests that the server processes at once.
+    """
+    port = free_port()
+    program = Path(__file__).with_name("continuous.py")
+    command = [str(TOOLS / "transformers/bin/python"), str(program), str(port), name, "--slots", str(slots)]
+    with _running(command, port, "/health", folder / f"{name}.log") as peer:
+        yield peer
+
+
+@contextmanager
 def _running(command: list[str], port: int, health: str, log: Path) -> Generator[Peer]:
     home = Path(command[0]).parent
     assert home.exists(), f"{home} is missing: `make test-slow` makes it"

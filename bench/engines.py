@@ -1,0 +1,242 @@
+"""Runs batches against a real inference engine with a tiny random model, on an embedded stack.
+
+`python -m bench.engines transformers` measures calls that are sent directly to the engine, first without a
+batch and then while a batch runs. With `--interactive`, the calls are sent through the API, which passes
+them on. For several values of `in_flight`, it prints the durations of the calls. It also prints which share
+of the slots without a call is used by the batch. The machine should have no other load.
+
+The engine is `transformers` or `llamacpp`. `transformers serve` has a model of which a step takes nearly the
+same time for one sequence and for eight, as on a GPU. In llama.cpp's server, each sequence slows the others
+on a CPU. `make .venv/.tools/ENGINE/.installed` installs an engine.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from itertools import count, islice
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple, Protocol
+
+import httpx
+
+from batchwright.starter.client import Client
+from bench import batches
+from bench.stack import running_stack, wait_until_quiet
+from tests.guard import start_guard
+from tests.peers.servers import Peer, continuous, llamacpp
+
+_SEED = 7
+_BATCH_LINES = 2_000
+_SPREAD = 0.5  # sigma of the lognormal lengths of responses
+_RAMP_SECONDS, _SAMPLE_SECONDS, _IDLE_SECONDS = 5.0, 0.2, 60.0
+_PROCESSING = re.compile(r"^(?:llamacpp:)?requests_processing (\d+)$", re.MULTILINE)
+
+
+class _Start(Protocol):
+    def __call__(self, folder: Path, name: str, *, slots: int) -> AbstractContextManager[Peer]: ...
+
+
+class _Kind(NamedTuple):
+    """An engine that can be measured.
+
+    Attributes:
+        start: context manager that runs the engine, given a folder and the name of its model.
+        slots: number of requests that the engine processes at once.
+        in_flight: the values of `in_flight` to measure.
+        arrivals: direct calls per second.
+        tokens: median length of a response.
+        options: fields of all request bodies, so that responses have their lengths.
+    """
+
+    start: _Start
+    slots: int
+    in_flight: Sequence[int]
+    arrivals: float
+    tokens: int
+    options: dict[str, object]
+
+
+_KINDS = {
+    "transformers": _Kind(continuous, 8, (4, 5, 6, 8), 1.5, 40, {}),
+    "llamacpp": _Kind(llamacpp, 8, (4, 6, 7, 8), 3.0, 300, {"ignore_eos": True}),
+}
+
+
+class _Engine(NamedTuple):
+    """A server, and the value of `in_flight` in its registry entry."""
+
+    kind: _Kind
+    model: str
+    peer: Peer
+    in_flight: int
+
+
+class _Direct(NamedTuple):
+    """Direct calls: percentiles of their durations in seconds, the mean number of direct calls at once, and
+    the mean number of busy slots.
+    """
+
+    p50: float
+    p95: float
+    at_once: float
+    busy: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("engine", choices=_KINDS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=50.0, help="of direct calls in each run")
+    parser.add_argument(
+        "--interactive", action="store_true", help="send the calls through the API, which passes them on"
+    )
+    parser.add_argument("--in-flight", type=int, nargs="+", help="measure these values of in_flight")
+    options = parser.parse_args()
+    start_guard()  # before the servers start
+    kind = _KINDS[options.engine]
+    if options.in_flight:
+        kind = kind._replace(in_flight=options.in_flight)
+    with tempfile.TemporaryDirectory(prefix="batchwright-bench-", ignore_cleanup_errors=True) as name:
+        _direct(kind, Path(name), options.rounds, options.seconds, interactive=options.interactive)
+
+
+def _direct(kind: _Kind, folder: Path, rounds: int, seconds: float, *, interactive: bool) -> None:
+    """Print the 95th percentile of the durations of direct calls, and which share of the slots without a
+    direct call is used by a batch.
+
+    If `interactive` is True, the calls are sent through the API, and workers leave free what they need.
+    """
+    print(
+        f"{'interactive' if interactive else 'direct'} calls, {kind.arrivals:g} a second, {kind.slots} slots"
+    )
+    settings = {"BATCHWRIGHT_INTERACTIVE_PASSTHROUGH": str(interactive).lower()}
+    with ExitStack() as running:
+        engines = [_start(running, kind, folder, limit) for limit in kind.in_flight]
+        stack = running.enter_context(
+            running_stack(folder / "direct", _registry(folder, engines), in_flight=64, settings=settings)
+        )
+        with Client(stack.api) as client:
+            files = [_upload(client, folder, engine) for engine in engines]
+            for number in range(1, rounds + 1):
+                for engine, file_id in zip(engines, files, strict=True):
+                    url = stack.api if interactive else engine.peer.url
+                    wait_until_quiet(stack)
+                    _wait_until_idle(engine)
+                    alone = asyncio.run(_direct_calls(engine, url, seconds))
+                    batch = batches.create(client, file_id)
+                    time.sleep(_RAMP_SECONDS)
+                    beside = asyncio.run(_direct_calls(engine, url, seconds))
+                    client.cancel(batch.id)
+                    used = (beside.busy - beside.at_once) / (kind.slots - beside.at_once)
+                    print(
+                        f"round {number} | in_flight {engine.in_flight} | p95 alone {alone.p95:.3f} s, "
+                        f"beside {beside.p95:.3f} s | ratio {beside.p95 / alone.p95:.2f} "
+                        f"| of p50 {beside.p50 / alone.p50:.2f} | calls at once {alone.at_once:.1f}, "
+                        f"{beside.at_once:.1f} | rest used {used:.2f}",
+                        flush=True,
+                    )
+
+
+def _start(running: ExitStack, kind: _Kind, folder: Path, in_flight: int) -> _Engine:
+    model = f"beside-{in_flight}"
+    peer = running.enter_context(kind.start(folder, model, slots=kind.slots))
+    peer.wait()
+    engine = _Engine(kind, model, peer, in_flight)
+    body = _body(engine, 0, tokens=1)  # the first call waits for the engine to prepare itself
+    httpx.post(f"{peer.url}{batches.ENDPOINT}", json=body, trust_env=False, timeout=60).raise_for_status()
+    return engine
+
+
+def _registry(folder: Path, engines: Sequence[_Engine]) -> Path:
+    """Write the registry file of a stack with these servers, and return its path."""
+    path = folder / "registry.json"
+    models = {
+        engine.model: {"backends": [{"url": engine.peer.url, "in_flight": engine.in_flight}]}
+        for engine in engines
+    }
+    path.write_text(json.dumps({"models": models}))
+    return path
+
+
+def _upload(client: Client, folder: Path, engine: _Engine) -> str:
+    """Upload the lines of a batch that outlasts the direct calls. Return the id of the file."""
+    path = folder / "input.jsonl"
+    bodies = _bodies(engine, random.Random(_SEED + 1))
+    lines = [
+        {"custom_id": f"line-{number}", "method": "POST", "url": batches.ENDPOINT, "body": body}
+        for number, body in enumerate(islice(bodies, _BATCH_LINES))
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return batches.upload(client, path)
+
+
+def _body(engine: _Engine, number: int, tokens: int) -> dict[str, object]:
+    messages = [{"role": "user", "content": f"{number} is a question"}]
+    return {"model": engine.model, "messages": messages, "max_tokens": tokens, **engine.kind.options}
+
+
+def _bodies(engine: _Engine, lengths: random.Random) -> Iterator[dict[str, object]]:
+    for number in count():
+        yield _body(engine, number, round(engine.kind.tokens * lengths.lognormvariate(0.0, _SPREAD)))
+
+
+def _wait_until_idle(engine: _Engine) -> None:
+    """Wait until no slot is busy. An engine may finish the lines of a cancelled batch.
+
+    Raises:
+        AssertionError: a slot was still busy after a minute.
+    """
+    until = time.monotonic() + _IDLE_SECONDS
+    while _processing(httpx.get(f"{engine.peer.url}/metrics", trust_env=False)):
+        assert time.monotonic() < until, f"{engine.model} is busy"
+        time.sleep(_SAMPLE_SECONDS)
+
+
+def _processing(metrics: httpx.Response) -> int:
+    found = _PROCESSING.search(metrics.text)
+    assert found is not None
+    return int(found[1])
+
+
+async def _direct_calls(engine: _Engine, url: str, seconds: float) -> _Direct:
+    """Send calls to `url` at random times with a fixed mean rate. Each run sends the same calls."""
+    began = time.perf_counter()
+    busy: list[int] = []
+
+    async def call(due: float, body: dict[str, object]) -> float:
+        await asyncio.sleep(due)
+        response = await http.post(f"{url}{batches.ENDPOINT}", json=body)
+        response.raise_for_status()
+        return time.perf_counter() - began - due
+
+    async def sample() -> None:
+        while True:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            busy.append(_processing(await http.get("/metrics")))
+
+    async with httpx.AsyncClient(base_url=engine.peer.url, trust_env=False, timeout=60.0) as http:
+        sampling = asyncio.create_task(sample())
+        calls = zip(
+            _arrivals(engine.kind.arrivals, seconds), _bodies(engine, random.Random(_SEED)), strict=False
+        )
+        took = sorted(await asyncio.gather(*(call(*each) for each in calls)))
+        lasted = time.perf_counter() - began
+        sampling.cancel()
+    return _Direct(took[len(took) // 2], took[int(len(took) * 0.95)], sum(took) / lasted, mean(busy))
+
+
+def _arrivals(rate: float, seconds: float) -> Iterator[float]:
+    generator, due = random.Random(_SEED), 0.0
+    while (due := due + generator.expovariate(rate)) < seconds:
+        yield due
+
+
+if __name__ == "__main__":
+    main()
