@@ -32,8 +32,6 @@ _KEEP_SLOTS_SECONDS = 0.01
 # A worker gets the slices of a batch one after the other. For so long after its start, a slice sends no lines
 # that would compute a system prompt a second time, because later slices probably have other prompts.
 _WAIT_FOR_SLICES_SECONDS = 0.1
-# While a line waits for a slot that has its system prompt, the slice looks so often whether it can be sent.
-_PROMPT_CHECKS = 32
 
 
 class LineSender:
@@ -71,6 +69,7 @@ class LineSender:
         self.is_exclusive = self.must_track = False
         self._opened_at = time.monotonic()
         self._waits_since: float | None = None  # time of the first wait since the last line was sent
+        self._wake_timer: asyncio.TimerHandle | None = None  # runs while a line waits for its system prompt
 
     def can_dispatch(self, now: float) -> bool:
         """Return True if nothing stops another request, such as a rate limit or a lease that has ended.
@@ -119,34 +118,34 @@ class LineSender:
         if quarantine.is_tracking and line.attempt.sending_attempt != quarantine.marker:
             self._queue.push_front(line)
             self.must_track = True
-        elif self._limiter.free(self._request.model) > 0 and (seconds := self._wait_for_prompt(line)):
+        elif self._limiter.free(self._request.model) > 0 and self._must_wait(line):
             self._queue.push_front(line)
-            retry = max(_KEEP_SLOTS_SECONDS, seconds / _PROMPT_CHECKS)
-            asyncio.get_running_loop().call_later(retry, self._state.wake.set)
         else:
             self._state.waiting_line = line
             self._limiter.enqueue(self._permit_request)
 
-    def _wait_for_prompt(self, line: SliceLine) -> float:
-        """Return how many seconds `line` should wait, so that no backend computes its system prompt twice.
+    def _must_wait(self, line: SliceLine) -> bool:
+        """Return True, and wake the slice soon, if a backend would compute the line's prompt a second time.
 
-        The result is above 0 in two cases:
-
-        - The slice has just begun. Other slices get the free permits, because they may have other system
-          prompts. The only slice of a batch and a model does not wait.
-        - Few lines have this system prompt, and a slot of a backend that has it will probably be free before
-          another slot has computed it.
+        - A slice that has just begun leaves free permits to other slices, which may have other prompts.
+        - The last few lines wait for a slot that has their prompt, if another slot would compute it too late.
         """
-        if self.is_exclusive or not self._router.prefixes.slots:
-            return 0.0
-        if self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
-            return 0.0
+        has_slots = self._router.prefixes.slots > 0 and not self._quarantine.is_tracking
+        if self.is_exclusive or not has_slots or self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
+            return False
         now = time.monotonic()
-        if self._request.slices > 1 and now < self._opened_at + _WAIT_FOR_SLICES_SECONDS:
-            return self._opened_at + _WAIT_FOR_SLICES_SECONDS - now
-        if self._waits_since is None:
-            self._waits_since = now
-        return max(0.0, self._waits_since + self._queue.slot_wait_seconds(line) - now)
+        if self._request.slices == 1 or now >= self._opened_at + _WAIT_FOR_SLICES_SECONDS:
+            if self._waits_since is None:
+                self._waits_since = now
+            if now >= self._waits_since + self._queue.slot_wait_seconds(line):
+                return False
+        if self._wake_timer is None:
+            self._wake_timer = asyncio.get_running_loop().call_later(_KEEP_SLOTS_SECONDS, self._look_again)
+        return True
+
+    def _look_again(self) -> None:
+        self._wake_timer = None
+        self._state.wake.set()
 
     @contextmanager
     def sending_alone(self, line: SliceLine) -> Generator[None]:
@@ -181,9 +180,13 @@ class LineSender:
         try:
             if not self._quarantine.is_tracking:
                 line = self._queue.reselect(line)
-            if not self.may_send_now() or self._wait_for_prompt(line):
+            if not self.may_send_now():
                 permit.release()
                 self._queue.push_front(line)
+            elif self._must_wait(line):
+                permit.release()
+                self._queue.push_front(line)
+                return  # without a wake-up, which would at once request a permit again
             elif self._permissions.version != self._authorizer.allowed_version and self.reject_if_denied(
                 line
             ):

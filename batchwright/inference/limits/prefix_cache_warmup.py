@@ -17,6 +17,9 @@ _MAX_WARM = 10_000  # groups that are remembered as warm
 # A backend that takes few requests at once often keeps one prompt for each of them (llama.cpp, Ollama). Lines
 # of so many groups are in flight at once there, and in other caches so many prompts have room.
 _GROUPS_AT_ONCE = 8
+_MAX_SLOT_WAIT_SECONDS = (
+    1.0  # for so long, a slot may be idle instead of computing a prompt that another slot has
+)
 _MIN_DURATIONS, _MAX_DURATIONS = 4, 32  # of requests, to estimate how long computing a prompt takes
 
 
@@ -91,9 +94,10 @@ class PrefixGroups:
     def slot_wait_seconds(self, group: int, lines_left: int) -> float:
         """Return how long a line of a full group should wait for a slot that has the group's prompt.
 
-        Any other slot would first have to compute a copy of the prompt. A copy is worth it if the remaining
-        lines then end earlier by at least the time that the copy takes. In this case, or if this time is too
-        short to measure, the result is 0. Otherwise it is the longest wait in seconds.
+        Any other slot would first have to compute a copy of the prompt. A copy is worth it in three cases, in
+        which the result is 0: the time that it takes is too short to measure, or the remaining lines end
+        earlier by at least this time, or they would otherwise need a second or more. In other cases, the
+        result is the longest wait in seconds, at most 1.
 
         Args:
             lines_left: number of lines of the group that are not sent yet.
@@ -108,7 +112,7 @@ class PrefixGroups:
         slots = self._in_flight.get(group, 0) or 1
         # With a copy, the lines end after (lines_left * usual + copy) / (slots + 1) seconds. This is earlier
         # by at least `copy` seconds if `without` is at least `most`.
-        without, most = lines_left * usual / slots, (slots + 2) * copy
+        without, most = lines_left * usual / slots, min((slots + 2) * copy, _MAX_SLOT_WAIT_SECONDS)
         return 0.0 if without >= most else most
 
     @property

@@ -178,20 +178,25 @@ def measured(first: float, later: float) -> PrefixGroups:
     groups = PrefixGroups()
     groups.set_width([2], is_affine=False)
     for group in range(1, 5):
-        groups.record_success(group, first + group / 1000)
-        groups.record_success(group, later + group / 1000)
+        groups.record_success(group, first + group / 10_000)
+        groups.record_success(group, later + group / 10_000)
     groups.record_sent(9)
     return groups
 
 
 def test_a_line_waits_for_the_slot_that_has_its_prompt_if_a_copy_would_save_less_time_than_it_takes() -> None:
-    groups = measured(first=4.0, later=1.0)
-    # Two slots would end ten lines after (10 + 3) / 2 s, which is 3.5 s earlier than one slot.
+    groups = measured(first=0.2, later=0.05)
+    # Two slots would end ten lines after (0.5 + 0.15) / 2 s, which is 0.175 s earlier than one slot.
     assert groups.slot_wait_seconds(9, 10) == 0
-    # Five lines would end after (5 + 3) / 2 s, which is only 1 s earlier.
-    assert groups.slot_wait_seconds(9, 5) == pytest.approx(9, abs=0.1)
+    # Five lines would end after (0.25 + 0.15) / 2 s, which is only 0.05 s earlier.
+    assert groups.slot_wait_seconds(9, 5) == pytest.approx(0.45, abs=0.01)
     groups.record_sent(9)
-    assert groups.slot_wait_seconds(9, 10) == pytest.approx(12, abs=0.1)
+    assert groups.slot_wait_seconds(9, 10) == pytest.approx(0.6, abs=0.01)
+
+
+def test_no_line_waits_longer_than_a_second_and_none_waits_if_the_lines_before_it_take_a_second() -> None:
+    groups = measured(first=60.0, later=0.2)
+    assert [groups.slot_wait_seconds(9, lines) for lines in (1, 4, 6)] == [1.0, 1.0, 0.0]
 
 
 def test_no_line_waits_if_a_prompt_takes_no_time_or_if_its_time_is_not_known() -> None:
@@ -214,6 +219,6 @@ def test_first_lines_that_took_longer_by_chance_or_because_a_model_was_loaded_ma
 def test_the_time_that_a_prompt_takes_is_that_of_the_last_responses() -> None:
     groups = measured(first=4.0, later=1.0)
     for number in range(100):
-        groups.record_success(100 + number, 2.0)
-        groups.record_success(100 + number, 1.0)
-    assert groups.slot_wait_seconds(9, 1) == pytest.approx(3, abs=0.1)
+        groups.record_success(100 + number, 0.2)
+        groups.record_success(100 + number, 0.1)
+    assert groups.slot_wait_seconds(9, 1) == pytest.approx(0.3, abs=0.01)
