@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from batchwright.activities.execution.line_sender import LineSender
-from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
+from batchwright.contracts.model_registry.registry_config import BackendConfig, GatewayConfig, ModelConfig
 from tests.activities.execution.fixture import (
     BATCH,
     MODEL,
@@ -219,7 +219,9 @@ async def test_a_line_that_waits_does_not_request_permits_in_a_loop(monkeypatch:
         assert calls < 1000
         queue_next(sender)
 
-    backends = [GatewayConfig(url=f"http://{name}", in_flight=4) for name in ("backend", "other")]
+    backends: list[BackendConfig] = [
+        GatewayConfig(url=f"http://{name}", in_flight=4) for name in ("backend", "other")
+    ]
     lines = [11, 21, 31, 41, 51, 61, 12, 13]
     execution = HeldExecution(lines, model_in_flight=16, config=ModelConfig(backends=backends))
     execution.assume_seconds(prompt=100.0)
