@@ -114,11 +114,11 @@ class LineSender:
         line = None if self.is_exclusive else self._queue.next()
         if line is None:
             return
-        quarantine = self._quarantine
+        quarantine, prefixes = self._quarantine, self._router.prefixes
         if quarantine.is_tracking and line.attempt.sending_attempt != quarantine.marker:
             self._queue.push_front(line)
             self.must_track = True
-        elif self._limiter.free(self._request.model) > 0 and self._must_wait(line):
+        elif prefixes.slots and self._limiter.free(self._request.model) > 0 and self._must_wait(line):
             self._queue.push_front(line)
         else:
             self._state.waiting_line = line
@@ -130,7 +130,7 @@ class LineSender:
         - A slice that has just begun leaves free permits to other slices, which may have other prompts.
         - The last few lines wait for a slot that has their prompt, if another slot would compute it too late.
         """
-        has_slots = self._router.prefixes.slots > 0 and not self._quarantine.is_tracking
+        has_slots = self._router.prefixes.slots and not self._quarantine.is_tracking
         if self.is_exclusive or not has_slots or self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
             return False
         now = time.monotonic()
