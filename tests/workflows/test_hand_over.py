@@ -130,7 +130,11 @@ async def test_a_cancel_ends_all_model_runs_of_a_model(fixture: WorkflowFixture)
 async def test_a_slice_that_fails_permanently_ends_the_other_model_runs_of_the_model(
     fixture: WorkflowFixture,
 ) -> None:
-    fixture.execution.behaviours = {0: until_cancelled, SLICES - 1: fails}
+    async def fails_last(request: SliceRequest) -> SliceResult:
+        await until_only_waiting(fixture, 2)
+        return await fails(request)
+
+    fixture.execution.behaviours = {0: until_cancelled, SLICES - 1: fails_last}
     async with fixture.workers():
         batch = await started(fixture)
         assert (await batch.result()).status == BatchStatus.FAILED
