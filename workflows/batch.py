@@ -100,7 +100,11 @@ class BatchWorkflow:
 
     @workflow.signal
     def resume(self, change: int = 0) -> None:
-        """Continue to send requests. `change` has the same meaning as in `pause`."""
+        """Continue to send requests after a pause.
+
+        Args:
+            change: number of this signal, as described at `pause`.
+        """
         self._set_paused(False, change)
 
     @workflow.signal

@@ -78,10 +78,10 @@ class SliceScheduler:
         return self._run.progress(self._done)
 
     async def work(self) -> ModelRunResult:
-        """Run the slices until none is left to run, the run is stopped, or the deadline passes.
+        """Run the slices until all have ended, the run is stopped, or the deadline passes.
 
-        Slices that another model run has taken over (`_hand_over`) are not left for this run. Return the
-        counts of the slices that this run has run.
+        If this run hands its last slices over to another model run (`_hand_over`), it does not wait for them.
+        Return the counts of the slices that this run has run.
 
         Raises:
             ApplicationError: a slice failed permanently.

@@ -195,16 +195,14 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from Temporal's task queue. So a line is not
-        counted if it has to wait while a line of another slice could be sent. There are two such cases:
+        If this number is low, the worker takes another slice from Temporal's task queue. In two cases, a line
+        of this slice has to wait but a line of another slice could be sent. Such lines are not counted,
+        unless the worker already holds many slices of the tenant, so that one more would not help:
 
         - A cap or a rate of the tenant stops this slice. The result is then 0. The same applies to a rate of
           the model if the slice came from the task queue that several models share.
         - The line's prefix group (lines with the same system prompt) has as many lines in flight as the model
           allows.
-
-        In both cases, the lines are counted nevertheless if the worker already holds many slices of the
-        tenant: one more slice would then not help.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0

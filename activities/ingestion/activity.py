@@ -237,12 +237,12 @@ class Ingestion(IngestionActivities):
     async def _reserve(self, context: IngestionContext, work: EnqueuedWork) -> QuotaExcess | None:
         """Reserve the tenant's quota for the lines and tokens of this batch, before anything is written.
 
-        Return None if the quota is reserved. If it is not, return which quota would be exceeded, and by how
-        much. The batch then fails.
+        Return None if the quota is reserved. If the batch must fail, return which quota it would exceed, and
+        by how much.
 
         Raises:
-            ApplicationError (OVER_QUOTA): the quota is exceeded now, and the tenant's batches are set to
-                wait.
+            ApplicationError (OVER_QUOTA): the batch must wait until others have used less of the quota;
+                retried. This is only so if the tenant is configured to wait, and waiting can help.
         """
         order, quotas = context.order, context.access.quotas
         limits, waits = quotas.limits(self._settings.quotas), quotas.over_quota is OverQuota.WAIT

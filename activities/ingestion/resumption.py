@@ -163,7 +163,7 @@ class ResumedResults:
         self._flush()
 
     def segment(self, number: int) -> bytes:
-        """Return the content of the segment with this number in `segments`."""
+        """Return the content of segment `number`, an index in the list `segments`."""
         position, length = self.segments[number]
         return os.pread(self._spool.file.fileno(), length, position)
 

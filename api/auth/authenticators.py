@@ -83,11 +83,11 @@ def build_authenticator(deps: ApiDependencies) -> Authenticator | None:
 
 
 class ApiKeyAuthenticator:
-    """An authenticator that accepts a request if its API key or token is valid, and if the scopes (rights) of
-    the key or token allow the route.
+    """An authenticator that accepts a request if its API key or token is valid and has the right to use the
+    route.
 
     Tokens are accepted only if an issuer of tokens is configured. Requests of the pages at `/ui` contain no
-    key. The ASGI scope of such a request contains the visitor's session, which belongs to an API key.
+    key. Instead, a middleware adds the visitor's session to such a request, and the session belongs to a key.
     """
 
     def __init__(self, deps: ApiDependencies, monotonic: Callable[[], float] = time.monotonic) -> None:

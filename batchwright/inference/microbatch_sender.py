@@ -239,7 +239,10 @@ class MicrobatchSender:
             await self._send(key, half, repetitions + 1)
 
     async def _distribute(self, key: _MicrobatchKey, members: Sequence[_Member], outcome: Outcome) -> None:
-        """Split the response to a shared request that succeeded, and set the outcome of each line in it."""
+        """Split the successful response to a request that contained several lines.
+
+        Set the outcome of each of these lines.
+        """
         try:
             results = self._adapter.split(outcome.body, [member.part for member in members])
         except MicrobatchFailed as error:

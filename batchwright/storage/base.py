@@ -131,7 +131,7 @@ class Storage(Protocol):
     async def sweep(self, older_than: timedelta) -> int:
         """Delete the remains of unfinished writes that began at least `older_than` ago.
 
-        Return the number of unfinished writes. Complete objects are never deleted.
+        Return the number of unfinished writes whose remains were deleted. Complete objects are never deleted.
         """
         ...
 

@@ -221,8 +221,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        One slice has to yield for each slice that waits. If enough slices with memory yield already, the
-        result is False.
+        For each slice that waits, one slice must free its memory. The result is False if enough other slices
+        already do so, if no slice waits, or if this slice holds no memory.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:

@@ -206,11 +206,12 @@ class _Reader:
     async def pieces(self, is_disconnected: Callable[[], Awaitable[bool]]) -> AsyncGenerator[bytes]:
         """Yield the selected lines. Many lines are joined into each yielded value.
 
-        Before the first value is yielded, the line `after` of the query is checked. So the caller can still
-        send an error response instead. The first value may be empty.
+        The query can name a line after which the results begin (`query.after`). This line is looked up before
+        the first value is yielded, so the caller can still send an error response. The first value may be
+        empty.
 
         Raises:
-            ApiError: the line `after` is not one of the selected lines, or the file of the ended batch was
+            ApiError: `query.after` is not one of the selected lines, or the file of the ended batch was
                 deleted.
             ReaderCutOff: the batch was deleted.
         """

@@ -13,8 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 def _parse_duration(value: object) -> object:
     """Return a duration in seconds.
 
-    - A text such as `5m` is converted (to 300.0).
-    - A number is returned unchanged. So is a value of any other type except a boolean.
+    A text such as `5m` is converted (to 300.0). Other values are returned unchanged, such as numbers.
 
     Raises ValueError if the text is not a duration, or if the value is a boolean.
     """

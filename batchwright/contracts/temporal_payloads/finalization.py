@@ -12,7 +12,8 @@ from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 class FinalizeRequest(Message):
     """Request to write the output and error files of a batch, and then to end the batch with `status`.
 
-    A line without a result gets the error code `missing_line_code` in the error file.
+    In the error file, each line without a result has the error code that the field `missing_line_code` of
+    this request contains.
     """
 
     order: BatchOrder

@@ -49,8 +49,9 @@ def with_priority(body: bytes, priority: int) -> bytes:
 def with_string(body: bytes, name: str, value: str) -> bytes:
     """Return the JSON body with the field `name` set to the string `value`.
 
-    The field is always added at the end. If the body already has fields with this name, their values are
-    replaced, too, if they are strings or null. A body that is not an object is returned unchanged.
+    The field is always added at the end, even if the body already has a field with this name. Existing fields
+    with this name get the value, too, if they contain a string or null. Otherwise they stay as they are. A
+    body that is not an object is returned unchanged.
     """
     text, key = json.dumps(value).encode(), json.dumps(name).encode()
     spans = _value_spans(body, key)

@@ -34,7 +34,7 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of the job. If the same job is submitted again, the id is the same."""
+        """The id of the asynchronous job. If the same job is submitted again, it has the same id."""
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 

@@ -103,12 +103,13 @@ class LatencyBaseline:
     def end_window(self, level: float, error: float = 0.0) -> None:
         """End the current window, and move the baseline (the usual latency level) towards `level`.
 
-        - If the two differ by at most two standard errors, the difference may be chance. The baseline moves
-          slowly.
+        - If `level` and the baseline differ by at most two standard errors, the difference may be chance. The
+          baseline moves slowly.
         - If `level` is lower by more than that, the baseline moves quickly.
         - If `level` is higher by more than that, the baseline moves very slowly.
 
-        The usual offset of each kind of response in the window is updated, too.
+        The offset of each kind of response in the window is also updated (by how much responses of this kind
+        usually take longer than others).
 
         Args:
             level: mean latency level of the window's responses.

@@ -52,7 +52,8 @@ class _Usage(msgspec.Struct):
 
     - `prompt_tokens` includes the cached tokens, which were read from a cache or written to it.
     - `input_tokens` includes the cached tokens if the usage also has `input_tokens_details`. Without these
-      details, the usage comes from Anthropic's Messages API, and cached tokens are added to `input_tokens`.
+      details, the usage comes from Anthropic's Messages API. There, `input_tokens` does not include them, so
+      this module adds them.
     - `reasoning_tokens` is usually in an object of details. In SGLang's responses, it is next to the other
       counts.
     """
