@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from batchwright.activities.execution.slice_state.segment_buffer import FLUSH_RESULTS, FLUSH_SECONDS
 from batchwright.settings import Settings
-from batchwright.workflows.slice_scheduler import MAX_OUTSTANDING
+from batchwright.workflows.model_run import MAX_OUTSTANDING
 from bench import page
 from bench.results import BenchmarkReport, number
 

@@ -42,6 +42,11 @@ LAST_FLUSH_MARGIN = timedelta(minutes=1)
 FILES_TIMEOUT = timedelta(minutes=1)
 # How long a cancelled ingestion or finalization may take to end.
 STEP_CANCEL_TIMEOUT = timedelta(seconds=10)
+# A model run reports its progress to the batch at most this often.
+PROGRESS_INTERVAL = timedelta(seconds=10)
+# History events after which a model run may hand slices over once more. Each time adds about 13 events to the
+# batch's history.
+EVENTS_BETWEEN_HAND_OVERS = 2_000
 
 _INGEST_ATTEMPT = timedelta(hours=6)
 _FINALIZE_ATTEMPT = timedelta(hours=6)

@@ -21,7 +21,7 @@ from batchwright.contracts.temporal_payloads.execution import (
     SliceResult,
 )
 from batchwright.contracts.terms import BatchStatus
-from batchwright.workflows import slice_scheduler
+from batchwright.workflows import options
 from batchwright.workflows.batch import BatchWorkflow
 from batchwright.workflows.model_run import ModelRunWorkflow
 from tests.workflows.fixture import POLICY, BatchHandle, RunHandle, WorkflowFixture, state_of
@@ -161,7 +161,7 @@ async def test_a_model_run_whose_history_stays_long_hands_over_what_pauses_have_
     """The history of a model run stays limited in this way, however often its last slices are paused and
     resumed.
     """
-    monkeypatch.setattr(slice_scheduler, "_EVENTS_BETWEEN_HAND_OVERS", 0)
+    monkeypatch.setattr(options, "EVENTS_BETWEEN_HAND_OVERS", 0)
     fixture.execution.behaviours[0] = until_cancelled
     async with fixture.workers():
         batch = await started(fixture)

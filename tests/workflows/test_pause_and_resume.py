@@ -18,7 +18,7 @@ from batchwright.contracts.temporal_payloads.batch import (
 )
 from batchwright.contracts.terms import BatchStatus
 from batchwright.temporal.workflow_starts import start_batch
-from batchwright.workflows import model_children, slice_scheduler
+from batchwright.workflows import model_children, options
 from batchwright.workflows.batch import BatchWorkflow
 from tests.workflows.fixture import POLICY, WorkflowFixture, state_of
 from tests.workflows.stub_activities import finishes, ingested, share, until_cancelled
@@ -257,7 +257,7 @@ async def test_the_reports_of_progress_of_all_models_together_are_limited(
     fixture: WorkflowFixture, monkeypatch: pytest.MonkeyPatch, models: int, each: int
 ) -> None:
     monkeypatch.setattr(model_children, "_PROGRESS_REPORTS", 20)
-    monkeypatch.setattr(slice_scheduler, "_PROGRESS_EVERY", timedelta(0))
+    monkeypatch.setattr(options, "PROGRESS_INTERVAL", timedelta(0))
     names = [f"m{number}" for number in range(models)]
     fixture.ingestion.result = ingested(*(share(name, 39) for name in names))
     policy = POLICY.model_copy(update={"outstanding_slices": 1})
