@@ -81,6 +81,9 @@ from batchwright.workflows.webhook_delivery import WebhookDeliveryWorkflow
 # Cancel and pause requests arrive with heartbeats, which the SDK would delay by up to a minute by default.
 _HEARTBEAT_INTERVAL = timedelta(seconds=1)
 _OBSERVE_SECONDS = 15.0  # pause between two refreshes of the fleet metrics
+# A workflow task waits this long for the worker that has the workflow in its cache, even if the worker was
+# killed. Then any other worker gets the task. The SDK's default is 10 s.
+_CACHED_WORKFLOW_WAIT = timedelta(seconds=5)
 # Slices get cancel and pause requests with their own heartbeats. The SDK's only show that slices are alive.
 _SLICE_HEARTBEAT_INTERVAL = timedelta(seconds=15)
 WORKFLOWS = (
@@ -133,6 +136,7 @@ def build_control_worker(resources: WorkerResources) -> Worker:
             scheduling.end_of_scheduled_batch,
             copies.give_up_output_copy,
         ],
+        sticky_queue_schedule_to_start_timeout=_CACHED_WORKFLOW_WAIT,
         graceful_shutdown_timeout=_drain_timeout(resources.settings),
         deployment_config=deployment_config(resources.settings),
         interceptors=[ActivityMetricsInterceptor(resources.metrics)],

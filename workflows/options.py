@@ -58,8 +58,9 @@ _RETENTION_BEAT = timedelta(seconds=30)
 _RETENTION_PATIENCE = timedelta(minutes=20)
 # The consistency check requests the object of every file from storage.
 _CONSISTENCY_CHECK_ATTEMPT = timedelta(hours=6)
-# Each turn of a slice counts as an attempt, so the backoff after a lost worker would soon be a minute.
-_SLICE_RETRY = timedelta(seconds=10)
+# Each turn of a slice counts as an attempt, so the backoff after a lost worker would always be the longest.
+# A short one is safe: a worker is lost only after the heartbeat timeout, and turns set their own pauses.
+_SLICE_RETRY = timedelta(seconds=2)
 _CONSISTENCY_CHECK_PATIENCE = timedelta(hours=12)
 # The request to the endpoint takes 15 s at most.
 _WEBHOOK_ATTEMPT = timedelta(seconds=30)

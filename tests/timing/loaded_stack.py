@@ -44,14 +44,15 @@ class End:
         last_request_at: time at which the backend received the last request of the batch; None if it received
             none.
         finalizing: seconds from the last order to write files to the end.
-        late_steps: number of workflow tasks that exceeded Temporal's timeout of ten seconds.
+        late_steps: number of workflow tasks that exceeded Temporal's timeouts: 5 s until the worker with the
+            workflow in its cache takes the task, 10 s until it is done.
     """
 
     batch: Batch
     seen_at: float  # in its last status
     last_request_at: float | None  # None: no line of it reached the backend
     finalizing: float  # seconds from when its files were ordered the last time
-    late_steps: int  # of its workflows, that were not taken or done within Temporal's ten seconds
+    late_steps: int  # of its workflows, that were not taken or done in time
 
     @property
     def settled(self) -> int:

@@ -1,0 +1,28 @@
+"""How long Temporal waits before it starts the next attempt of an activity whose worker was lost."""
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityConfig
+
+from batchwright.contracts.temporal_payloads.execution import ModelRun
+from batchwright.workflows import options
+from tests.integration.database.rows import START, an_order
+from tests.workflows.stub_activities import share
+
+ORDER = an_order()
+RUN = ModelRun.of(ORDER, share("m", 1), "ingest/1")
+TURNS = 50
+
+
+def test_a_slice_waits_no_longer_for_its_next_attempt_because_it_has_had_many_turns() -> None:
+    """Each turn counts as an attempt, so the longest pause follows when a worker is lost."""
+    assert pause_after(TURNS, options.slice_options(RUN, 0, START)) <= timedelta(seconds=2)
+
+
+def pause_after(attempts: int, config: ActivityConfig) -> timedelta:
+    policy = config.get("retry_policy")
+    assert isinstance(policy, RetryPolicy)
+    assert policy.maximum_interval is not None
+    grown = policy.initial_interval.total_seconds() * policy.backoff_coefficient ** (attempts - 1)
+    return timedelta(seconds=min(grown, policy.maximum_interval.total_seconds()))
