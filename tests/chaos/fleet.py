@@ -15,7 +15,10 @@ from tests.chaos.wires import Wires
 from tests.constants import with_constants
 from tests.e2e.stack import SETTINGS, Addresses
 
+HEARTBEAT_TIMEOUT_SECONDS = 10  # less than a worker is frozen
 _WORKER_SETTINGS = {
+    # Workers create the batches of schedules.
+    "BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS": f"{HEARTBEAT_TIMEOUT_SECONDS}",
     "BATCHWRIGHT_REQUEST_TIMEOUT_SECONDS": "20",
     "BATCHWRIGHT_CONNECT_TIMEOUT_SECONDS": "3",
     "BATCHWRIGHT_METRICS_PORT": "0",
@@ -30,7 +33,7 @@ _TOLD_LINES = 30
 class Workers:
     def __init__(self, count: int, environment: dict[str, str], logs: Path) -> None:
         self._count, self._logs = count, logs
-        self._environment = {**os.environ, **SETTINGS, **_WORKER_SETTINGS, **environment}
+        self.environment = {**os.environ, **SETTINGS, **_WORKER_SETTINGS, **environment}
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._starts = 0
@@ -85,7 +88,7 @@ class Workers:
                 "-P",
                 "-m",
                 "batchwright.worker",
-                env=self._environment,
+                env=self.environment,
                 stdout=log,
                 stderr=log,
             )

@@ -19,7 +19,7 @@ from tests.chaos.check import Verdict, judge
 from tests.chaos.disturb import Disturber, Recovery, settle_in
 from tests.chaos.doors import doors
 from tests.chaos.events import NETWORKS, EventCounts, EventWitness, witnessed_events
-from tests.chaos.fleet import Workers, workers_behind
+from tests.chaos.fleet import HEARTBEAT_TIMEOUT_SECONDS, Workers, workers_behind
 from tests.chaos.load import LARGEST, TENANTS, Seen, submission
 from tests.chaos.objects import Objects, bucket
 from tests.chaos.schedule import OF_DISK, OF_S3, Disturbance, Kind, bursts, disturbances, one_by_one
@@ -30,7 +30,6 @@ from tests.e2e.batches import ENDED, until
 from tests.e2e.stack import Stack, dev
 
 ReportProgress = Callable[[str], None]
-HEARTBEAT_TIMEOUT_SECONDS = 10  # less than a worker is frozen
 _LONG_SECONDS = 90.0  # of a disturbance that came although the time was over, and of its end
 IN_FLIGHT = 100  # requests of a worker
 

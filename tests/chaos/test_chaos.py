@@ -4,10 +4,12 @@ Another run disturbs nothing. Lines are lost and sent twice on purpose, and the 
 """
 
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from tests.chaos.run import HEARTBEAT_TIMEOUT_SECONDS, UNATTENDED, Size, chaos
+from tests.chaos.fleet import HEARTBEAT_TIMEOUT_SECONDS, Workers
+from tests.chaos.run import UNATTENDED, Size, chaos
 from tests.chaos.schedule import KILLS, OF_DISK, OF_S3, Kind, bursts, disturbances, once_each
 from tests.chaos.user import User
 from tests.chaos.witness import Entry, Witness
@@ -99,3 +101,9 @@ def test_bursts_repeat_overlap_and_hold_every_kind_of_disturbance_but_the_longes
     assert {what.kind for burst in planned for what in burst} == set(Kind) - {Kind.LOSE_BACKEND}
     frozen = [what.seconds for burst in planned for what in burst if what.kind is Kind.FREEZE_WORKER]
     assert min(frozen) > HEARTBEAT_TIMEOUT_SECONDS
+
+
+def test_workers_give_batches_of_schedules_the_heartbeat_timeout_of_the_run(tmp_path: Path) -> None:
+    """Workers create these batches, and the API all others."""
+    environment = Workers(1, {}, tmp_path).environment
+    assert environment["BATCHWRIGHT_HEARTBEAT_TIMEOUT_SECONDS"] == f"{HEARTBEAT_TIMEOUT_SECONDS}"

@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.chaos import ledger, page
-from tests.chaos.run import HEARTBEAT_TIMEOUT_SECONDS, UNATTENDED, Report, chaos
+from tests.chaos.fleet import HEARTBEAT_TIMEOUT_SECONDS
+from tests.chaos.run import UNATTENDED, Report, chaos
 
 _LEAST_SECONDS = 60.0  # a shorter run would do little else than start and end
 _MOST_FAILURES = 3  # in a row, of the runs themselves
