@@ -23,6 +23,7 @@ _PATIENCE_SECONDS = 300.0
 _UNAVAILABLE = (
     openai.APIConnectionError,
     openai.InternalServerError,
+    openai.RateLimitError,
     anthropic.APIConnectionError,
     anthropic.InternalServerError,
     httpx2.TransportError,  # while a stream is read
@@ -34,7 +35,7 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
     """Call `call` again and again while the API is unavailable, and return its result.
 
     Raises:
-        openai.APIStatusError: the API rejected the call with a 4xx status.
+        openai.APIStatusError: the API rejected the call with a 4xx status other than 429.
         anthropic.APIStatusError: the same, if the call was made with Anthropic's client.
         TimeoutError: the API was unavailable for five minutes.
     """
@@ -103,7 +104,7 @@ class User:
         cancelled = seen.submission.ending != "cancelled"
         async with asyncio.timeout(patience):
             while True:
-                batch = await self.insist(lambda c: c.batches.retrieve(seen.batch_id))
+                batch = await self._poll(seen.batch_id)
                 seen.observe(batch.status, batch.request_counts)
                 if batch.status in ENDED and not has_pending_files(batch):
                     seen.end()
@@ -112,6 +113,13 @@ class User:
                     cancelled = True
                     await self._cancel(seen.batch_id)
                 await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _poll(self, batch_id: str) -> Batch:
+        """Return the batch. A request that fails is repeated after 0.3 s.
+
+        The client itself would pause for up to 8 s, and so see progress later than it is made.
+        """
+        return await self.insist(lambda c: c.with_options(max_retries=0).batches.retrieve(batch_id))
 
     async def _cancel(self, batch_id: str) -> None:
         with suppress(openai.ConflictError):  # it ended just before

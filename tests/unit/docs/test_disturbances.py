@@ -56,7 +56,8 @@ def test_the_page_shows_the_sum_over_all_records() -> None:
         "| lines lost | 0 | 0 | met |",
         "| progress of every running batch | 4.0 | 4.0 | 4.0 | 25 | met |",
         "| API killed | 6,000 | 0.5 | 0.5 | 0.5 | 4.0 | 4.0 | 4.0 |",
-        "| 2026-11-27 | abc1234 | 1.5 to 1.5 on 2 cores | 2 | 1.00 | 11,000 | 2,000 | 0 | 0 | 0 | 40 | 0 |",
+        "| 2026-11-27 | abc1234 | 1.5 to 1.5 on 2 cores | 2 | 1.00 | 11,000 | 2,000 | 0 | 0 | 0 | 40 | 0 "
+        "| 4.0 | 4.0 |",
     ):
         assert row in page.splitlines()
     assert "missed" not in page
@@ -79,6 +80,13 @@ def test_the_page_shows_each_missed_aim_and_each_broken_promise() -> None:
         "- Seed 2, 2026-11-27, abc1234: `batch_1 (5 lines) 3 lines lost, 2 doubled`",
     ):
         assert row in page.splitlines()
+
+
+def test_a_recovery_from_a_model_that_hung_has_the_time_of_its_requests() -> None:
+    hung = RecoveryRecord(["model hangs", "worker killed"], 2.0, 34.0)
+    page = text([GOOD.model_copy(update={"recoveries": [*GOOD.recoveries, hung]})])
+    assert "| progress of every running batch | 4.0 | 4.0 | 4.0 | 25 | met |" in page.splitlines()
+    assert "| the same, if a model hung | 34.0 | 34.0 | 34.0 | 35 | met |" in page.splitlines()
 
 
 def test_the_page_describes_the_runs_of_the_ledger() -> None:
