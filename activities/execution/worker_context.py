@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from batchwright.activities.execution.slice_state.lease import Heartbeat
 from batchwright.activities.services.backend_job_callbacks import CallbackWatch
@@ -151,11 +151,13 @@ class WorkerContext:
     def router(self, model: str) -> ModelRouter | None:
         """Return the router that selects backends for the model; None if no backend serves the model.
 
-        The first call for a model also adds the model's metrics to /metrics.
+        The first call for a model also adds the model's metrics to /metrics, and gives the router's prefix
+        groups (lines with the same system prompt) the limit on requests in flight.
         """
         found = self.routers.router_for(model)
         if found is not None and self._shown.get(model) is not found:
             self._shown[model] = found
+            found.prefixes.max_in_flight = partial(self.permits.limit_of, model)
             self._show(model, found)
         return found
 

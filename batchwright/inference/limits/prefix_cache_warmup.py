@@ -7,6 +7,7 @@ groups are sent.
 """
 
 import math
+import sys
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Sequence
@@ -40,11 +41,15 @@ class PrefixGroups:
         slots: number of requests that the model's backends together process at the same time; 0 if the number
             is not below 16 or not known. With so few slots (places for one request), each slot may keep only
             the prompt of its last request.
+        max_in_flight: returns how many lines of the model this process may have in flight now. Other
+            processes may use the slots beyond this number. By default, there is no limit.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.width, self.slots = math.inf, 0
+        self.max_in_flight: Callable[[], int] = lambda: sys.maxsize
         self._clock = clock
+        self._running = 0  # lines in flight, including lines without a group
         self._in_flight: dict[int, int] = {}  # by group, without groups that have none
         self._warm: OrderedDict[int, float] = OrderedDict()  # last success by group, oldest first
         self._free_slots: list[int] = []  # group whose prompt is in each free slot, the oldest first
@@ -68,7 +73,7 @@ class PrefixGroups:
         else:
             self.width = max(1, (min(stated) if is_affine else sum(stated)) // _GROUPS_AT_ONCE)
             self.slots = sum(stated) if sum(stated) < 2 * _GROUPS_AT_ONCE else 0
-        del self._free_slots[self.slots :]
+        self._limit_free_slots(self.slots)
 
     def is_full(self, group: int) -> bool:
         """Return True if lines of other groups should be sent before the group's next line.
@@ -145,6 +150,7 @@ class PrefixGroups:
 
     def record_sent(self, group: int) -> None:
         """Record that a line of the group was sent."""
+        self._running += 1
         if self._free_slots:
             self._free_slots.remove(group if group in self._free_slots else self._free_slots[0])
         if not group:
@@ -169,11 +175,21 @@ class PrefixGroups:
 
     def record_end(self, group: int) -> None:
         """Record that a line of the group is no longer in flight, so that another line may be sent."""
-        if len(self._free_slots) < self.slots:
+        self._running -= 1
+        if self.slots:
             self._free_slots.append(group if group in self._warm else 0)
+            self._limit_free_slots(min(self.slots, self.max_in_flight()))
         if group:
             in_flight = self._in_flight[group] - 1
             if in_flight:
                 self._in_flight[group] = in_flight
             else:
                 del self._in_flight[group]
+
+    def _limit_free_slots(self, slots: int) -> None:
+        """Keep only as many free slots as there can be if this process uses `slots` slots.
+
+        Each line in flight uses one of them. The free slots that were used last are kept.
+        """
+        free = max(0, slots - self._running)
+        del self._free_slots[: max(0, len(self._free_slots) - free)]

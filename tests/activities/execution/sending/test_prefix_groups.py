@@ -169,6 +169,21 @@ async def test_a_new_prompt_goes_after_a_line_whose_slot_becomes_free_at_the_sam
     await execution.respond_to_all()
 
 
+async def test_a_permit_stays_with_its_group_after_another_worker_has_taken_a_part_of_the_limit() -> None:
+    lines = [number for group in (10, 20, 30, 40) for number in range(group + 1, group + 4)]
+    execution = HeldExecution(lines, model_in_flight=4, config=STATED)
+    await execution.begin()
+    assert await execution.sent_after(4) == ["11", "21", "31", "41"]
+    execution.context.permits.backends.set_shares({"http://backend": 2})
+    for line in ("11", "21", "31"):
+        execution.respond(line)
+    assert (await execution.sent_after(5))[-1] == "32"
+    execution.respond("41")
+    assert (await execution.sent_after(6))[-1] == "42"
+    await execution.respond_to_all()
+    assert (await execution.running).completed == len(lines)
+
+
 async def test_a_slice_that_begins_leaves_permits_to_the_prompts_of_slices_that_follow() -> None:
     execution = HeldExecution([11, 12, 13], model_in_flight=2, config=STATED)
     await execution.begin(slices=2)

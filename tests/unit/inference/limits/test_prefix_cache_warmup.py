@@ -122,12 +122,54 @@ def test_a_prompt_stays_in_its_slot_until_a_line_of_another_group_takes_the_slot
     groups.record_sent(2)
     assert groups.in_slot([2]) is None
     groups.record_sent(3)
-    groups.record_sent(4)  # more requests than slots
-    for group in (4, 2, 3):  # no line of group 4 has succeeded
+    groups.record_end(2)
+    groups.record_sent(4)
+    for group in (3, 4):  # no line of group 4 has succeeded
         groups.record_end(group)
-    assert [groups.in_slot([group]) for group in (2, 3, 4)] == [2, None, None]
+    assert [groups.in_slot([group]) for group in (2, 3, 4)] == [None, 3, None]
     groups.set_width([None], is_affine=False)
     assert groups.in_slot([2, 3]) is None
+
+
+def with_warm_lines_in_flight(*sent: int, slots: int) -> PrefixGroups:
+    """Return groups that each have a line in flight and have had a success, for a backend with `slots`."""
+    groups = PrefixGroups()
+    groups.set_width([slots], is_affine=False)
+    for group in sent:
+        groups.record_sent(group)
+        groups.record_success(group)
+    return groups
+
+
+def test_a_line_that_waits_for_a_slot_takes_the_next_one_that_becomes_free() -> None:
+    groups = with_warm_lines_in_flight(1, 2, 3, slots=2)
+    groups.record_end(1)
+    assert groups.in_slot([1]) is None
+    groups.record_end(2)
+    groups.record_end(3)
+    assert [groups.in_slot([group]) for group in (1, 2, 3)] == [None, 2, 3]
+
+
+@pytest.mark.parametrize("is_part", [False, True], ids=["of the backend", "of this process"])
+def test_after_a_limit_was_lowered_a_slot_is_free_only_if_fewer_lines_are_in_flight(is_part: bool) -> None:
+    groups = with_warm_lines_in_flight(1, 2, 3, 4, slots=4)
+    if is_part:
+        groups.max_in_flight = lambda: 2
+    else:
+        groups.set_width([2], is_affine=False)
+    groups.record_end(1)
+    groups.record_end(2)
+    assert groups.in_slot([1, 2]) is None
+    groups.record_end(3)
+    assert [groups.in_slot([group]) for group in (1, 2, 3)] == [None, None, 3]
+
+
+def test_of_more_free_slots_than_a_lowered_limit_those_that_were_used_last_are_remembered() -> None:
+    groups = with_warm_lines_in_flight(1, 2, 3, 4, slots=4)
+    for group in (1, 2, 3, 4):
+        groups.record_end(group)
+    groups.set_width([2], is_affine=False)
+    assert [groups.in_slot([group]) for group in (1, 2, 3, 4)] == [None, None, 3, 4]
 
 
 @pytest.mark.parametrize(
