@@ -140,13 +140,14 @@ class PrefixGroups:
         return bool(self.slots) and any(group in self._warm for group in self._in_flight)
 
     def in_slot(self, groups: Container[int]) -> int | None:
-        """Return the one of `groups` whose prompt has been in a free slot the longest; None if there is none.
+        """Return the one of `groups` whose prompt was used last in a free slot; None if there is none.
 
         A slot is a backend's place for one request, which keeps the prompt of its last request. The next line
         of the returned group costs the least, because the backend need not compute the prompt again, and no
-        other prompt is replaced.
+        other prompt is replaced. A prompt that was used earlier may be lost: other clients of the backend get
+        the slot that was not used for the longest time.
         """
-        return next((each for each in self._free_slots if each in groups), None)
+        return next((each for each in reversed(self._free_slots) if each in groups), None)
 
     def record_sent(self, group: int) -> None:
         """Record that a line of the group was sent."""

@@ -172,6 +172,14 @@ def test_of_more_free_slots_than_a_lowered_limit_those_that_were_used_last_are_r
     assert [groups.in_slot([group]) for group in (1, 2, 3, 4)] == [None, None, 3, 4]
 
 
+def test_of_prompts_in_free_slots_the_one_that_was_used_last_goes_first() -> None:
+    """Other clients of the backend get the slot that was not used for the longest time."""
+    groups = with_warm_lines_in_flight(1, 2, 3, slots=4)
+    for group in (1, 2, 3):
+        groups.record_end(group)
+    assert groups.in_slot([1, 2]) == 2
+
+
 @pytest.mark.parametrize(
     ("in_flight", "is_affine", "expected"),
     [([4], False, 4), ([8, 7], True, 15), ([8, 8], True, 0), ([64], False, 0), ([4, None], False, 0)],
