@@ -5,6 +5,7 @@
 SELECT id FROM batches WHERE tenant = $1 AND id = $2 FOR NO KEY UPDATE
 
 -- name: fail_validation
+-- Runs in one transaction with `clear_progress`.
 UPDATE batches SET status = 'failed', failed_at = not_before($3, batches), total = $4, errors = $5
 WHERE tenant = $1 AND id = $2 AND status = 'validating'
 RETURNING id

@@ -137,10 +137,12 @@ class PostgresBatchEnds(BatchEnds):
     async def fail_validation(
         self, tenant: str, batch_id: str, *, errors: list[ValidationError], total: int, at: datetime
     ) -> bool:
-        record = await self._connections.fetchrow(
-            self._sql.fail_validation, tenant, batch_id, at, total, dump_errors(errors)
-        )
-        return record is not None
+        values = (tenant, batch_id, at, total, dump_errors(errors))
+        async with self._connections.transaction() as session:
+            changed = await session.fetchrow(self._sql.fail_validation, *values) is not None
+            if changed:
+                await session.execute(self._sql.clear_progress, tenant, batch_id)
+        return changed
 
     async def finish(self, tenant: str, batch_id: str, outcome: BatchOutcome, at: datetime) -> EndedBatch:
         async with self._connections.transaction() as session:

@@ -27,6 +27,7 @@ class MemoryBatchEnds(BatchEnds):
         row = self._batches.find(BatchStatus.VALIDATING, tenant, batch_id)
         if row is None:
             return False
+        self._forget(tenant, batch_id)
         self._batches.put(
             row, status=BatchStatus.FAILED, failed_at=not_before(row, at), errors=errors, total=total
         )

@@ -391,3 +391,7 @@ async def test_bytes_written_by_ingestion_count_as_stored_until_they_are_deleted
     assert await quotas.stored("t") == 0
     await batches.add_attempt("t", "batch_1", "late", 100)
     assert await quotas.stored("t") == 0
+    await batches.upsert(an_order("batch_3"))
+    await batches.add_attempt("t", "batch_3", "of a killed worker", 100)
+    await any_database.batch_ends.fail_validation("t", "batch_3", errors=[], total=1, at=after(2))
+    assert await quotas.stored("t") == 0
