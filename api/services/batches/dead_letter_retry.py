@@ -118,7 +118,9 @@ class DeadLetterRetries:
         digests = b"".join(map(request_digest, ids))
         async with self._builder.reading(row, source):
             file = await copy_lines(row, digests, source, self._deps)
-        order = await self._builder.order(row, parameters.model_copy(update={"input_file_id": file.id}))
+        requests = len(ids) if row.order.policy.message_requests else 0
+        changed = {"input_file_id": file.id, "message_requests": requests}
+        order = await self._builder.order(row, parameters.model_copy(update=changed))
         order = order.model_copy(update={"origin": SourceBatch(batch_id=batch_id, kind=RerunKind.RETRY)})
 
         async def claim(admissions: Sequence[Admission]) -> BatchOrder | None:

@@ -19,6 +19,7 @@ from batchwright.rules.input.line_splitter import LineSplitter
 from batchwright.rules.results.dead_letters import DeadLetter
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.storage import MemoryWriter
+from tests.unit.api.routes.anthropic.message_batch_requests import created, openai_id
 
 LINES = [f'{{"custom_id": "é{n}",  "body": {{"model": "llama"}}}}'.encode() for n in range(4)]
 INPUT = b"\r\n".join(LINES)
@@ -43,16 +44,24 @@ async def ended(api: ApiFixture, failed_lines: Sequence[int] = (0, 2), tenant: s
         "metadata": {"team": "red"},
     }
     batch = read(await api.post(body, tenant), BatchObject)
+    await end(api, batch.id, INPUT, failed_lines, tenant)
+    return batch.id
+
+
+async def end(
+    api: ApiFixture, batch_id: str, content: bytes, failed_lines: Sequence[int], tenant: str = "default"
+) -> None:
+    """Complete a batch that has the input `content`. Its lines `failed_lines` are dead letters."""
     splitter = LineSplitter(1000)
-    lines = [*splitter.feed(INPUT), *splitter.finish()]
+    lines = [*splitter.feed(content), *splitter.finish()]
     outcome = BatchOutcome(
         status=BatchStatus.COMPLETED,
-        completed=len(LINES) - len(failed_lines),
+        completed=len(lines) - len(failed_lines),
         failed=len(failed_lines),
         usage=Usage(),
         dead_letters=[
             DeadLetter(
-                id=request_id(batch.id, lines[n].offset),
+                id=request_id(batch_id, lines[n].offset),
                 offset=lines[n].offset,
                 custom_id=f"é{n}",
                 model="llama",
@@ -64,8 +73,7 @@ async def ended(api: ApiFixture, failed_lines: Sequence[int] = (0, 2), tenant: s
             for n in failed_lines
         ],
     )
-    await api.database.batch_ends.finish(tenant, batch.id, outcome, datetime.now(UTC))
-    return batch.id
+    await api.database.batch_ends.finish(tenant, batch_id, outcome, datetime.now(UTC))
 
 
 async def listed(api: ApiFixture, query: str = "") -> DeadLetterPage:
@@ -137,6 +145,14 @@ async def test_a_retry_is_a_batch_of_the_line_byte_for_byte_and_is_made_once(api
     assert order.origin == SourceBatch(batch_id=batch, kind=RerunKind.RETRY)
     assert (await listed(api, "?tenant=red")).data[0].retried_as == created[0].id
     assert len(api.temporal.orders) == 2
+
+
+async def test_a_retry_of_lines_of_a_message_batch_is_a_message_batch(api: ApiFixture) -> None:
+    batch = openai_id(await created(api, "a", "b", "c"))
+    [file] = api.storage.objects.values()
+    await end(api, batch, file, [0, 2])
+    [retried] = (await retry_all(api)).data
+    assert api.order(retried.batch_id or "").policy.message_requests == 2
 
 
 async def test_an_interrupted_retry_is_finished_by_the_next_call(
