@@ -78,9 +78,9 @@ class InputCopy:
             expires_at=now + INPUT_FILE_LIFETIME,
             storage_key=key,
         )
-        await self._database.files.insert(row)
+        file = await _insert(row, self._database, self._storage)
         await self._database.admissions.release(order.tenant, row.id)
-        return row
+        return file
 
     async def _stored(self) -> StoredBytes:
         tenant, quotas = self._order.tenant, self._database.quotas
@@ -144,5 +144,16 @@ async def write_calls(database: Database, storage: Storage, order: BatchOrder, g
         expires_at=order.created_at + ANSWER_LIFETIME,  # it stays as long as its batch is live
         storage_key=key,
     )
-    await database.files.insert(row)
-    return row
+    return await _insert(row, database, storage)
+
+
+async def _insert(row: FileRow, database: Database, storage: Storage) -> FileRow:
+    """Insert the row of the input file that this attempt has written, and return it.
+
+    If another attempt has inserted the row of its input file, which its plan of the batch describes, delete
+    the object of this attempt, and return that row.
+    """
+    stored = await database.files.insert(row)
+    if stored.storage_key != row.storage_key:
+        await storage.delete(row.storage_key)
+    return stored

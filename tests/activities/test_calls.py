@@ -2,7 +2,10 @@
 no answer.
 """
 
+import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -15,6 +18,7 @@ from batchwright.rules.calls.call_results import answers_of, error_of
 from batchwright.rules.results.output_lines import result_line
 from tests.activities.finalization.finalized import finalized
 from tests.activities.ingestion.fresh_batch import TENANT, FreshBatch
+from tests.fakes.storage import MemoryStorage, MemoryWriter
 
 GROUP = "group_1"
 BODY = b'{"model":"a",\r\n"messages":[]}'
@@ -65,6 +69,36 @@ async def test_calls_are_the_lines_of_their_batch() -> None:
     ]
     assert not await store(batch, "job_3")
     assert (await batch.ingest()).total == 2
+
+
+class StuckOnce(MemoryStorage):
+    """A storage whose first write waits for the event `go_on`. It sets the event `stuck` when it waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck, self.go_on = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def writer(self, key: str) -> AsyncGenerator[MemoryWriter, None]:
+        if not self.stuck.is_set():
+            self.stuck.set()
+            await self.go_on.wait()
+        async with super().writer(key) as opened:
+            yield opened
+
+
+async def test_a_late_attempt_does_not_replace_the_input_of_the_attempt_that_planned_the_batch() -> None:
+    storage = StuckOnce()
+    batch = await collected("job_1", "job_2", storage=storage)
+    late = batch.start()
+    await storage.stuck.wait()
+    assert (await batch.ingest()).total == 2
+    [file] = batch.database.rows.files.values()
+    await batch.database.calls.cancel(TENANT, "job_1")
+    storage.go_on.set()
+    await late
+    assert list(batch.database.rows.files.values()) == [file]
+    assert [key for key in storage.objects if "/files/" in key] == [file.storage_key]
 
 
 async def test_a_call_that_is_not_valid_fails_alone() -> None:

@@ -1,14 +1,9 @@
 -- name: insert
--- If the file has a row already, the row is replaced. A repeated statement writes the same row.
+-- If the file has a row already, that row is returned unchanged: without an update, it would not be returned.
 INSERT INTO files (tenant, id, purpose, filename, bytes, created_at, expires_at, storage_key)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (tenant, id) DO UPDATE SET
-    purpose = excluded.purpose,
-    filename = excluded.filename,
-    bytes = excluded.bytes,
-    created_at = excluded.created_at,
-    expires_at = excluded.expires_at,
-    storage_key = excluded.storage_key
+ON CONFLICT (tenant, id) DO UPDATE SET storage_key = files.storage_key
+RETURNING *
 
 -- name: get
 SELECT * FROM known_files WHERE tenant = $1 AND id = $2

@@ -23,8 +23,10 @@ class FilesTable(Protocol):
     written.
     """
 
-    async def insert(self, row: FileRow) -> None:
-        """Insert the row of a file. If the tenant already has a file with this id, replace its row."""
+    async def insert(self, row: FileRow) -> FileRow:
+        """Insert the row of a file, and return it. If the tenant already has a file with this id, change
+        nothing and return the row of that file.
+        """
         ...
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None: ...
@@ -81,13 +83,13 @@ class PostgresFiles(FilesTable):
         self._connections = connections
         self._sql = queries(FileQueries, "files")
 
-    async def insert(self, row: FileRow) -> None:
+    async def insert(self, row: FileRow) -> FileRow:
         async with self._connections.session() as session:
-            await self.insert_by(session, row)
+            return await self.insert_by(session, row)
 
-    async def insert_by(self, session: Session, row: FileRow) -> None:
-        """Insert the row of a file in the transaction of `session`."""
-        await session.execute(
+    async def insert_by(self, session: Session, row: FileRow) -> FileRow:
+        """Do the same as `insert`, in the transaction of `session`."""
+        record = await session.fetchrow(
             self._sql.insert,
             row.tenant,
             row.id,
@@ -98,6 +100,8 @@ class PostgresFiles(FilesTable):
             row.expires_at,
             row.storage_key,
         )
+        assert record is not None
+        return _parse_file(record)
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None:
         if not file_id.isprintable():  # PostgreSQL stores no NUL, so no row can match

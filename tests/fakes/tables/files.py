@@ -14,8 +14,8 @@ class MemoryFiles(FilesTable):
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    async def insert(self, row: FileRow) -> None:
-        self._rows.enter().files[row.tenant, row.id] = row
+    async def insert(self, row: FileRow) -> FileRow:
+        return self._rows.enter().files.setdefault((row.tenant, row.id), row)
 
     async def get(self, tenant: str, file_id: str) -> FileRow | None:
         row = self._rows.enter().files.get((tenant, file_id))

@@ -44,8 +44,10 @@ async def test_several_files_are_found_at_once_without_expired_ones(any_database
 
 
 async def test_inserting_a_file_again_changes_nothing(any_database: Database) -> None:
-    await any_database.files.insert(a_file())
-    await any_database.files.insert(a_file())
+    file = a_file()
+    assert await any_database.files.insert(file) == file
+    assert await any_database.files.insert(a_file(bytes=file.bytes + 1)) == file
+    assert await any_database.files.get("t", file.id) == file
     assert await names(any_database) == (["file-1"], False)
 
 
