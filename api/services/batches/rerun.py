@@ -31,6 +31,7 @@ from batchwright.database.errors import OutcomeUnknown, ResultsGone
 from batchwright.database.records import BatchRow, FileRow
 from batchwright.database.tables.tenants.admissions import Admission
 from batchwright.rules.backends.request_headers import currently_passed
+from batchwright.rules.ids import new_file_id
 from batchwright.rules.results import error_tally
 from batchwright.rules.results.output_lines import ResultDamaged
 from batchwright.storage.base import ObjectMissing
@@ -151,20 +152,27 @@ class BatchReruns:
 
     async def _resumption(self, row: BatchRow, template: BatchTemplate) -> _NewBatch:
         """Build the order (the start message) of a batch that resumes an ended batch. The new batch sends the
-        lines that have no result.
+        lines that have no result. If the ended batch has not copied its input from a bucket, the new batch
+        copies it.
 
         Raises:
             ApiError: the batch cannot be resumed, or its results or files are no longer kept (409).
         """
         if refused := resume_refusal(row):
             raise conflict(f"Cannot resume a batch with status '{row.status}': {refused}")
-        for file_id in (row.order.input_file_id, row.output_file_id, row.error_file_id):
+        changed: dict[str, object] = {"message_requests": row.order.policy.message_requests}
+        input_id, location = row.order.input_file_id, row.order.input_location
+        unread = location is not None and row.in_progress_at is None
+        if unread and await self._deps.database.files.get(row.order.tenant, input_id) is None:
+            changed |= {"input_file_id": new_file_id(), "input_location": location}
+        else:
+            await self._builder.file_of(row, input_id, "resume")
+        for file_id in (row.output_file_id, row.error_file_id):
             if file_id is not None:
                 await self._builder.file_of(row, file_id, "resume")
         kept_until = row.results_kept_until
         if kept_until is not None and kept_until <= self._deps.clock():
             raise _results_gone(row, f"were kept until {kept_until:%Y-%m-%d %H:%M} UTC")
-        changed = {"message_requests": row.order.policy.message_requests}
         return _NewBatch(await self._builder.order(row, template.model_copy(update=changed)))
 
     async def _rerun(

@@ -1,8 +1,11 @@
 """`input_file_id` as the URL of an object: which URLs the API accepts, and its messages about others."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from batchwright.contracts.api_objects.openai import BatchObject
+from batchwright.contracts.terms import BatchStatus
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 
 URL = "s3://data/blue/in.jsonl.gz"
@@ -40,6 +43,18 @@ async def test_a_repeated_creation_has_the_same_input_file() -> None:
         ]
         assert answers[0].id == answers[1].id
         assert answers[0].input_file_id == answers[1].input_file_id
+
+
+async def test_a_resumed_batch_reads_the_object_if_the_ended_batch_did_not() -> None:
+    async with open_api(data_locations=LOCATIONS) as api:
+        batch = read(await api.http.post("/v1/batches", json={**BODY, "input_file_id": URL}), BatchObject)
+        await api.database.batch_ends.end_without_files(
+            "default", batch.id, BatchStatus.CANCELLED, [], datetime.now(UTC)
+        )
+        resumed = read(await api.http.post(f"/v1/batches/{batch.id}/x/resume"), BatchObject)
+        order = api.order(resumed.id)
+        assert (order.input_location, order.input_file_id) == (URL, resumed.input_file_id)
+        assert resumed.input_file_id != batch.input_file_id
 
 
 @pytest.mark.parametrize(
