@@ -23,10 +23,6 @@ class BackgroundTaskFailing(Exception):
     """
 
 
-def _no_report(name: str, error: str) -> None:
-    pass
-
-
 class BackgroundTasks:
     """The endless background tasks of one process. Each task that ends is restarted.
 
@@ -41,7 +37,7 @@ class BackgroundTasks:
 
     def __init__(
         self,
-        report: Callable[[str, str], None] = _no_report,
+        report: Callable[[str, str], None] = lambda name, error: None,
         *,
         started: Callable[[str], object] = str,
         first_pause: float = _FIRST_PAUSE_SECONDS,

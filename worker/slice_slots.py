@@ -57,7 +57,7 @@ class SliceSlots(CustomSlotSupplier):
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
         # The SDK reserves the next slot while it still polls with the last slot, which counts only when used.
         while True:
-            if self._is_polling():
+            if self._reserved is not None and time.monotonic() < self._polls_until:
                 await _pause(_POLL_CHECK_SECONDS)
             elif not self._demand.wants_another(self._queue):
                 await _pause(_DEMAND_CHECK_SECONDS)
@@ -65,9 +65,6 @@ class SliceSlots(CustomSlotSupplier):
                 break
         self._reserved, self._polls_until = SlotPermit(), time.monotonic() + _MAX_POLL_SECONDS
         return self._reserved
-
-    def _is_polling(self) -> bool:
-        return self._reserved is not None and time.monotonic() < self._polls_until
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
         return None  # for eager activities, and slices are never eager

@@ -15,6 +15,7 @@ from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.attempt_records import parse_attempt
 from batchwright.rules.results.error_tally import line_error
 from batchwright.rules.results.output_lines import error_line
+from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import ObjectMissing, Storage
 
@@ -93,7 +94,7 @@ class MissingLineSettler:
         code = self._request.missing_line_code
         errors = [(line[0], self._error(line, data, code)) for line, data in lines]
         self._examples.update(error for error in errors if error[0] in self._examples)
-        self._index.add_errors(errors)
+        self._index.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in errors])
 
     def _error(self, missing: MissingLine, line: bytes, code: LineCode) -> bytes:
         offset = missing[0]

@@ -7,7 +7,7 @@ too.
 
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple, Self
 
@@ -165,14 +165,6 @@ class ResultIndex:
         lengths: Iterable[int],
     ) -> None:
         rows.add(keys, len(self._segments) - 1, [start + position for position in positions], lengths)
-
-    def add_errors(self, lines: Sequence[tuple[int, bytes]]) -> None:
-        """Add error results for lines that had no result. These results are in no stored segment.
-
-        Args:
-            lines: for each line, its offset in the input and the line for the error file.
-        """
-        self.add_records([SegmentRecord(RecordKind.SETTLED, offset, line) for offset, line in lines])
 
     def add_records(self, records: Iterable[SegmentRecord]) -> None:
         """Add results that finalization has created, and that are in no stored segment.

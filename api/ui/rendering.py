@@ -59,7 +59,7 @@ def _environment() -> Environment:
         "size": partial(do_filesizeformat, binary=True),
         "duration": duration_text,
         "money": money_text,
-        "exact_money": exact_money_text,
+        "exact_money": lambda amount: f"{Decimal(str(amount)):,f}",
         "schema": schema_text,
         "code": code_text,
         "words": lambda text: str(text).replace("_", " "),
@@ -87,11 +87,6 @@ def money_text(amount: str) -> str:
     value = Decimal(amount)
     places = 2 if abs(value) >= 1 or not value else 1 - value.adjusted()
     return f"{value:,.{places}f}"
-
-
-def exact_money_text(amount: str) -> str:
-    """Format an amount of money with all its digits, such as `1,234.5004`."""
-    return f"{Decimal(amount):,f}"
 
 
 def code_text(text: str) -> Markup:

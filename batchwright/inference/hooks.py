@@ -198,8 +198,10 @@ class _Threads:
                 return
             if error is None:
                 answered.set_result(result)
+            elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+                answered.set_exception(RuntimeError(repr(error)))  # a future cannot store the error itself
             else:
-                answered.set_exception(RuntimeError(repr(error)) if _is_special(error) else error)
+                answered.set_exception(error)
 
         def work() -> None:
             result, error = None, None
@@ -216,11 +218,6 @@ class _Threads:
             self._free.release()
             raise
         return await answered
-
-
-def _is_special(error: BaseException) -> bool:
-    """Return True if a future cannot store the exception, for example StopIteration or CancelledError."""
-    return isinstance(error, StopIteration) or not isinstance(error, Exception)
 
 
 class _InvalidBody(Exception):

@@ -59,7 +59,9 @@ class Supervisor:
         self._workers: list[ServiceProcess] = []
         self._addresses: Addresses | None = None
         self._database_url = ""
-        self._restart_loops = BackgroundTasks(self._restart_loop_failed)
+        self._restart_loops = BackgroundTasks(
+            lambda name, error: self._say(f"Watching {name} failed ({error}); the watch is restarted.")
+        )
         self._is_published = False
 
     async def __aenter__(self) -> Self:
@@ -181,9 +183,6 @@ class Supervisor:
     def _dependencies(self) -> list[ServiceProcess]:
         """Return the Temporal service and the simulator, if they have been created."""
         return [service for service in (self._temporal, self._simulator) if service is not None]
-
-    def _restart_loop_failed(self, name: str, error: str) -> None:
-        self._say(f"Watching {name} failed ({error}); the watch is restarted.")
 
     def _record_processes(self) -> None:
         """Store the ids of the running processes in the data directory.

@@ -48,9 +48,9 @@ class ParquetTable:
             for batch in self._batches(file):
                 columns = zip(names, batch.columns, strict=True)
                 values = zip(*(self._python_values(*column) for column in columns), strict=True)
-                for size in _sizes_of_rows(batch):
+                for size in _sum_of(batch.columns, batch.num_rows).to_pylist():
                     number += 1
-                    if size > MAX_ROW_BYTES:
+                    if (size or 0) > MAX_ROW_BYTES:  # a text counts for each row that contains it
                         why = f"it has more than {MAX_ROW_BYTES:,} bytes once it is expanded."
                         raise RowError(self.path, number, why)
                     yield dict(zip(names, next(values), strict=True))
@@ -150,11 +150,6 @@ def _values_of(column: pa.Array) -> Iterable[object]:
     numbers = column.indices.to_pylist()
     texts = {number: column.dictionary[number].as_py() for number in set(numbers) if number is not None}
     return [texts.get(number) for number in numbers]
-
-
-def _sizes_of_rows(batch: pa.RecordBatch) -> list[int]:
-    """Return the size of each row in bytes. A text counts for each row that contains it."""
-    return [size or 0 for size in _sum_of(batch.columns, batch.num_rows).to_pylist()]
 
 
 def _sum_of(columns: Sequence[pa.Array], rows: int) -> pa.Array:

@@ -58,8 +58,4 @@ class HeldSlice:
 
     def drain(self) -> None:
         """Record that the slice will send no more lines, and only waits for responses."""
-        self.ready = _nothing
-
-
-def _nothing() -> int:
-    return 0
+        self.ready = lambda: 0

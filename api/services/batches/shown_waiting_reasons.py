@@ -72,7 +72,11 @@ class BatchWaitingReasons:
         """
         if row.status not in LIVE_STATES:
             return []
-        order, shown = row.order, [_waiting_object(each) for each in reported]
+        order = row.order
+        shown = [
+            WaitingObject(model=each.model or None, reason=each.reason, since=int(each.since.timestamp()))
+            for each in reported
+        ]
         if order.start_at is not None and order.start_at > self._deps.clock():
             since = int(order.created_at.timestamp())
             return [*shown, WaitingObject(model=None, reason=SCHEDULED, since=since)]
@@ -124,10 +128,6 @@ class BatchWaitingReasons:
         changes = {row.model: row.requests_per_second for row in await database.rates.all()}
         rates = effective_rates(self._deps.settings.rates, changes)
         return PolledQueues(polled_queues(beat.stats for beat in beats), rates)
-
-
-def _waiting_object(row: WaitingRow) -> WaitingObject:
-    return WaitingObject(model=row.model or None, reason=row.reason, since=int(row.since.timestamp()))
 
 
 def _without_workers(row: BatchRow, polled: PolledQueues) -> list[WaitingObject]:

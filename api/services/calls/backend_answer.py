@@ -151,7 +151,9 @@ class SentCall:
             return
         if self._needs_probe(budget):
             if not self.reports.is_full:
-                report = _report_after_probe(dispatch, self.call.endpoint, self.call.tenant, _small(outcome))
+                if len(outcome.body) > _MAX_KEPT_BYTES:  # the outcome stays in memory while the probe runs
+                    outcome = replace(outcome, body=b"")
+                report = _report_after_probe(dispatch, self.call.endpoint, self.call.tenant, outcome)
                 self.reporting = self.reports.start(report)
         elif budget is not Budget.ATTEMPT:
             _report_failure(dispatch, self.call.tenant, outcome, is_alive=False)
@@ -204,14 +206,6 @@ async def _probe(upstream: Upstream, endpoint: Endpoint) -> ProbeResult:
         if other in answered or other_result is ProbeResult.NONE:
             result = other_result
     return result
-
-
-def _small(outcome: Outcome) -> Outcome:
-    """Return the outcome, but without its body if the body is large.
-
-    The outcome stays in memory while a probe (a small test request) runs.
-    """
-    return outcome if len(outcome.body) <= _MAX_KEPT_BYTES else replace(outcome, body=b"")
 
 
 @dataclass(eq=False)

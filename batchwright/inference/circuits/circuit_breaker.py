@@ -100,7 +100,10 @@ class CircuitBreaker:
             # The response may come at any moment. A slice that releases its slot now would see it much later.
             age = self.clock() - self._trial.sent_at
             if self._failed_after < _SOON:
-                return max(0.0, self._between_trials() - age)
+                # The backend seems to refuse requests quickly, so a trial without a quick answer is probably
+                # being processed. Each such trial makes the time until the next trial shorter.
+                between = max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
+                return max(0.0, between - age)
             if age < _SOON:
                 return min(self._pause, _SOON)
             return self._pause if age < self._trial_seconds else 0.0
@@ -127,16 +130,6 @@ class CircuitBreaker:
                 self._outlived += 1
             self._trial = attempt
         return attempt
-
-    def _between_trials(self) -> float:
-        """Return the seconds between the start of a trial that has no answer yet and the start of the next
-        trial.
-
-        A trial is a request that is sent although the circuit is open. Call this only if the last failed
-        request failed quickly. The backend then seems to refuse requests quickly, so a trial without a quick
-        answer is probably being processed. Each such trial makes the result smaller.
-        """
-        return max(_SOON / 2.0 ** min(self._outlived, 10), _MIN_BETWEEN_TRIALS)
 
     def record_abort(self, attempt: CircuitAttempt) -> None:
         """Record that a request has ended without showing if the backend works, for example because it was

@@ -147,10 +147,6 @@ class Charge(NamedTuple):
     model_tokens: float
 
 
-def _no_record(_limit: Limit, _model: str, _tenant: str, _seconds: float) -> None:
-    return
-
-
 class TenantAndModelLimits:
     """The caps on requests in flight and the rates per minute in one process, with counts of their usage.
 
@@ -170,7 +166,7 @@ class TenantAndModelLimits:
     def __init__(
         self,
         tenant_settings: TenantSettings | None = None,
-        record_wait: Callable[[Limit, str, str, float], None] = _no_record,
+        record_wait: Callable[[Limit, str, str, float], None] = lambda limit, model, tenant, seconds: None,
     ) -> None:
         """Create the limits of a process that has no request in flight.
 

@@ -53,15 +53,14 @@ def canonical_body(body: bytes) -> bytes:
     """
     try:
         value: object = json.loads(
-            body, parse_int=_Number, parse_float=_Number, object_pairs_hook=_sorted_pairs
+            body,
+            parse_int=_Number,
+            parse_float=_Number,
+            object_pairs_hook=lambda pairs: tuple(sorted(pairs, key=itemgetter(0))),
         )
         return repr(value).encode()
     except RecursionError:
         return body
-
-
-def _sorted_pairs(pairs: list[tuple[str, object]]) -> tuple[tuple[str, object], ...]:
-    return tuple(sorted(pairs, key=itemgetter(0)))
 
 
 _DECODER = msgspec.json.Decoder(tuple[int, int, str])

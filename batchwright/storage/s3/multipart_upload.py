@@ -79,15 +79,6 @@ async def _unfinished_uploads(bucket: S3Bucket) -> AsyncIterator[tuple[str, str,
         key_marker, id_marker = page["NextKeyMarker"], page["NextUploadIdMarker"]
 
 
-def part_size(number: int) -> int:
-    """Return the size in bytes of part `number` of an upload. Part numbers start at 1.
-
-    The first parts, up to a total of 7.8 GiB, have the same size, because some servers require this. Later
-    parts are larger, so that the 10,000 parts that S3 allows can hold 270 GiB.
-    """
-    return MIB * min(32, 8 << ((number - 1) // 1000))
-
-
 class _Encryption(TypedDict, total=False):
     ServerSideEncryption: "ServerSideEncryptionType"
     SSEKMSKeyId: str
@@ -144,7 +135,9 @@ class S3Upload:
         """
         left = memoryview(data).cast("B")
         while left:
-            size = part_size(len(self._parts) + 1)
+            # The first 1,000 parts have the same size, because some servers require this. Later parts are
+            # larger, so that the 10,000 parts that S3 allows can hold 270 GiB.
+            size = MIB * min(32, 8 << (len(self._parts) // 1000))
             left = left[self._buffer.write(left[: size - self._buffer.tell()]) :]
             if self._buffer.tell() == size:
                 await self._send_part()

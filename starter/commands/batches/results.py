@@ -136,7 +136,8 @@ def _follow(
         if seen is not None:
             seen.sort()
         try:
-            has_ended = _has_files(client.batch(batch_id))
+            batch = client.batch(batch_id)
+            has_ended = batch.status.is_terminal and not batch.x_batchwright.files_pending
             with client.live_results(
                 batch_id, failed=failed, after=last, in_input_order=seen is None
             ) as pieces:
@@ -170,11 +171,6 @@ def _new_lines(lines: bytes, seen: SeenLines) -> bytes:
     new = [line for line in lines.split(b"\n") if not seen.is_seen(line[_ID])]
     seen.add(line[_ID] for line in new)
     return b"".join(line + b"\n" for line in new)
-
-
-def _has_files(batch: BatchObject) -> bool:
-    """Return True if the batch has ended and its files are written."""
-    return batch.status.is_terminal and not batch.x_batchwright.files_pending
 
 
 def require_files(batch: BatchObject) -> None:
