@@ -31,7 +31,7 @@ class Lifecycle(LifecycleActivities):
         self,
         database: Database,
         metrics: Metrics,
-        storage: Storage | None = None,
+        storage: Storage,
         keep_results: timedelta = timedelta(days=14),
     ) -> None:
         """Create the implementation of the two activities `insert_row` and `end`.
@@ -40,7 +40,7 @@ class Lifecycle(LifecycleActivities):
         output files.
 
         Args:
-            storage: where `end` deletes intermediate objects of the batch; None to delete nothing.
+            storage: where `end` deletes intermediate objects of the batch.
             keep_results: how long the results of a batch that ended without output files are kept. Until
                 then, another batch can resume this batch (reuse its results).
         """
@@ -87,9 +87,8 @@ class Lifecycle(LifecycleActivities):
             if request.files_pending:
                 return row.status  # the finalization that follows records the span and deletes the objects
             record_span(row)
-            if self._storage is not None:
-                keep = request.keep_results
-                await delete_scratch(self._storage, self._database.files, order, keep_results=keep)
+            keep = request.keep_results
+            await delete_scratch(self._storage, self._database.files, order, keep_results=keep)
         return row.status
 
     async def _end(self, request: EndRequest) -> BatchRow:

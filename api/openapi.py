@@ -74,13 +74,9 @@ def _error(status: int) -> ResponseSpec:
     return {"content": _ERROR, "description": _DESCRIPTIONS[status], "headers": headers}
 
 
-def text_response(media_type: str) -> ResponseSpecs:
-    """Return the description of a successful response that is plain text."""
-    return {
-        200: {"description": "Successful Response", "content": {media_type: {"schema": {"type": "string"}}}}
-    }
-
-
+TEXT_RESPONSE: ResponseSpecs = {
+    200: {"description": "Successful Response", "content": {"text/plain": {"schema": {"type": "string"}}}}
+}
 _BINARY: ResponseSpec = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 _FILE_HEADERS: ResponseSpec = {
     "Accept-Ranges": _TEXT,

@@ -100,7 +100,7 @@ class Faults:
     If several faults match a request, only the oldest of these faults affects the request.
     """
 
-    def __init__(self, initial: Iterable[Fault] = ()) -> None:
+    def __init__(self, initial: Iterable[Fault]) -> None:
         self._active: list[Fault] = []
         self._end_times: dict[str, float] = {}
         self._end_callbacks: dict[str, list[Callable[[], None]]] = {}  # by the id of the fault

@@ -253,7 +253,7 @@ class Client:
 
     @contextmanager
     def live_results(
-        self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
+        self, batch_id: str, *, failed: bool, after: str | None, in_input_order: bool
     ) -> Generator[Iterator[bytes]]:
         """Context manager that yields an iterator over the results of a batch, as bytes.
 

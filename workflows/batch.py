@@ -40,7 +40,6 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.workflows.failures import abandoned, code_for_tenant, sentence_for_tenant
     from batchwright.workflows.model_children import DesiredState, ModelRuns
     from batchwright.workflows.options import (
-        STEP_CANCEL_TIMEOUT,
         ingestion_options,
         insert_row_options,
         output_copy_workflow_options,
@@ -257,7 +256,6 @@ class BatchWorkflow:
             ingested = await run_until(
                 step,
                 lambda: self._files.are_abandoned or self._end_reason.status == BatchStatus.CANCELLED,
-                STEP_CANCEL_TIMEOUT,
             )
         except ActivityError as error:
             self._files.report_failure("The input could not be prepared", error)

@@ -25,7 +25,6 @@ with workflow.unsafe.imports_passed_through():
     from batchwright.workflows.failures import abandoned, gave_up_on_storage
     from batchwright.workflows.options import (
         FILES_TIMEOUT,
-        STEP_CANCEL_TIMEOUT,
         end_options,
         finalization_options,
     )
@@ -100,7 +99,6 @@ class BatchFiles:
             written = await run_until(
                 step,
                 lambda: self.are_abandoned or self._end_reason.status == BatchStatus.CANCELLED,
-                STEP_CANCEL_TIMEOUT,
             )
             if written is not None or self.are_abandoned:
                 return written
@@ -119,12 +117,12 @@ class BatchFiles:
         if not self.are_pending:
             await self.end_in_time(status, step)
         try:
-            return await run_until(step, lambda: self.are_abandoned, STEP_CANCEL_TIMEOUT)
+            return await run_until(step, lambda: self.are_abandoned)
         except ActivityError as error:
             if not gave_up_on_storage(error):
                 raise
         step = self._start_finalization(ingested, status, waits_for_storage=True)
-        return await run_until(step, lambda: self.are_abandoned, STEP_CANCEL_TIMEOUT)
+        return await run_until(step, lambda: self.are_abandoned)
 
     def _start_finalization(
         self, ingested: IngestResult, status: BatchStatus, *, waits_for_storage: bool

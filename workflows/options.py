@@ -40,8 +40,6 @@ LAST_FLUSH_MARGIN = timedelta(minutes=1)
 # A batch that has to end early ends after this time even if its files or its ingestion are not finished.
 # It is longer than writing the files of a large batch. A client without files may think they are lost.
 FILES_TIMEOUT = timedelta(minutes=1)
-# How long a cancelled ingestion or finalization may take to end.
-STEP_CANCEL_TIMEOUT = timedelta(seconds=10)
 # A model run reports its progress to the batch at most this often.
 PROGRESS_INTERVAL = timedelta(seconds=10)
 # History events after which a model run may hand slices over once more. Each time adds about 13 events to the

@@ -7,21 +7,19 @@ from typing import TypeVar
 from temporalio import workflow
 
 T = TypeVar("T")
+# How long a cancelled ingestion or finalization may take to end.
+_CANCEL_TIMEOUT = timedelta(seconds=10)
 
 
-async def run_until(
-    step: workflow.ActivityHandle[T], stopped: Callable[[], bool], max_wait: timedelta
-) -> T | None:
+async def run_until(step: workflow.ActivityHandle[T], stopped: Callable[[], bool]) -> T | None:
     """Wait for an activity and return its result, or cancel it if the batch no longer needs it.
 
-    If `stopped()` becomes True first, cancel the activity and return None. If the activity succeeds although
-    it was cancelled, return its result.
+    If `stopped()` becomes True first, cancel the activity, wait for its end, but no longer than 10 s, and
+    return None. If the activity succeeds although it was cancelled, return its result.
 
     Args:
         step: a running activity.
         stopped: returns True when the activity must be cancelled. It is called after every workflow event.
-        max_wait: maximum time to wait for the end of an activity that was cancelled. If it has not ended by
-            then, None is returned.
 
     Raises:
         ActivityError: the activity failed without being cancelled.
@@ -29,16 +27,16 @@ async def run_until(
     await workflow.wait_condition(lambda: step.done() or stopped())
     if not step.done():
         step.cancel()
-        await _wait_for_end(step, max_wait)
+        await _wait_for_end(step)
         succeeded = step.done() and not step.cancelled() and step.exception() is None
         return step.result() if succeeded else None
     return await step
 
 
-async def _wait_for_end(step: workflow.ActivityHandle[T], max_wait: timedelta) -> None:
+async def _wait_for_end(step: workflow.ActivityHandle[T]) -> None:
     try:
         await workflow.wait_condition(
-            step.done, timeout=max_wait, timeout_summary="end of the cancelled step"
+            step.done, timeout=_CANCEL_TIMEOUT, timeout_summary="end of the cancelled step"
         )
     except TimeoutError:
         workflow.logger.warning("cancelled activity did not end in time")

@@ -37,7 +37,7 @@ def ensure_search_attributes(order: BatchOrder) -> None:
         workflow.upsert_search_attributes(missing)  # pyright: ignore[reportUnknownMemberType]
 
 
-def set_status_attributes(status: BatchStatus, models: Sequence[str] = ()) -> None:
+def set_status_attributes(status: BatchStatus, models: Sequence[str]) -> None:
     workflow.upsert_search_attributes(  # pyright: ignore[reportUnknownMemberType]
         [
             STATUS.value_set(status),

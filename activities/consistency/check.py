@@ -39,7 +39,7 @@ class ComparedSources:
     runs: BatchRunSource
     settings: Settings
     now: datetime
-    repair: bool = False
+    repair: bool
 
 
 class ConsistencyCheck:

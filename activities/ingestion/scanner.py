@@ -12,7 +12,7 @@ from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.price_config import PriceConfig
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchPolicy, ModelCounts, StartForecast
 from batchwright.rules.deadline import Deadline
-from batchwright.rules.growing_bytes import GrowingBytes, NewBytes
+from batchwright.rules.growing_bytes import NewBytes
 from batchwright.rules.input.custom_id_search import CustomIdIndex
 from batchwright.rules.input.input_validator import CheckedLine, InputValidator
 from batchwright.rules.input.line_rules import AcceptedRequest, InputLimits, RejectedRequest
@@ -42,8 +42,8 @@ class IngestionContext:
     settings: Settings
     access: ModelAccess
     deadline: Deadline  # after it, the input is still validated, but not prepared for sending
-    start_forecast: StartForecast | None = None  # forecast that an earlier attempt has stored
-    prices: Mapping[str, PriceConfig] | None = None  # prices by model that an earlier attempt has stored
+    start_forecast: StartForecast | None  # forecast that an earlier attempt has stored
+    prices: Mapping[str, PriceConfig] | None  # prices by model that an earlier attempt has stored
 
 
 def line_limits(settings: Settings, policy: BatchPolicy = _PLAIN) -> InputLimits:
@@ -100,9 +100,9 @@ class Scanner:
     def __init__(
         self,
         context: IngestionContext,
-        canonical: Callable[[str], str] = str,
-        resumed: ResumedResults | None = None,
-        new_bytes: NewBytes = GrowingBytes,
+        canonical: Callable[[str], str],
+        resumed: ResumedResults | None,
+        new_bytes: NewBytes,
     ) -> None:
         """Create a scanner.
 

@@ -41,8 +41,8 @@ class RetentionTurn:
     cutoffs: RetentionCutoffs
     now: datetime
     metrics: Metrics
-    dry_run: bool = False
-    seconds: float = TURN_SECONDS
+    dry_run: bool
+    seconds: float
     count: int = 0
     bytes: int = 0
     failures: int = 0

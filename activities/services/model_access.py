@@ -24,7 +24,7 @@ class ModelAccess(NamedTuple):
 
     served: frozenset[str] | None
     quotas: TenantQuotas
-    accepts_unlisted: Callable[[str], bool] = lambda model: False
+    accepts_unlisted: Callable[[str], bool]
 
     def rejection_code(self, model: str) -> LineCode | None:
         """Return the error code for lines of this model if they cannot run; None if they can run.

@@ -8,7 +8,6 @@ processes together: it reads from Temporal how many events the history has, and 
 among these events.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -44,7 +43,7 @@ class SignalBudget:
     first signal: about 120 signals are possible in a day, and 180 in two weeks.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._spent: dict[str, _Spent] = {}
 

@@ -39,31 +39,21 @@ class HeaderSizeAndBodySpeedMiddleware:
             )
             await error_response(ApiError(431, message))(scope, receive, response.send)
             return
-        body = _TimedBody(receive, BODY_SECONDS, MIN_BODY_BYTES_PER_SECOND)
+        body = _TimedBody(receive)
         await self._app(scope, body.receive, response.send)
 
 
 class _TimedBody:
     """A receiver of a request body, which rejects clients that send too slowly.
 
-    Each request has a time budget in seconds. The time spent waiting for the client is subtracted from the
-    budget, and each received byte adds some time to it. A request whose budget is used up gets a 408.
+    Each request has a time budget of at most `BODY_SECONDS`. The time spent waiting for the client is
+    subtracted from the budget, and `MIN_BODY_BYTES_PER_SECOND` received bytes add one second to it. A request
+    whose budget is used up gets a 408.
     """
 
-    def __init__(self, receive: Receive, seconds: float, rate: float) -> None:
-        """Create the receiver of one request body.
-
-        The client has a time budget: the number of seconds for which the receiver still waits for the client
-        to send. Waiting uses up the budget, and received bytes add to it.
-
-        Args:
-            receive: ASGI function that returns the next message of the client.
-            seconds: the time budget at the beginning. It never becomes greater than this.
-            rate: number of received bytes that add one second to the budget.
-        """
+    def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._budget, self._rate = seconds, rate
-        self._left = seconds
+        self._left = BODY_SECONDS
         self._complete = False
 
     async def receive(self) -> Message:
@@ -77,16 +67,16 @@ class _TimedBody:
         except TimeoutError:
             raise self._timeout_error() from None
         size = len(message.get("body", b""))
-        self._left = min(self._left - (clock() - began) + size / self._rate, self._budget)
+        self._left = min(self._left - (clock() - began) + size / MIN_BODY_BYTES_PER_SECOND, BODY_SECONDS)
         self._complete = not message.get("more_body", False)
         return message
 
     def _timeout_error(self) -> ApiError:
         text = f"No part of the request's body arrived for {self._left:.3g} seconds."
-        if self._left < self._budget / 2:
+        if self._left < BODY_SECONDS / 2:
             text = (
-                f"The request's body arrives too slowly: at least {self._rate:g} bytes per second "
-                f"are required, and it fell {self._budget:g} seconds behind."
+                f"The request's body arrives too slowly: at least {MIN_BODY_BYTES_PER_SECOND:g} bytes per "
+                f"second are required, and it fell {BODY_SECONDS:g} seconds behind."
             )
         return ApiError(408, text, headers={"Connection": "close"})
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from batchwright.api.auth.authenticators import Authenticator, has_key_header
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import RETRY_AFTER_SECONDS, ApiError
-from batchwright.api.openapi import auth_error_responses, text_response
+from batchwright.api.openapi import TEXT_RESPONSE, auth_error_responses
 from batchwright.api.read_cache import CoalescingCache
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.background import BackgroundTaskFailing
@@ -69,7 +69,7 @@ class HealthRoutes:
             "/metrics",
             self.metrics,
             response_class=Response,
-            responses=text_response("text/plain") | auth_error_responses(self._deps.settings),
+            responses=TEXT_RESPONSE | auth_error_responses(self._deps.settings),
         )
         return router
 

@@ -181,7 +181,7 @@ def parse_batch_create(fields: Mapping[str, object], settings: Settings) -> Batc
     expiry = parse_expiry(fields.get("output_expires_after"), "output_expires_after")
     extension = _extension(fields.get(EXTENSION))
     deduplicate, priority = _deduplicate(extension, settings), _priority(extension)
-    webhook = parse_batch_webhook(extension.get("webhook"), "x_batchwright.webhook")
+    webhook = parse_batch_webhook(extension.get("webhook"))
     max_cost = parse_max_cost(extension.get("max_cost"), "x_batchwright.max_cost")
     start_at = parse_start_at(extension.get("start_at"))
     template = BatchTemplate(

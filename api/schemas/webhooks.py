@@ -150,11 +150,8 @@ def parse_webhook(fields: Mapping[str, object], prefix: str = "") -> WebhookSpec
     )
 
 
-def parse_batch_webhook(value: object, param: str) -> WebhookSpec | None:
+def parse_batch_webhook(value: object) -> WebhookSpec | None:
     """Validate the field `x_batchwright.webhook`, and return its values; None if `value` is None.
-
-    Args:
-        param: name of the field, for error messages.
 
     Raises:
         ApiError: the value is not valid.
@@ -163,8 +160,8 @@ def parse_batch_webhook(value: object, param: str) -> WebhookSpec | None:
         return None
     fields = as_object(value)
     if fields is None:
-        raise wrong_type(param, "an object", value)
-    return parse_webhook(fields, f"{param}.")
+        raise wrong_type("x_batchwright.webhook", "an object", value)
+    return parse_webhook(fields, "x_batchwright.webhook.")
 
 
 def parse_events(fields: Mapping[str, object], prefix: str = "") -> list[EventType] | None:

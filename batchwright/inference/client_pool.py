@@ -75,7 +75,7 @@ class _SharedTransport:
 
     transport: Transport
     connect_seconds: float | None
-    tls: TlsContext | None = None
+    tls: TlsContext | None
     clients: set[str] = field(default_factory=set[str])
 
 

@@ -37,8 +37,8 @@ class ModelListing(NamedTuple):
     """
 
     models: list[str]
-    backend_time: datetime | None = None
-    ignored: int = 0
+    backend_time: datetime | None
+    ignored: int
 
 
 class ListingFailed(Exception):
@@ -53,9 +53,9 @@ class ListingFailed(Exception):
         self,
         message: str,
         *,
-        is_unreachable: bool = True,
-        status: int = 0,
-        backend_time: datetime | None = None,
+        is_unreachable: bool,
+        status: int,
+        backend_time: datetime | None,
     ) -> None:
         super().__init__(message)
         self.is_unreachable, self.status, self.backend_time = is_unreachable, status, backend_time

@@ -78,7 +78,7 @@ class PreCallHooks:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._hooks = load_hooks(settings)
         self._hook_seconds = metrics.hook_seconds
-        self._threads = _Threads(_MAX_THREADS)
+        self._threads = _Threads()
         self._running: set[asyncio.Task[HookCall | _Refusal | BaseException]] = set()
         self._seconds = settings.hook_timeout_seconds
 
@@ -175,13 +175,13 @@ def _load_hook(reference: str) -> Hook:
 
 
 class _Threads:
-    """The threads for hooks that are not `async`. At most `max_threads` hooks run at the same time.
+    """The threads for hooks that are not `async`. At most 64 hooks run at the same time.
 
     A hook that never ends occupies one of these threads. Other work of the process continues.
     """
 
-    def __init__(self, max_threads: int) -> None:
-        self._free = asyncio.Semaphore(max_threads)
+    def __init__(self) -> None:
+        self._free = asyncio.Semaphore(_MAX_THREADS)
 
     async def run(self, hook: Hook, call: HookCall) -> object:
         """Call a hook in a thread. Return its result, or raise the exception that it raised.

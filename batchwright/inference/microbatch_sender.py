@@ -68,7 +68,7 @@ class _MicrobatchKey(NamedTuple):
 
     target: TargetUrl
     extra: tuple[Header, ...]
-    tenant: str = ""
+    tenant: str
 
 
 class _Member(NamedTuple):

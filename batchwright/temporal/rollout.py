@@ -40,7 +40,7 @@ class Build:
     status: str
     batches: int  # live batches, which need workers of this build
     created_at: datetime
-    current_since: datetime | None = None
+    current_since: datetime | None
 
 
 class RolloutRefused(Exception):

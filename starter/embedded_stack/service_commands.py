@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -80,7 +80,7 @@ class Addresses:
     ui_port: int
     backends: tuple[str, ...]
     simulator_port: int | None
-    metrics_ports: tuple[int, ...] = field(default=())
+    metrics_ports: tuple[int, ...]
     registry: Path | None = None  # replaces `backends`
 
     @property

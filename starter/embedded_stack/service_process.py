@@ -17,6 +17,7 @@ POLL_SECONDS = 0.05
 _LOG_TAIL_LINES = 15
 _LOG_BYTES = 16 * 1024 * 1024
 Say = Callable[[str], None]
+_START_SECONDS = 180.0
 _STEADY_SECONDS = 10.0
 _REPORTED_FAILURES = 3
 _FIRST_BACKOFF_SECONDS = 0.25
@@ -64,7 +65,6 @@ class ServiceSpec:
     command: list[str]
     environment: Mapping[str, str]
     is_healthy: Callable[[], Awaitable[bool]]
-    start_seconds: float = 180.0
     working_directory: Path | None = None  # None keeps the directory of this process
 
 
@@ -91,13 +91,13 @@ class ServiceProcess:
     async def start(self) -> None:
         process = self._spawn()
         self._on_spawn()
-        end = asyncio.get_running_loop().time() + self._spec.start_seconds
+        end = asyncio.get_running_loop().time() + _START_SECONDS
         while process.poll() is None:
             if await self._spec.is_healthy():
                 return
             if asyncio.get_running_loop().time() > end:
                 await self.stop(0)
-                raise self._failure(f"was not ready within {self._spec.start_seconds:g} s")
+                raise self._failure(f"was not ready within {_START_SECONDS:g} s")
             await asyncio.sleep(POLL_SECONDS)
         raise self._failure(exit_description(process.returncode))
 

@@ -57,7 +57,6 @@ class CallRequest(NamedTuple):
         window: time within which the call must be answered.
         notifies: True if webhooks get an event when the call ends. False if the client waits on an open
             connection.
-        priority: priority of the call; None for the default.
         webhook: endpoint that gets an event when this call ends; None for no endpoint. Its URL is already
             checked.
         echoed: fields of the request, as a JSON object. The API returns them as long as the call has no
@@ -70,7 +69,6 @@ class CallRequest(NamedTuple):
     body: bytes
     window: CallWindow = LATER
     notifies: bool = True
-    priority: int | None = None
     webhook: WebhookSpec | None = None
     echoed: bytes = b""
 
@@ -244,7 +242,6 @@ class Calls:
                 request.endpoint,
                 request.model,
                 request.window.text,
-                str(request.priority),
                 caller.model_dump_json(),
             ),
             endpoint=request.endpoint,
@@ -291,7 +288,6 @@ class Calls:
             completion_window=request.window.text,
             window_seconds=int(request.window.length.total_seconds()),
             output_expires_after_seconds=int(ANSWER_LIFETIME.total_seconds()),
-            priority=request.priority,
             caller=caller,
         )
         order = await self._creator.build_order(template, tenant)

@@ -79,7 +79,7 @@ class LiveResults:
         self._readers = Counter[str]()
         self._indexes = WeakValueDictionary[str, LiveIndex]()  # indexes that readers hold, and recent indexes
         self._recent = OrderedDict[str, LiveIndex]()
-        self.space = ColumnSpace(deps.settings.spool_dir, "Reading results")
+        self.space = ColumnSpace(deps.settings.spool_dir)
         self._opening: dict[str, asyncio.Task[LiveIndex | None]] = {}
 
     async def response(

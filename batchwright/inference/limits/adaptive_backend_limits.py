@@ -44,7 +44,7 @@ class BackendUsage:
 
     url: str
     limit: AdaptiveLimit
-    share: int = sys.maxsize
+    share: int
     in_flight: int = 0
 
     @property

@@ -42,7 +42,7 @@ class LimitBounds:
             trial.
     """
 
-    ceiling: int = 100
+    ceiling: int
     tolerance: float = 1.5
 
 

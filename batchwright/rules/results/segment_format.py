@@ -92,7 +92,7 @@ class RecordLocation(NamedTuple):
     position: int
     length: int
     tokens: tuple[int, int, int, int]
-    final: bool = False
+    final: bool
 
 
 class IndexEntry(NamedTuple):

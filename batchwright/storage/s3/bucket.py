@@ -35,7 +35,7 @@ class S3Bucket:
     client: "S3Client"
     place: Bucket
     retries: OperationRetries
-    encryption: S3Encryption = S3Encryption()
+    encryption: S3Encryption
     part_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PARTS_IN_FLIGHT))
 
     @property

@@ -15,6 +15,7 @@ _SMALL_BYTES = 1024 * 1024  # the columns of a batch of 40,000 lines
 _SPILL_BYTES = 8 * 1024 * 1024  # the offsets of a million lines
 _WRITE_BYTES = 1024 * 1024
 _ALIGNMENT = 8
+_PURPOSE = "Reading results"  # error messages begin with it
 _NumberType = Literal["B", "i", "I", "Q"]  # as in the module `array`
 
 
@@ -50,11 +51,10 @@ class ColumnSpace:
 
     Args:
         directory: where the files are created; None for the system's temporary directory.
-        purpose: what the files are for, such as "Ingestion". Error messages begin with it.
     """
 
-    def __init__(self, directory: Path | None, purpose: str) -> None:
-        self._directory, self._purpose = directory, purpose
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
         self._lock = threading.Lock()  # held while the mappings in use are counted or changed
         self._in_memory, self._in_files = WeakSet[mmap.mmap](), WeakSet[mmap.mmap]()
 
@@ -91,7 +91,7 @@ class ColumnSpace:
         sequences together take 8 MiB of memory; further bytes are in files. The caller must close the
         SpillSpace, to delete these files.
         """
-        return SpillSpace(self._directory, self._purpose, _SPILL_BYTES)
+        return SpillSpace(self._directory, _PURPOSE, _SPILL_BYTES)
 
     def file_bytes_with(self, size: int) -> int:
         """Return how many bytes all files together would have if further columns were created.
@@ -121,7 +121,7 @@ class ColumnSpace:
             return mapping
 
     def _map_file(self, size: int) -> mmap.mmap:
-        with ScratchFile(self._directory, self._purpose) as file:
+        with ScratchFile(self._directory, _PURPOSE) as file:
             file.require(size)
             # The disk must accept all bytes now: if it refused a page of the mapping later, the process
             # would be killed.

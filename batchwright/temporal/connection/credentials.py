@@ -25,8 +25,8 @@ class Credentials:
     To find out if credentials have changed, compare two of these objects.
     """
 
-    tls: TLSConfig | None = None
-    api_key: str | None = field(default=None, repr=False)
+    tls: TLSConfig | None
+    api_key: str | None = field(repr=False)
 
     @property
     def expires_at(self) -> datetime | None:

@@ -84,7 +84,7 @@ class ResultSource(Protocol):
     def batch(self, batch_id: str) -> BatchObject: ...
 
     def live_results(
-        self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
+        self, batch_id: str, *, failed: bool, after: str | None, in_input_order: bool
     ) -> AbstractContextManager[Iterator[bytes]]: ...
 
 

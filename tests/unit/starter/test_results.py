@@ -94,7 +94,7 @@ class BrokenSource:
 
     @contextmanager
     def live_results(
-        self, batch_id: str, *, failed: bool, after: str | None = None, in_input_order: bool = True
+        self, batch_id: str, *, failed: bool, after: str | None, in_input_order: bool
     ) -> Generator[Iterator[bytes]]:
         self.calls.append(after)
         yield self._pieces(len(self.calls))

@@ -20,7 +20,7 @@ from batchwright.storage.spill.columns import ColumnSpace
 def space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ColumnSpace:
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 1_000)
     monkeypatch.setattr(columns, "_SMALL_BYTES", 0)
-    return ColumnSpace(tmp_path, "Reading results")
+    return ColumnSpace(tmp_path)
 
 
 class _KnownLock:
@@ -48,7 +48,7 @@ def space_with_known_lock(
     waits = threading.Event()
     with monkeypatch.context() as creation:
         creation.setattr(threading, "Lock", lambda: _KnownLock(waits))
-        return ColumnSpace(tmp_path, "Reading results"), waits
+        return ColumnSpace(tmp_path), waits
 
 
 def open_files(folder: Path) -> int:
@@ -129,7 +129,7 @@ def test_a_disk_with_too_little_space_is_named_before_anything_is_written(
 
 def test_a_directory_that_cannot_be_used_is_named(space: ColumnSpace, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    unusable = ColumnSpace(tmp_path / "file", "Reading results")
+    unusable = ColumnSpace(tmp_path / "file")
     assert len(unusable.new_columns(("B", 900)).views[0]) == 900
     with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
         unusable.new_columns(("B", 2_000))
@@ -140,7 +140,7 @@ def test_small_columns_need_no_disk_though_others_take_all_memory(
 ) -> None:
     monkeypatch.setattr(columns, "_MEMORY_BYTES", 0)
     (tmp_path / "file").touch()
-    unusable = ColumnSpace(tmp_path / "file", "Reading results")
+    unusable = ColumnSpace(tmp_path / "file")
     assert len(unusable.new_columns(("B", 2**20 - 1)).views[0]) == 2**20 - 1
     with pytest.raises(StorageUnavailable, match="BATCHWRIGHT_SPOOL_DIR"):
         unusable.new_columns(("B", 2**20 + 1))

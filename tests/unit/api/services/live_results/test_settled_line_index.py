@@ -51,7 +51,7 @@ class RunningBatch:
             model="a", safe_model="a", lines=self._lines, slices=1, duplicates=self._duplicates
         )
         ingested = IngestResult(ingest_prefix=PREFIX, models=[share])
-        space = ColumnSpace(self._spool, "Reading results")
+        space = ColumnSpace(self._spool)
         return await open_index(self.storage, an_order(), ingested, space, 0)
 
     async def settle(self, sequence: int, lines: list[int]) -> ObjectInfo:
