@@ -115,9 +115,9 @@ class _Buckets:
         tokens: how many tokens may be sent now; None if their number has no limit.
     """
 
-    rates: Rates
-    requests: PerMinuteLimit | None
-    tokens: PerMinuteLimit | None
+    rates: Rates = NO_RATES
+    requests: PerMinuteLimit | None = None
+    tokens: PerMinuteLimit | None = None
 
     def update(self, rates: Rates, now: float) -> None:
         self.rates = rates
@@ -126,7 +126,7 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """What one request and its tokens count towards the limits per minute of its tenant and its model.
+    """Amounts by which one request counts towards the limits per minute of its tenant and its model.
 
     `TenantAndModelLimits.correct` corrects the tokens.
 
@@ -347,7 +347,7 @@ def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) ->
         known.pop(name, None)
         return None
     if buckets is None:
-        buckets = known[name] = _Buckets(NO_RATES, None, None)
+        buckets = known[name] = _Buckets()
     if buckets.rates == rates:
         buckets.rates = rates
     else:

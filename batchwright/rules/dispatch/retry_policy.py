@@ -52,7 +52,7 @@ class Category(StrEnum):
 
 
 class Classification(NamedTuple):
-    """What the outcome of a request means: its effect on the line, and the kind of failure.
+    """Meaning of a request's outcome: its effect on the line, and the kind of failure.
 
     Attributes:
         budget: the effect on the line. The field has this name because a line has a budget of attempts, and
