@@ -1,10 +1,11 @@
 """Options that several commands share, and the API client that these options configure."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, NoReturn
 
 import typer
+from typer.models import ArgumentInfo
 
 from batchwright.contracts.model_registry.price_config import parse_max_cost
 from batchwright.contracts.terms import Endpoint
@@ -57,12 +58,13 @@ def _checked_ids(texts: list[str]) -> list[str]:
     return [_checked_id(text) for text in texts]
 
 
-def id_callback(thing: str, list_command: str) -> Callable[[str], str]:
-    """Return a function that checks an id on the command line. It ends the command with an error if the id is
-    empty.
+def id_argument(thing: str, example: str, list_command: str, metavar: str = "ID") -> ArgumentInfo:
+    """Return the argument of a command that is the id of one object. An empty id ends the command with an
+    error.
 
     Args:
-        thing: kind of object that has the id, such as `schedule`; for the message.
+        thing: kind of object that has the id, such as `schedule`.
+        example: what its ids look like, such as `schedule_...`.
         list_command: command that lists the ids; for the message.
     """
 
@@ -71,7 +73,8 @@ def id_callback(thing: str, list_command: str) -> Callable[[str], str]:
             stop(f"The {thing} id is empty: `batchwright {list_command}` shows all ids.")
         return text
 
-    return checked
+    help = f"Id of the {thing}, {example}"
+    return typer.Argument(metavar=metavar, help=help, show_default=False, callback=checked)
 
 
 def _checked_endpoint(text: str) -> str:

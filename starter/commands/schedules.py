@@ -28,7 +28,7 @@ from batchwright.starter.options import (
     WindowOption,
     api_client,
     command_group,
-    id_callback,
+    id_argument,
     key_value_pairs,
 )
 from batchwright.starter.output import (
@@ -48,12 +48,7 @@ _SHOWN_TIMES = 5
 schedules = command_group("Create batches at regular times, as in cron.")
 Id = Annotated[
     str,
-    typer.Argument(
-        metavar="ID",
-        help="Id of the schedule, schedule_...",
-        show_default=False,
-        callback=id_callback("schedule", "schedules list"),
-    ),
+    id_argument("schedule", "schedule_...", "schedules list"),
 ]
 TimeZone = Annotated[
     str | None,

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from batchwright.contracts.api_objects.webhooks import DeliveryObject, WebhookObject
-from batchwright.starter.options import Json, Tenant, Url, api_client, command_group, id_callback
+from batchwright.starter.options import Json, Tenant, Url, api_client, command_group, id_argument
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -33,12 +33,7 @@ _MAX_LIMIT = 100
 webhooks = command_group("Create and change webhooks, test them, list deliveries.")
 Id = Annotated[
     str,
-    typer.Argument(
-        metavar="ID",
-        help="Id of the webhook, webhook_...",
-        show_default=False,
-        callback=id_callback("webhook", "webhooks list"),
-    ),
+    id_argument("webhook", "webhook_...", "webhooks list"),
 ]
 Events = Annotated[
     list[str] | None,
@@ -236,12 +231,7 @@ def replay(
     id: Id,
     delivery: Annotated[
         str,
-        typer.Argument(
-            metavar="DELIVERY",
-            help="Id of the delivery, wh_...",
-            show_default=False,
-            callback=id_callback("delivery", "webhooks deliveries ID"),
-        ),
+        id_argument("delivery", "wh_...", "webhooks deliveries ID", "DELIVERY"),
     ],
     json: Json = False,
     url: Url = None,

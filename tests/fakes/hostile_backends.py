@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.clocks import skip_time
-from tests.fakes.raw_servers import HEAD, Serve, answering, read_request
+from tests.fakes.raw_servers import HEAD, Serve, answering, endless, read_request
 
 LIMIT = 64 * 1024  # the tests' BATCHWRIGHT_MAX_RESPONSE_BYTES
 CHAT, EMBEDDINGS = "/v1/chat/completions", "/v1/embeddings"
@@ -47,19 +47,6 @@ def response(body: bytes, *head: bytes, status: bytes = b"200 OK") -> Serve:
 def embedded(*indexes: int) -> Bad:
     items = [{"object": "embedding", "index": index, "embedding": [0.5]} for index in indexes]
     return Bad(response(json.dumps({"object": "list", "data": items}).encode()), EMBEDDINGS)
-
-
-def endless(start: bytes, piece: bytes) -> Serve:
-    """Return a handler that sends `start`, and then repeats `piece` until the client disconnects."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(start)
-        while not writer.transport.is_closing():
-            writer.write(piece)
-            await writer.drain()
-
-    return serve
 
 
 def huge(size: int = HUGE) -> Serve:

@@ -4,10 +4,10 @@ import asyncio
 import gzip
 import socket
 import struct
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.fakes.raw_servers import read_request
+from tests.fakes.raw_servers import Serve, endless, read_request
+from tests.fakes.raw_servers import answering as says
 
 LIMIT = 128 * 1024  # the largest answer that is accepted
 LARGE = b"x" * 16 * 1024 * 1024  # a request that the buffers of no two sockets hold
@@ -25,8 +25,6 @@ STATUS = b"HTTP/1.1 200 OK\r\n"
 GOOD = STATUS + b"content-length: 2\r\n\r\n{}"
 CHUNKED = STATUS + b"transfer-encoding: chunked\r\n\r\n"
 ANSWERED = "200 {}"
-
-Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Case:
     """
 
     what: str
-    play: Play
+    play: Serve
     result: str = NOT_HTTP
     httpx: str = ""
     body: bytes = b"{}"
@@ -55,30 +53,7 @@ class Case:
     secure: bool = False
 
 
-def says(*pieces: bytes) -> Play:
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-
-    return play
-
-
-def repeats(start: bytes, piece: bytes) -> Play:
-    """Return a server that sends `start`, and then repeats `piece` until the client closes the connection."""
-
-    async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await read_request(reader)
-        writer.write(start)
-        while not writer.transport.is_closing():
-            writer.write(piece)
-            await writer.drain()
-
-    return play
-
-
-def trickles(piece: bytes) -> Play:
+def trickles(piece: bytes) -> Serve:
     """Return a server that sends `piece` ten times a second until the client closes the connection."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,11 +65,11 @@ def trickles(piece: bytes) -> Play:
     return play
 
 
-def bytewise(data: bytes) -> Play:
+def bytewise(data: bytes) -> Serve:
     return says(*[data[at : at + 1] for at in range(len(data))])
 
 
-def resets(*pieces: bytes, reads: int | None = None) -> Play:
+def resets(*pieces: bytes, reads: int | None = None) -> Serve:
     """Return a server that sends `pieces` and then resets the connection.
 
     Args:
@@ -116,7 +91,7 @@ def resets(*pieces: bytes, reads: int | None = None) -> Play:
     return play
 
 
-def early(answer: bytes, *, holds: bool = True) -> Play:
+def early(answer: bytes, *, holds: bool = True) -> Serve:
     """Return a server that answers when it has read the head of the request, without reading the body.
 
     Args:
@@ -133,7 +108,7 @@ def early(answer: bytes, *, holds: bool = True) -> Play:
     return play
 
 
-def half_closes(*pieces: bytes, reads_body: bool = True) -> Play:
+def half_closes(*pieces: bytes, reads_body: bool = True) -> Serve:
     """Return a server that sends `pieces`, closes only its sending direction, and still accepts data.
 
     Args:
@@ -171,11 +146,11 @@ HEADS = [
     Case("single bytes", bytewise(GOOD), ANSWERED, kept=True),
     Case("the head does not end", says(STATUS), TOO_LATE),
     Case("the head trickles in and does not end", bytewise(STATUS + b"x-a: b"), TOO_LATE),
-    Case("header lines without end", repeats(STATUS, b"x-more: " + b"x" * 1000 + b"\r\n")),
-    Case("one header value without end", repeats(STATUS + b"x-more: ", b"x" * 1000)),
-    Case("one header name without end", repeats(STATUS, b"x" * 1000)),
-    Case("a reason phrase without end", repeats(b"HTTP/1.1 200 ", b"O" * 1000)),
-    Case("empty lines without end before the status", repeats(b"", b"\r\n" * 500)),
+    Case("header lines without end", endless(STATUS, b"x-more: " + b"x" * 1000 + b"\r\n")),
+    Case("one header value without end", endless(STATUS + b"x-more: ", b"x" * 1000)),
+    Case("one header name without end", endless(STATUS, b"x" * 1000)),
+    Case("a reason phrase without end", endless(b"HTTP/1.1 200 ", b"O" * 1000)),
+    Case("empty lines without end before the status", endless(b"", b"\r\n" * 500)),
     Case("something that is not HTTP", says(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), closes=True),
     Case("a status of two digits", says(framed(_LENGTH, status=b"HTTP/1.1 20 OK"))),
     Case("a status of four digits", says(framed(_LENGTH, status=b"HTTP/1.1 2000 OK"))),
@@ -204,7 +179,7 @@ INTERIM = [
     ),
     Case(
         "interim answers without end",
-        repeats(b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 100),
+        endless(b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 100),
         httpx=TOO_LATE,
     ),
     Case(
@@ -253,7 +228,7 @@ LENGTHS = [
     ),
     Case("no length, ends with the connection", says(STATUS + b"\r\n{}"), ANSWERED, closes=True),
     Case("no length, and no end", says(STATUS + b"\r\n{}"), TOO_LATE),
-    Case("no length, more than the limit", repeats(STATUS + b"\r\n", b"1" * 65536), TOO_LARGE),
+    Case("no length, more than the limit", endless(STATUS + b"\r\n", b"1" * 65536), TOO_LARGE),
     Case("no length, reset", resets(STATUS + b"\r\n{"), CUT_OFF, httpx=NO_ANSWER),
 ]
 
@@ -264,7 +239,7 @@ CHUNKS = [
         "200 ab",
         kept=True,
     ),
-    Case("chunks of two bytes without end", repeats(CHUNKED, _TINY * 1000), TOO_LARGE),
+    Case("chunks of two bytes without end", endless(CHUNKED, _TINY * 1000), TOO_LARGE),
     Case(
         "a chunk size beyond 64 bits", says(CHUNKED + b"fffffffffffffffff\r\n{}"), httpx=CUT_OFF, closes=True
     ),
@@ -273,8 +248,8 @@ CHUNKS = [
     Case("a chunk size that is no number", says(CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n")),
     Case("a chunk size with 0x", says(CHUNKED + b"0x2\r\n{}\r\n0\r\n\r\n")),
     Case("a chunk extension", says(CHUNKED + b"2;a=b\r\n{}\r\n0\r\n\r\n"), ANSWERED, kept=True),
-    Case("a chunk extension without end", repeats(CHUNKED + b"2;a=", b"b" * 1000)),
-    Case("zeros before a chunk size without end", repeats(CHUNKED, b"0" * 1000)),
+    Case("a chunk extension without end", endless(CHUNKED + b"2;a=", b"b" * 1000)),
+    Case("zeros before a chunk size without end", endless(CHUNKED, b"0" * 1000)),
     Case("a chunk longer than its size", says(CHUNKED + b"1\r\n{}\r\n0\r\n\r\n")),
     Case("chunks without an end, closed", says(CHUNKED + b"2\r\n{}\r\n"), CUT_OFF, closes=True),
     Case("chunks without an end, open", says(CHUNKED + b"2\r\n{}\r\n"), TOO_LATE),
@@ -285,7 +260,7 @@ CHUNKS = [
         ANSWERED,
         kept=True,
     ),
-    Case("a trailer without end", repeats(CHUNKED + b"2\r\n{}\r\n0\r\n", b"x: " + b"x" * 1000 + b"\r\n")),
+    Case("a trailer without end", endless(CHUNKED + b"2\r\n{}\r\n0\r\n", b"x: " + b"x" * 1000 + b"\r\n")),
     Case(
         "chunked twice",
         says(framed(b"transfer-encoding: chunked, chunked", body=b"2\r\n{}\r\n0\r\n\r\n")),

@@ -86,6 +86,19 @@ def answering(*pieces: bytes) -> Serve:
     return serve
 
 
+def endless(start: bytes, piece: bytes) -> Serve:
+    """Return a handler that sends `start`, and then repeats `piece` until the client disconnects."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(start)
+        while not writer.transport.is_closing():
+            writer.write(piece)
+            await writer.drain()
+
+    return serve
+
+
 async def ask(serve: Serve, engine: str = "socket", **settings: object) -> Outcome:
     async with served(serve) as url, client(engine, **settings) as sender:
         return await sender.send(url, b"{}", "batch_req_1")

@@ -6,7 +6,7 @@ import typer
 
 from batchwright.contracts.api_objects.operator import DeadLetterRetryPage
 from batchwright.starter.operator_client import operator_client
-from batchwright.starter.options import Json, Tenant, Url, command_group, id_callback
+from batchwright.starter.options import Json, Tenant, Url, command_group, id_argument
 from batchwright.starter.output import (
     ExitCode,
     column_table,
@@ -20,12 +20,7 @@ from batchwright.starter.output import (
 dlq = command_group("List, retry and delete dead letters.")
 _DeadLetterId = Annotated[
     str,
-    typer.Argument(
-        metavar="ID",
-        help="Id of the dead letter, batch_req_...",
-        show_default=False,
-        callback=id_callback("dead letter", "dlq list"),
-    ),
+    id_argument("dead letter", "batch_req_...", "dlq list"),
 ]
 _Of = Annotated[
     str | None, typer.Option("--of", metavar="TENANT", help="Only those of this tenant.", show_default=False)
