@@ -13,15 +13,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Literal
 
+from batchwright.activities.completion import file_lifetime, output_file_row
 from batchwright.activities.consistency.report import ConsistencyReport, Difference, DifferenceKind
-from batchwright.activities.consistency.restored_outcome import restored_outcome
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult, ModelCounts
 from batchwright.contracts.temporal_payloads.ingestion import ModelShare
 from batchwright.contracts.terms import BatchStatus, ValidationError
 from batchwright.database.database import Database
 from batchwright.database.records import BatchOutcome, BatchRow, FileRow
+from batchwright.rules.ids import derived_file_id
+from batchwright.rules.stored_objects import object_keys
 from batchwright.settings import Settings
 from batchwright.storage.base import ObjectMissing, Storage
 
@@ -118,7 +121,7 @@ class ConsistencyCheck:
 
     async def _restored(self, order: BatchOrder, result: BatchResult, run: BatchRun) -> BatchOutcome | None:
         at = run.ended_at or self._sources.now
-        return await restored_outcome(order, result, at, self._sources.storage, self._sources.settings)
+        return await _restored_outcome(order, result, at, self._sources.storage, self._sources.settings)
 
     async def _fail(self, order: BatchOrder, run: BatchRun) -> None:
         message = f"The batch's run was ended by an operator ({run.ended})."
@@ -281,3 +284,46 @@ def _counts_of(share: ModelShare) -> ModelCounts:
         failed=share.resumed_failed,
         duplicates=share.duplicates,
     )
+
+
+async def _restored_outcome(
+    order: BatchOrder, result: BatchResult, at: datetime, storage: Storage, settings: Settings
+) -> BatchOutcome | None:
+    """Build the outcome of a batch (its final counts and files) from the result of its workflow run.
+
+    The consistency check writes this outcome to the batch's row. Return None if storage does not have the
+    output file or the error file, although the batch has results for this file.
+
+    Args:
+        at: when the run ended; used as the creation time of the files.
+    """
+    kept = file_lifetime(order, result.status, settings)
+    output = await _stored_file(order, "output", storage, at, kept) if result.completed else None
+    error = await _stored_file(order, "error", storage, at, kept) if result.failed else None
+    if (result.completed and output is None) or (result.failed and error is None):
+        return None
+    return BatchOutcome(
+        status=result.status,
+        completed=result.completed,
+        failed=result.failed,
+        usage=result.usage,
+        output=output,
+        error=error,
+    )
+
+
+async def _stored_file(
+    order: BatchOrder, kind: Literal["output", "error"], storage: Storage, at: datetime, kept: timedelta
+) -> FileRow | None:
+    """Build the database row of the batch's output or error file from the stored object.
+
+    Return None if storage has no such object.
+
+    Args:
+        at: creation time of the file.
+        kept: how long the file is kept.
+    """
+    id = derived_file_id(order.batch_id, kind)
+    async for info in storage.list(object_keys.output_key(order.tenant, id, "")):
+        return output_file_row(order, kind, info, at, kept)
+    return None

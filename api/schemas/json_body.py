@@ -12,8 +12,8 @@ import msgspec
 import orjson
 from fastapi import Request
 from pydantic import BaseModel, TypeAdapter
+from starlette.requests import ClientDisconnect
 
-from batchwright.api.client_limits.request_body_size import read_body
 from batchwright.api.errors import (
     NO_HINTS,
     ApiError,
@@ -25,6 +25,8 @@ from batchwright.api.errors import (
 from batchwright.rules.calls.call_lines import MAX_CALL_NESTING
 from batchwright.rules.json_text import RepeatedKey, check_nesting, check_unique_keys
 
+MAX_BODY_BYTES = 1024 * 1024  # bodies with files are limited in `api/services/files/`
+_SCOPE_BODY = "batchwright.body"  # key of the body in the ASGI scope
 _Result = TypeVar("_Result")
 _OBJECT = TypeAdapter(dict[str, object])
 _LIST = TypeAdapter(list[object])
@@ -42,6 +44,36 @@ _KINDS: list[tuple[type, str]] = [
 ]
 
 
+async def _read_body(
+    request: Request, max_bytes: int = MAX_BODY_BYTES, count: Callable[[int], None] = lambda size: None
+) -> bytes:
+    """Return the body of a request. Later calls return the same body, because the audit log and the route
+    both read it.
+
+    Args:
+        max_bytes: maximum size of the body in bytes.
+        count: function that is called each time a part of the body arrives, with the part's number of bytes.
+            It can raise ApiError to reject the body.
+
+    Raises:
+        ApiError: the body is too large (413), or the client closed the connection too early (400).
+    """
+    if _SCOPE_BODY in request.scope:
+        read: bytes = request.scope[_SCOPE_BODY]
+        return read
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            count(len(piece))
+            body += piece
+            if len(body) > max_bytes:
+                raise ApiError(413, f"The body of this request may hold at most {max_bytes} bytes.")
+    except ClientDisconnect:
+        raise ApiError(400, "The request ended before its body did.") from None
+    request.scope[_SCOPE_BODY] = bytes(body)
+    return bytes(body)
+
+
 async def read_json_object(request: Request) -> Mapping[str, object]:
     """Read the body of a request, which must be a JSON object.
 
@@ -50,12 +82,12 @@ async def read_json_object(request: Request) -> Mapping[str, object]:
     Raises:
         ApiError: the body is too large, is not JSON or is not an object.
     """
-    return _parse_object(request, await read_body(request))
+    return _parse_object(request, await _read_body(request))
 
 
 async def read_optional_object(request: Request) -> Mapping[str, object]:
     """Read the body of a request as `read_json_object` does. If there is no body, return an empty object."""
-    body = await read_body(request)
+    body = await _read_body(request)
     return _parse_object(request, body) if body else {}
 
 
@@ -75,7 +107,7 @@ async def read_raw_object(
     Raises:
         ApiError: the body is too large, is not JSON, is not an object or is nested too deeply.
     """
-    body = await read_body(request, max_bytes, count)
+    body = await _read_body(request, max_bytes, count)
     try:
         return await process_body(request, partial(_raw_fields, body))
     except msgspec.ValidationError:
@@ -91,7 +123,7 @@ async def process_body(request: Request, process: Callable[[], _Result]) -> _Res
     If the body is large, the function runs in a thread. The event loop can then serve other requests. The
     caller must have read the body before.
     """
-    if len(await read_body(request)) > _MOST_PARSED_INLINE:
+    if len(await _read_body(request)) > _MOST_PARSED_INLINE:
         return await asyncio.to_thread(process)
     return process()
 

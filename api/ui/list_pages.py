@@ -15,9 +15,7 @@ from batchwright.api.ui.visit import Page, Visit, see_other, whole_number
 from batchwright.contracts.api_objects import operator as shown
 from batchwright.contracts.api_objects import quotas
 from batchwright.contracts.api_objects.audit_log import AuditLogPage
-from batchwright.contracts.api_objects.keys import CreatedKey, KeyList
 from batchwright.contracts.api_objects.openai import FilePage
-from batchwright.contracts.api_objects.workers import WorkerList
 from batchwright.contracts.temporal_payloads.batch import WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.rules.tenants.scopes import Scope
@@ -61,14 +59,14 @@ _LISTS: Mapping[str, Mapping[str, _Source]] = {
         "models": _Source("/admin/models", shown.RegisteredModels),
         "stats": _Source("/v1/stats", shown.StatsObject),
     },
-    "/operator/workers": {"workers": _Source("/admin/workers", WorkerList)},
+    "/operator/workers": {"workers": _Source("/admin/workers", shown.WorkerList)},
     "/operator/tenants": {
         "counts": _COUNTS,
         "quotas": _Source("/admin/quotas", quotas.QuotaList),
         "groups": _Source("/admin/budget-groups", quotas.BudgetGroupList),
     },
     "/operator/tenants/{tenant}/limits": {"limits": _Source("/admin/quotas/{tenant}", quotas.LimitsObject)},
-    "/operator/keys": {"keys": _Source("/admin/keys", KeyList, ("tenant",))},
+    "/operator/keys": {"keys": _Source("/admin/keys", shown.KeyList, ("tenant",))},
     "/operator/dead-letters": {"page": _Source("/admin/dlq", shown.DeadLetterPage, ("tenant", "batch_id"))},
     "/operator/audit-log": {"page": _Source("/admin/audit-log", AuditLogPage, _LOG)},
 }
@@ -136,7 +134,7 @@ def list_pages() -> dict[str, Page]:
     return {**lists, **actions, "POST /operator/keys": _create_key}
 
 
-async def _show(visit: Visit, *, path: str, created: CreatedKey | None = None) -> Response:
+async def _show(visit: Visit, *, path: str, created: shown.CreatedKey | None = None) -> Response:
     sources, names = _LISTS[path], [name for source in _LISTS[path].values() for name in source.filters]
     filters = {name: visit.argument(name) for name in names}
     paging = {"after": visit.argument("after"), "limit": _PER_PAGE}
@@ -173,5 +171,5 @@ async def _create_key(visit: Visit) -> Response:
         "scopes": [scope for scope in Scope if f"scope_{scope}" in form],
         "expires_in_days": whole_number(form.get("expires_in_days", ""), "expires_in_days"),
     }
-    created = await visit.api.post("/admin/keys", CreatedKey, body)
+    created = await visit.api.post("/admin/keys", shown.CreatedKey, body)
     return await _show(visit, path="/operator/keys", created=created)

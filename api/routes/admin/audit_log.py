@@ -19,13 +19,19 @@ from batchwright.api.openapi import (
     limit_schema,
     pattern_schema,
 )
-from batchwright.api.schemas.audit_log import audit_entry_object
 from batchwright.api.schemas.batch_create import NO_NUL
 from batchwright.api.schemas.json_body import check_text, reject_unknown
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.api_objects.audit_log import AuditAction, AuditLogPage, AuditOutcome
+from batchwright.contracts.api_objects.audit_log import (
+    AuditAction,
+    AuditActorObject,
+    AuditEntryObject,
+    AuditLogPage,
+    AuditOutcome,
+    AuditTargetObject,
+)
 from batchwright.contracts.api_objects.pages import page_of
-from batchwright.database.tables.operations.audit_log import AuditFilters, AuditLogExtent
+from batchwright.database.tables.operations.audit_log import AuditFilters, AuditLogExtent, RecordedAction
 from batchwright.rules.batch_filters import time_filter
 from batchwright.rules.ids import audit_entry_position, is_audit_entry_id
 from batchwright.rules.pagination import is_ascending, page_limit
@@ -114,7 +120,7 @@ class AuditLogRoutes:
         actions, more = await self._table.page(
             filters, limit=page_size, ascending=ascending, above=above, below=below
         )
-        data = [audit_entry_object(action) for action in actions]
+        data = [_entry_object(action) for action in actions]
         return json_response(page_of(AuditLogPage, data, more=more))
 
     async def export(self, request: Request, filters: _Filters, after: _After = None) -> Response:
@@ -151,7 +157,7 @@ class AuditLogRoutes:
                 filters, limit=_EXPORT_PAGE, ascending=True, above=above, below=below
             )
             if actions:
-                lines = (audit_entry_object(action).model_dump_json() + "\n" for action in actions)
+                lines = (_entry_object(action).model_dump_json() + "\n" for action in actions)
                 yield "".join(lines).encode()
                 above = actions[-1].id
 
@@ -174,6 +180,29 @@ class AuditLogRoutes:
             if position > extent.latest or await self._table.id_at(position) not in (None, after):
                 raise _entry_not_found(after)
         return extent
+
+
+def _entry_object(action: RecordedAction) -> AuditEntryObject:
+    id, entry, result = action
+    actor, target = entry.actor, entry.target
+    return AuditEntryObject(
+        id=id,
+        created_at=int(entry.created_at.timestamp()),
+        source=actor.source,
+        actor=AuditActorObject(
+            tenant=actor.tenant or None,
+            key_id=actor.key_id or None,
+            user=actor.user or None,
+            address=actor.address or None,
+        ),
+        request_id=actor.request_id or None,
+        action=entry.action,
+        target=AuditTargetObject(type=target.type, id=target.id or None, tenant=target.tenant or None),
+        before=entry.before,
+        after=result.after,
+        outcome=result.outcome,
+        code=result.code or None,
+    )
 
 
 def _entry_not_found(id: str) -> ApiError:

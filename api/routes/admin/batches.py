@@ -1,8 +1,9 @@
 """/admin/batches: list, count, get, cancel, pause, resume, prioritize and abandon batches of all tenants."""
 
 import logging
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -30,10 +31,6 @@ from batchwright.api.schemas.json_body import (
     required_integer,
 )
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.api.schemas.operator_batches import (
-    batch_counts,
-    operator_batch,
-)
 from batchwright.api.schemas.shown_forecasts import FORECAST_AGE
 from batchwright.api.services.batches.control import BatchControl
 from batchwright.api.services.batches.line_search import LineSearch
@@ -45,13 +42,14 @@ from batchwright.contracts.api_objects.operator import (
     BatchSlicesObject,
     OperatorBatch,
     OperatorBatchPage,
+    TenantBatchCounts,
 )
 from batchwright.contracts.api_objects.pages import page_of
 from batchwright.contracts.temporal_payloads.batch import MAX_PRIORITY, MIN_PRIORITY, WindowFit
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.errors import UnknownCursor
 from batchwright.database.records import BatchRow
-from batchwright.database.tables.operations.operator_batches import OperatorBatchFilters
+from batchwright.database.tables.operations.operator_batches import BatchCount, OperatorBatchFilters
 from batchwright.rules.batch_filters import custom_id_filter
 from batchwright.rules.ids import is_batch_id
 from batchwright.rules.pagination import is_ascending, page_limit
@@ -162,12 +160,12 @@ class OperatorBatchRoutes:
         now = self._clock()
         since = now - _COUNTED_SINCE
         rows = await self._batches.counts(forecast_since=now - FORECAST_AGE, ended_since=since)
-        return json_response(batch_counts(rows, since))
+        return json_response(_batch_counts(rows, since))
 
     async def get(self, batch_id: str) -> Response:
         """Retrieve a batch of any tenant."""
         tenant = await self._owner(batch_id)
-        return json_response(operator_batch(await self._control.get(tenant, batch_id), tenant))
+        return json_response(_operator_batch(await self._control.get(tenant, batch_id), tenant))
 
     async def slices(self, batch_id: str) -> Response:
         """Show the slices of a batch. A slice is a part of the batch's lines of one model, which one worker
@@ -215,7 +213,7 @@ class OperatorBatchRoutes:
         extra = {"batch_id": batch_id, "of_tenant": tenant, "operator": operator_of(request)}
         change = {"before": before, "priority": priority}
         logger.info("batch priority changed by an operator", extra=extra | change)
-        return json_response(operator_batch(batch, tenant))
+        return json_response(_operator_batch(batch, tenant))
 
     async def _perform(
         self,
@@ -234,11 +232,11 @@ class OperatorBatchRoutes:
         batch = await action(tenant, batch_id)
         extra = {"batch_id": batch_id, "of_tenant": tenant, "operator": operator_of(request)}
         logger.info(f"batch {done} by an operator", extra=extra)
-        return json_response(operator_batch(batch, tenant))
+        return json_response(_operator_batch(batch, tenant))
 
     async def _page(self, rows: Sequence[BatchRow]) -> Sequence[OperatorBatch]:
         batches = await self._control.page(rows)
-        return [operator_batch(batch, row.order.tenant) for batch, row in zip(batches, rows, strict=True)]
+        return [_operator_batch(batch, row.order.tenant) for batch, row in zip(batches, rows, strict=True)]
 
     async def _owner(self, batch_id: str) -> str:
         tenant = await self._rows.owner(batch_id)
@@ -250,3 +248,36 @@ class OperatorBatchRoutes:
 def _parse_status(text: str) -> Collection[BatchStatus]:
     status = one_of(text, "status", *_STATUSES)
     return _LIVE_STATUSES if status == _LIVE else [BatchStatus(status)]
+
+
+def _operator_batch(batch: BatchObject, tenant: str) -> OperatorBatch:
+    return OperatorBatch(**dict(batch), tenant=tenant)
+
+
+def _batch_counts(counts: Sequence[BatchCount], ended_since: datetime) -> BatchCountsObject:
+    by_tenant: defaultdict[str, list[BatchCount]] = defaultdict(list)
+    for count in counts:
+        by_tenant[count.tenant].append(count)
+    total = _of_tenant("", counts)
+    return BatchCountsObject(
+        statuses=total.statuses,
+        oldest_created_at=total.oldest_created_at,
+        at_risk=total.at_risk,
+        late=total.late,
+        ended_since=int(ended_since.timestamp()),
+        tenants=[_of_tenant(name, by_tenant[name]) for name in sorted(by_tenant)],
+    )
+
+
+def _of_tenant(tenant: str, counts: Sequence[BatchCount]) -> TenantBatchCounts:
+    statuses: Counter[BatchStatus] = Counter()
+    for count in counts:
+        statuses[count.status] += count.batches
+    oldest = min((count.oldest for count in counts if count.oldest is not None), default=None)
+    return TenantBatchCounts(
+        tenant=tenant,
+        statuses={status: statuses[status] for status in BatchStatus if statuses[status]},
+        oldest_created_at=None if oldest is None else int(oldest.timestamp()),
+        at_risk=sum(count.at_risk for count in counts),
+        late=sum(count.late for count in counts),
+    )

@@ -26,7 +26,7 @@ from batchwright.api.schemas.json_body import (
 )
 from batchwright.api.schemas.openai_objects import json_response
 from batchwright.contracts.api_objects.audit_log import AuditAction
-from batchwright.contracts.api_objects.keys import CreatedKey, KeyList, KeyObject
+from batchwright.contracts.api_objects.operator import CreatedKey, KeyList, KeyObject
 from batchwright.database.errors import UnknownTenant
 from batchwright.database.records import ApiKeyRow
 from batchwright.rules.tenants.api_keys import hash_secret, new_key

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.schemas.openai_objects import json_response
-from batchwright.contracts.api_objects.workers import WorkerList, WorkerObject
+from batchwright.contracts.api_objects.operator import WorkerList, WorkerObject
 from batchwright.database.records import WorkerHeartbeat
 from batchwright.rules.worker_stats import FRESH_AGE, polled_queues, running_slices
 

@@ -1,4 +1,4 @@
-"""Objects of the API for operators: batches, holds, dead letters, statistics and models."""
+"""Objects of the API for operators: batches, holds, dead letters, statistics, models, workers, API keys."""
 
 from datetime import datetime
 from typing import Literal
@@ -279,3 +279,45 @@ class RegisteredModels(BaseModel):
     object: Literal["list"] = "list"
     data: list[RegisteredModel]
     removed: list[str] = Field(description="models that were removed at run time")
+
+
+class WorkerObject(BaseModel):
+    """A live worker process, with its latest report about itself."""
+
+    id: str = Field(description="host:pid")
+    started_at: int | None = Field(description="Unix time in seconds")
+    reported_at: int = Field(description="Unix time in seconds")
+    in_flight: int = Field(description="requests that it has sent and that are not answered")
+    slices: int = Field(description="slices that it runs")
+    batches: int = Field(description="batches of these slices")
+    queues: list[str] = Field(description="task queues that it polls, sorted")
+    registry: str = Field(description="fingerprint of its model registry; workers in order have the same")
+
+
+class WorkerList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[WorkerObject] = Field(description="sorted by id")
+
+
+class KeyObject(BaseModel):
+    """An API key without its secret. Times are Unix seconds."""
+
+    id: str
+    object: Literal["api_key"] = "api_key"
+    tenant: str
+    prefix: str = Field(description="visible part of the key, `bw_...`")
+    scopes: list[str] = Field(description="`read`, `write`, `viewer`, `operator`, `admin`")
+    label: str = Field(description="its purpose, in the words of its creator")
+    created_at: int
+    expires_at: int | None = Field(description="null: never")
+    revoked_at: int | None
+    last_used_at: int | None = Field(description="to the minute")
+
+
+class CreatedKey(KeyObject):
+    secret_key: str = Field(description="the whole key; it is not shown again, because only its hash is kept")
+
+
+class KeyList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[KeyObject] = Field(description="sorted by tenant and creation")

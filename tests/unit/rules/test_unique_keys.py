@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchwright.api.client_limits.request_body_size import MAX_BODY_BYTES
+from batchwright.api.schemas.json_body import MAX_BODY_BYTES
 from batchwright.rules.json_text import RepeatedKey, check_unique_keys, unique_keys
 from tests.fakes.api import error_of, open_api
 

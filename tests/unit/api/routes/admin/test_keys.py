@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from batchwright.contracts.api_objects.audit_log import AuditLogPage
-from batchwright.contracts.api_objects.keys import CreatedKey, KeyList, KeyObject
+from batchwright.contracts.api_objects.operator import CreatedKey, KeyList, KeyObject
 from batchwright.rules.tenants.scopes import Scope
 from tests.fakes.api import ApiFixture, error_of, open_api, read
 from tests.fakes.api_keys import create_key

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.api_objects.workers import WorkerList
+from batchwright.contracts.api_objects.operator import WorkerList
 from batchwright.rules.worker_stats import polled_queue_stats, running_slice_stats
 from tests.fakes.api import open_api, read
 
