@@ -38,16 +38,16 @@ def chat_line(number: int, model: str, line_bytes: int, fields: Mapping[str, obj
     return _line(number, model, _SYSTEM * 3, question, fields)
 
 
-def write_unshared(path: Path, count: int, model: str = MODELS[0], line_bytes: int = 1024) -> None:
-    """Write an input file of `count` chat requests whose prompts all begin differently.
+def write_unshared(path: Path, count: int) -> None:
+    """Write an input file of `count` chat requests whose prompts of about 1 KiB all begin differently.
 
     A prefix cache (a backend's cache of the beginnings of prompts) is useless for such prompts, in any order
     of the lines.
     """
     with path.open("w") as file:
         for number in range(count):
-            words = " ".join(_words(number, line_bytes // 8))
-            file.write(_line(number, model, "", words) + "\n")
+            words = " ".join(_words(number, 128))
+            file.write(_line(number, MODELS[0], "", words) + "\n")
 
 
 def _words(seed: int, count: int) -> Iterator[str]:

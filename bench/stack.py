@@ -231,12 +231,12 @@ def peak_mib(process: psutil.Process) -> float:
     return held * 1024 / _MIB
 
 
-def wait_until_quiet(stack: RunningStack, seconds: float = 5.0) -> None:
-    """Wait until the stack uses little CPU for half a second, but not longer than `seconds`.
+def wait_until_quiet(stack: RunningStack) -> None:
+    """Wait until the stack uses little CPU for half a second, but not longer than 5 seconds.
 
     After the end of a batch, the stack continues to work for a moment.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 5.0
     while time.monotonic() < deadline:
         before = cpu_seconds((*stack.ours(), *stack.servers()))
         time.sleep(0.5)

@@ -60,7 +60,7 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024
 
 
-def input_row(size: int, key: str = "input") -> FileRow:
+def input_row(size: int) -> FileRow:
     return FileRow(
         id=INPUT_ID,
         tenant=TENANT,
@@ -68,7 +68,7 @@ def input_row(size: int, key: str = "input") -> FileRow:
         filename="input.jsonl",
         bytes=size,
         created_at=CREATED,
-        storage_key=key,
+        storage_key="input",
     )
 
 

@@ -194,7 +194,6 @@ _WAITING = PanelRow(
     ],
 )
 
-_SUCCESS = "batchwright_retention_last_success_timestamp_seconds"
 _RETENTION = PanelRow(
     "Retention",
     [

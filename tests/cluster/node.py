@@ -20,7 +20,7 @@ from tests.unit.deploy.files import ROOT
 
 PROGRAMS = Path(os.environ.get("BATCHWRIGHT_TEST_KUBERNETES", ROOT / ".venv" / ".tools" / "kubernetes"))
 BRIDGE, ADDRESS = "batchwright0", "10.244.0.1"
-_PODS, _SERVICES, _FIRST_SERVICE = "10.244.0.0/16", "10.96.0.0/16", "10.96.0.1"
+_PODS, _SERVICES = "10.244.0.0/16", "10.96.0.0/16"
 _TOKEN = "tests-only"
 _PAUSE = "localhost/pause:1"
 

@@ -15,9 +15,9 @@ TABLE = Table()
 TYPE = "application/jsonl"
 
 
-async def announced(api: Api, size: int = len(CONTENT)) -> Upload:
+async def announced(api: Api) -> Upload:
     raw = api.client.uploads.with_raw_response
-    return exact(await raw.create(bytes=size, filename="a.jsonl", mime_type=TYPE, purpose="batch"))
+    return exact(await raw.create(bytes=len(CONTENT), filename="a.jsonl", mime_type=TYPE, purpose="batch"))
 
 
 async def add(api: Api, upload: Upload, data: bytes) -> str:

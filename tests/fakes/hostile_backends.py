@@ -49,11 +49,11 @@ def embedded(*indexes: int) -> Bad:
     return Bad(response(json.dumps({"object": "list", "data": items}).encode()), EMBEDDINGS)
 
 
-def huge(size: int = HUGE) -> Serve:
-    """Return a handler that sends `size` bytes in chunks, without announcing the size."""
+def huge() -> Serve:
+    """Return a handler that sends 100 MB in chunks, without announcing the size."""
 
     def pieces() -> Iterator[bytes]:
-        for _ in range(size // len(_PIECE)):
+        for _ in range(HUGE // len(_PIECE)):
             yield b"%x\r\n%b\r\n" % (len(_PIECE), _PIECE)
         yield b"0\r\n\r\n"
 

@@ -26,8 +26,8 @@ def ec_key(kid: str, curve: str = "P-256") -> ECKey:
     return ECKey.generate_key(curve, parameters={"kid": kid})
 
 
-def ed25519_key(kid: str = "ed") -> OKPKey:
-    return OKPKey.generate_key("Ed25519", parameters={"kid": kid})
+def ed25519_key() -> OKPKey:
+    return OKPKey.generate_key("Ed25519", parameters={"kid": "ed"})
 
 
 def public(key: IssuerKey) -> IssuerKey:

@@ -49,8 +49,8 @@ class S3Proxy:
     def cut(self, what: str, after: int, times: int = 1) -> None:
         self.faults.append(Fault(what, times, cut_after=after))
 
-    def lose_answer(self, what: str, times: int = 1) -> None:
-        self.faults.append(Fault(what, times, lose_answer=True))
+    def lose_answer(self, what: str) -> None:
+        self.faults.append(Fault(what, 1, lose_answer=True))
 
     def requests(self, what: str) -> list[Seen]:
         return [seen for seen in self.seen if seen.what == what]

@@ -48,12 +48,9 @@ def blocks() -> list[Block]:
     return [block for page in PAGES for block in blocks_of(page)]
 
 
-def block(heading: str, place: int = 0) -> Block:
-    """Return the block below a heading that has the number `place`, counted from 0.
-
-    Blocks that need a Kubernetes cluster are not counted.
-    """
-    return [each for each in blocks() if each.heading == heading and not each.needs_a_cluster][place]
+def block(heading: str) -> Block:
+    """Return the first block below a heading that needs no Kubernetes cluster."""
+    return next(each for each in blocks() if each.heading == heading and not each.needs_a_cluster)
 
 
 def run(block: Block, environment: dict[str, str], folder: Path) -> str:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tests.clients import http_client
 from tests.e2e.batches import CHAT
 
-_QUESTION_BYTES, _MAX_TOKENS = 40, 12
+_SYSTEM_BYTES, _QUESTION_BYTES, _MAX_TOKENS = 800, 40, 12
 
 
 class Prompts(NamedTuple):
@@ -38,13 +38,13 @@ class _Response(BaseModel):
     usage: _Usage
 
 
-def prompts(model: str, systems: int, each: int, seed: int, system_bytes: int = 800) -> Prompts:
+def prompts(model: str, systems: int, each: int, seed: int) -> Prompts:
     """Return lines with `systems` different system prompts, `each` lines for each of them.
 
     Different seeds give different prompts, which have nothing in common.
     """
     generator = random.Random(seed)
-    texts = [_text(generator, system_bytes) for _ in range(systems)]
+    texts = [_text(generator, _SYSTEM_BYTES) for _ in range(systems)]
     order = [system for system in texts for _ in range(each)]
     generator.shuffle(order)
     lines: list[dict[str, object]] = []
@@ -54,7 +54,7 @@ def prompts(model: str, systems: int, each: int, seed: int, system_bytes: int = 
         body = {"model": model, "messages": messages, "max_tokens": _MAX_TOKENS}
         lines.append({"custom_id": f"line-{number}", "method": "POST", "url": CHAT, "body": body})
     # `<|turn|>system\n...<|end|><|turn|>user\n...<|end|><|reply|>`: a byte is one token, and so is a mark.
-    system_tokens = len("tsystem\n") + system_bytes + len("etuser\n")
+    system_tokens = len("tsystem\n") + _SYSTEM_BYTES + len("etuser\n")
     own_tokens = _QUESTION_BYTES + len("er")
     return Prompts(lines, systems * system_tokens + len(lines) * own_tokens)
 

@@ -40,9 +40,9 @@ class Target:
         self.order = an_order(output_location=self.url)
         self.client = s3_client(server.url)
 
-    async def end_batch(self, output: bytes = OUTPUT) -> None:
+    async def end_batch(self) -> None:
         await self.database.batches.upsert(self.order)
-        files = {"output": output, "error": ERRORS}
+        files = {"output": OUTPUT, "error": ERRORS}
         rows = {
             kind: a_file(f"file-{kind}", filename=f"batch_1_{kind}.jsonl", storage_key=f"of/{kind}")
             for kind in files

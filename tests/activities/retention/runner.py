@@ -8,7 +8,6 @@ from temporalio.testing import ActivityEnvironment
 from batchwright.activities.retention.activity import Retention
 from batchwright.contracts.temporal_payloads.retention import DeletionCount, RetentionKind, SweepRequest
 from batchwright.database.database import Database
-from batchwright.settings import Settings
 from batchwright.storage.base import Storage
 from batchwright.telemetry.metrics import Metrics
 from tests.fakes.settings import load
@@ -20,16 +19,10 @@ class RetentionRunner:
     If `turn_seconds` is 0, each call handles one row.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        storage: Storage,
-        settings: Settings | None = None,
-        turn_seconds: float = 0,
-    ) -> None:
+    def __init__(self, database: Database, storage: Storage, turn_seconds: float = 0) -> None:
         self.metrics = Metrics()
         self.turns = 0
-        self._retention = Retention(database, storage, settings or load(), self.metrics, turn_seconds)
+        self._retention = Retention(database, storage, load(), self.metrics, turn_seconds)
 
     async def run(self, kind: RetentionKind, now: datetime, *, dry_run: bool = False) -> DeletionCount:
         """Delete all expired data of a kind, and return how much was deleted.

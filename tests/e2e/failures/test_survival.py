@@ -16,8 +16,6 @@ from tests.segments import read_index
 
 pytestmark = pytest.mark.e2e
 IN_FLIGHT = 100  # of a worker, by default
-UNFLUSHED = 256  # results a slice may hold back
-SLICES_AT_ONCE = 4 * len(MODELS)
 
 
 def settled_requests(objects: Path, batch_id: str) -> set[str]:

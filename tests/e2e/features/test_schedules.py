@@ -43,9 +43,9 @@ async def create(http: httpx.AsyncClient, file_id: str, **fields: object) -> Sch
     return read(await http.post("/schedules", json={"cron": YEARLY, "batch": batch, **fields}))
 
 
-async def an_input(client: AsyncOpenAI, each: int = 5) -> tuple[str, list[dict[str, object]]]:
+async def an_input(client: AsyncOpenAI) -> tuple[str, list[dict[str, object]]]:
     """Run a batch, and return the id of its input file, and its lines."""
-    lines = chat_lines(MODELS[:1], each=each)
+    lines = chat_lines(MODELS[:1], each=5)
     batch = await ended(client, (await submit(client, lines)).id)
     return batch.input_file_id, lines
 

@@ -42,8 +42,8 @@ from bench.stages import EVENT_LOOP, STAGES, shares, stage_of
 MOST, LEAST = Target(3.0), Target(0.5, "at least", 0.8)
 
 
-def a_figure(*rounds: float, target: Target | None = None, key: str = "x", unit: str = "") -> Figure:
-    return Figure(key, "what", list(rounds), unit, target)
+def a_figure(*rounds: float, target: Target | None = None, unit: str = "") -> Figure:
+    return Figure("x", "what", list(rounds), unit, target)
 
 
 def a_report(*figures: Figure, quick: bool = False, error: str = "") -> BenchmarkReport:

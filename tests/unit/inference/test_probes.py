@@ -28,8 +28,8 @@ class ProbeFixture:
     `requests` has the methods and paths of all requests, `bodies` has their bodies.
     """
 
-    def __init__(self, answer: httpx.Response = GOOD) -> None:
-        self.answer, self.requests = answer, list[str]()
+    def __init__(self) -> None:
+        self.answer, self.requests = GOOD, list[str]()
         self.bodies: list[bytes] = []
         self.open, self.began = asyncio.Event(), asyncio.Event()
         self.open.set()

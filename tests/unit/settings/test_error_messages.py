@@ -4,7 +4,6 @@ import pytest
 
 from batchwright.settings import SettingsError, load
 
-A_TENANT = "a tenant has 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit"
 WRONG = {
     ("API_PORT", "many"): "it must be a whole number (it is 'many')",
     ("API_PORT", "70000"): "it must be at most 65535 (it is '70000')",

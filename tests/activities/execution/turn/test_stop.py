@@ -43,8 +43,8 @@ class BlockedBackend(ExecutionFixture):
     async def planned(self, lines: int = 6) -> list[int]:
         return await plan_slice(self.storage, [line_of(n) for n in range(lines)])
 
-    async def until_only_the_held_one_is_left(self, lines: int = 6) -> None:
-        await eventually(lambda: len(self.sent) == lines and self.context.permits.used == 1)
+    async def until_only_the_held_one_is_left(self) -> None:
+        await eventually(lambda: len(self.sent) == 6 and self.context.permits.used == 1)
 
     async def _held(self, sent: httpx.Request) -> httpx.Response:
         if content_of(sent) == HELD:

@@ -20,20 +20,18 @@ from tests.integration.database.rows import START, a_file, after, an_upload
 NEVER = datetime(2999, 1, 1, tzinfo=UTC)
 
 
-def a_part(id: str = "part_1", tenant: str = "t", bytes: int = 5) -> PartRow:
+def a_part(id: str = "part_1", bytes: int = 5) -> PartRow:
     return PartRow(
-        id=id, tenant=tenant, upload_id="upload_1", bytes=bytes, storage_key=f"x/{id}", created_at=START
+        id=id, tenant="t", upload_id="upload_1", bytes=bytes, storage_key=f"x/{id}", created_at=START
     )
 
 
-def a_claim(
-    fingerprint: str = "f", made: str = "{}", seconds: float = 0, tenant: str = "t"
-) -> IdempotencyClaim:
+def a_claim(made: str = "{}", seconds: float = 0, tenant: str = "t") -> IdempotencyClaim:
     return IdempotencyClaim(
         tenant=tenant,
         operation="batches",
         key="k",
-        fingerprint=fingerprint,
+        fingerprint="f",
         made=made,
         created_at=after(seconds),
     )

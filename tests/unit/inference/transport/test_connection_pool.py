@@ -214,10 +214,10 @@ async def test_requests_at_once_have_a_connection_each() -> None:
         assert [(await answer).status for answer in sending] == [200, 200, 200]
 
 
-async def exchanged(engine: PooledTransport, target: TargetUrl, seconds: float = 60) -> int:
+async def exchanged(engine: PooledTransport, target: TargetUrl) -> int:
     """Send a request, and return the status of the response."""
     request = BackendRequest(b"POST", target, [], b"{}")
-    return (await engine.exchange(request, max_bytes=1024, seconds=seconds)).status
+    return (await engine.exchange(request, max_bytes=1024, seconds=60)).status
 
 
 def named(target: TargetUrl) -> TargetUrl:

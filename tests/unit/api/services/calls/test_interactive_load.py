@@ -17,11 +17,11 @@ class Fixture:
         self.now, self.metrics = 100.0, Metrics()
         self.load = InteractiveLoad(self.metrics, lambda: self.now)
 
-    def report_after(self, seconds: float, every: float = 1.0) -> list[BackendLoad]:
-        """Let `seconds` pass, and make a report after each `every` seconds. Return the last report."""
+    def report_after(self, seconds: float) -> list[BackendLoad]:
+        """Let `seconds` pass, and make a report after each second. Return the last report."""
         until, found = self.now + seconds, list[BackendLoad]()
         while self.now < until:
-            self.now += every
+            self.now += 1.0
             found = self.load.report()
         return found
 
