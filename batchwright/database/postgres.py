@@ -91,7 +91,7 @@ def postgres_database(pool: ConnectionPool) -> Database:
         batch_snapshots=PostgresBatchSnapshots(pool),
         batch_deletions=PostgresBatchDeletions(pool),
         custom_ids=PostgresCustomIds(pool),
-        progress=PostgresProgress(pool, batches),
+        progress=PostgresProgress(pool),
         reruns=PostgresReruns(pool, files, admissions),
         dead_letters=dead_letters,
         waiting=PostgresWaitingReasons(pool),

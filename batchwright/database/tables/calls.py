@@ -132,12 +132,6 @@ class CallsTable(Protocol):
         """Return how many calls (single requests of clients) of a tenant have not ended."""
         ...
 
-    async def count_batches(self, tenant: str) -> int:
-        """Return how many batches of a tenant still collect calls (single requests), or collected some and
-        have not ended.
-        """
-        ...
-
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:
         """Return the ids of those calls (single requests of clients) of the batch that have not ended."""
         ...
@@ -265,10 +259,6 @@ class PostgresCalls(CallsTable):
 
     async def count_open(self, tenant: str) -> int:
         found = await self._connections.fetchrow(self._sql.count_open, tenant)
-        return 0 if found is None else found["count"]
-
-    async def count_batches(self, tenant: str) -> int:
-        found = await self._connections.fetchrow(self._sql.count_batches, tenant, LONGEST_OPEN)
         return 0 if found is None else found["count"]
 
     async def unanswered(self, tenant: str, batch_id: str) -> frozenset[str]:

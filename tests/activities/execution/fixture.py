@@ -26,7 +26,7 @@ from batchwright.activities.services.waiting_reason_publisher import WaitingReas
 from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
-from batchwright.contracts.temporal_payloads.batch import ModelCounts, WaitingReason
+from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest, SliceResult
 from batchwright.contracts.terms import Endpoint
 from batchwright.database.errors import DatabaseUnavailable
@@ -199,9 +199,6 @@ class ProgressLog(ProgressTable):
         if self.is_unavailable:
             raise DatabaseUnavailable("away")
         self.upserts.append(rows)
-
-    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
-        return []
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
         return {}

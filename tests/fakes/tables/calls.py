@@ -89,7 +89,7 @@ class MemoryCalls(CallsTable):
         return StoredCall(stored.batch_id, stored.created_at, order)
 
     async def open(self, group: str, order: BatchOrder, max_batches: int) -> bool:
-        if await self.count_batches(order.tenant) >= max_batches:
+        if await self._count_batches(order.tenant) >= max_batches:
             return False
         rows = self._rows.enter()
         found = rows.rolling_batches.get((order.tenant, group))
@@ -145,7 +145,7 @@ class MemoryCalls(CallsTable):
         rows = self._rows.enter().calls
         return sum(of == tenant and row.call.ended_at is None for (of, _), row in rows.items())
 
-    async def count_batches(self, tenant: str) -> int:
+    async def _count_batches(self, tenant: str) -> int:
         rows = self._rows.enter()
         fresh = rows.clock() - LONGEST_OPEN
         taking = {

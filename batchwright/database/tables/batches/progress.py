@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.database.pool import ConnectionPool
 from batchwright.database.records import SliceProgress
 from batchwright.database.sql import queries
 from batchwright.database.tables.batches.batch_records import dump_error_counts, parse_costs
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
-from batchwright.database.tables.batches.batches import PostgresBatches
 from batchwright.rules.token_costs import amount_of, amount_text, total_cost
 
 
@@ -53,13 +51,6 @@ class ProgressTable(Protocol):
 
         The totals in a report replace the stored totals of its slice. A report is ignored if the batch has
         ended, or if a newer attempt of the slice has reported already.
-        """
-        ...
-
-    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
-        """Return how many lines of a batch are completed and failed so far, by model.
-
-        The list is empty if there is no such batch.
         """
         ...
 
@@ -121,9 +112,8 @@ class ProgressQueries:
 
 
 class PostgresProgress(ProgressTable):
-    def __init__(self, connections: ConnectionPool, batches: PostgresBatches) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
-        self._batches = batches
         self._sql = queries(ProgressQueries, "progress")
 
     async def record(self, rows: list[SliceProgress]) -> None:
@@ -145,10 +135,6 @@ class PostgresProgress(ProgressTable):
             [row.usage.reasoning_tokens for row in rows],
             [dump_error_counts(row.errors) for row in rows],
         )
-
-    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
-        row = await self._batches.get(tenant, batch_id)
-        return [] if row is None else row.models
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
         records = await self._connections.fetch(self._sql.slices, tenant, batch_id)

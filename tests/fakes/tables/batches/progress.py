@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
 from batchwright.database.records import SliceProgress
 from batchwright.database.tables.batches.batch_snapshots import BatchKey
@@ -16,7 +15,6 @@ from batchwright.database.tables.batches.progress import (
 )
 from batchwright.rules.batch_states import LIVE_STATES
 from batchwright.rules.token_costs import amount_of, total_cost
-from tests.fakes.tables.batches.batches import MemoryBatches
 from tests.fakes.tables.rows import (
     Rows,
     add_sample,
@@ -38,10 +36,6 @@ class MemoryProgress(ProgressTable):
                 continue
             if before is None or (row.generation, row.attempt) >= (before.generation, before.attempt):
                 self._rows.progress[key] = row
-
-    async def totals(self, tenant: str, batch_id: str) -> list[ModelCounts]:
-        row = await MemoryBatches(self._rows).get(tenant, batch_id)
-        return [] if row is None else row.models
 
     async def slices(self, tenant: str, batch_id: str) -> dict[tuple[str, int], SettledLines]:
         found = slices(self._rows.enter(), tenant, batch_id)

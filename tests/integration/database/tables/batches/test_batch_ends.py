@@ -150,7 +150,6 @@ async def test_live_counts_are_the_sum_over_the_slices(any_database: Database) -
         }
     )
     assert await any_database.batch_list.page("t", limit=1, after=None) == ([row], False)
-    assert await any_database.progress.totals("t", "batch_1") == row.models
 
 
 def an_error(code: str, model: str | None, count: int, custom_id: str = "c") -> ErrorCount:
@@ -219,12 +218,6 @@ async def test_errors_of_an_end_without_files_are_those_reported_last(any_databa
     assert row.errors_summary == [final]
 
 
-async def test_totals_before_any_progress_are_those_of_the_models(any_database: Database) -> None:
-    await a_running_batch(any_database)
-    assert await any_database.progress.totals("t", "batch_1") == MODELS
-    assert await any_database.progress.totals("other", "batch_1") == []
-
-
 @pytest.mark.parametrize(
     ("generation", "attempt", "counts"), [(1, 1, 9), (0, 4, 9), (0, 3, 9), (0, 2, 5), (-1, 9, 5)]
 )
@@ -256,7 +249,7 @@ async def test_of_two_concurrent_reports_of_a_slice_the_newest_counts(any_databa
 async def test_empty_reports_and_reports_for_unknown_batches_are_ignored(any_database: Database) -> None:
     await any_database.progress.record([])
     await any_database.progress.record([slice_progress(batch_id="batch_unknown")])
-    assert await any_database.progress.totals("t", "batch_unknown") == []
+    assert await any_database.batches.get("t", "batch_unknown") is None
 
 
 @pytest.mark.parametrize("status", ENDS)
