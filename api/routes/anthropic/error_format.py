@@ -65,7 +65,7 @@ class MessageErrorMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not _is_below_prefix(scope["path"]):
+        if scope["type"] != "http" or not f"{scope['path']}/".startswith(f"{PREFIX}/"):
             await self._app(scope, receive, send)
             return
         await self._app(scope, receive, _TranslatedResponse(send).send)
@@ -111,7 +111,3 @@ def _translated(body: bytes, status: int, headers: Headers) -> bytes:
     details = MessageErrorDetails(type=error_type(status), message=_DECODER.decode(body).error.message)
     error = MessageErrorObject(error=details, request_id=headers.get(REQUEST_ID_HEADER))
     return error.model_dump_json().encode()
-
-
-def _is_below_prefix(path: str) -> bool:
-    return path == PREFIX or path.startswith(PREFIX + "/")
