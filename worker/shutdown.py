@@ -32,9 +32,6 @@ class ShutdownSignal:
     def is_requested(self) -> bool:
         return self._event.is_set()
 
-    def request(self) -> None:
-        self._event.set()
-
     async def wait(self) -> None:
         await self._event.wait()
 

@@ -25,7 +25,7 @@ _MAX_BACKOFF_SECONDS = 10.0
 
 
 class ManagedService(Protocol):
-    """A service that the supervisor starts, watches, restarts and stops."""
+    """A service that the supervisor starts, watches and restarts."""
 
     @property
     def name(self) -> str: ...
@@ -48,14 +48,6 @@ class ManagedService(Protocol):
 
     async def ended(self) -> str:
         """Wait until the process has ended. Return how it ended, such as "ended with exit status 1"."""
-        ...
-
-    async def stop(self, patience_seconds: float) -> None:
-        """Stop the process, and wait until it has ended. If it has already ended, do nothing.
-
-        Args:
-            patience_seconds: seconds after which a process that is still running is killed.
-        """
         ...
 
 
@@ -109,6 +101,11 @@ class ServiceProcess:
             await asyncio.sleep(POLL_SECONDS)
 
     async def stop(self, patience_seconds: float) -> None:
+        """Stop the process, and wait until it has ended. If it has already ended, do nothing.
+
+        Args:
+            patience_seconds: seconds after which a process that is still running is killed.
+        """
         process = self._process
         if process is None:
             return

@@ -78,7 +78,6 @@ class BackendRegistry:
         self._removed: set[str] = set()
         self._unlisted: set[str] = set()  # models in use that only backends with `any_model` accept
         self._registered: set[str] = set()  # models in a list of a backend, the file or a change
-        self._changed = asyncio.Event()
         self._read = False
         self.fingerprint = ""
         self.problems: dict[str, Sequence[str]] = {}  # by model: parts of its change not applied
@@ -140,7 +139,6 @@ class BackendRegistry:
         config = unlisted_models(self._gateways, [model])[model]
         self._configs[model] = config
         self._routers[model] = router = self._router(model, config)
-        self._changed.set()
         return router
 
     def retain_unlisted(self, awaited: Collection[str]) -> None:
@@ -181,12 +179,6 @@ class BackendRegistry:
         The operator lists models in the registry file, and in changes at run time.
         """
         return frozenset(self._routers.keys() & self._registered)
-
-    async def changed(self) -> frozenset[str]:
-        """Wait until models are added or removed. Then return the names of all models, without aliases."""
-        await self._changed.wait()
-        self._changed.clear()
-        return frozenset(self._routers)
 
     async def refresh(self) -> None:
         """Update the registry from the backends and from the database, in four steps.
@@ -310,8 +302,6 @@ class BackendRegistry:
             self._aliases = {alias: name for alias, name in aliases if alias not in configs}
         # Model lists are not part of the fingerprint, because processes read them at different times.
         self.fingerprint = registry_fingerprint(self._configured, self._gateways, changes)
-        if self._routers.keys() != before.keys():
-            self._changed.set()
 
     def _router(self, name: str, config: ModelConfig) -> ModelRouter:
         retries = retry_policy_of(self._settings, config)

@@ -106,15 +106,6 @@ async def test_a_backend_that_answers_again_is_tried_at_once() -> None:
     assert route.wait_seconds() == 0
 
 
-async def test_changes_are_waited_for() -> None:
-    fleet = ListingBackends([ONE], one=["a"])
-    await fleet.registry.refresh()
-    assert await fleet.registry.changed() == {"a"}
-    fleet.lists[ONE] = ["a", "b"]
-    await fleet.registry.refresh()
-    assert await fleet.registry.changed() == {"a", "b"}
-
-
 async def test_without_a_database_the_last_known_models_are_served() -> None:
     fleet = ListingBackends([ONE], one=["a"])
     fleet.database.rows.failing = DatabaseUnavailable("away")
