@@ -40,6 +40,8 @@ _CATCHUP = timedelta(hours=1)
 _UPDATES = 5  # attempts to change a schedule that other callers change at the same time
 # Part of the messages of Go's time.LoadLocation, which Temporal passes on.
 _ZONE = re.compile("unknown time zone|invalid location name")
+_CHANGED = "changed by its tenant"
+_CHANGE_NOTE = re.compile(rf"(^|; ){_CHANGED} \([0-9a-f]{{32}}\)$")
 _POLICIES = {
     OverlapPolicy.SKIP: ScheduleOverlapPolicy.SKIP,
     OverlapPolicy.BUFFER_ONE: ScheduleOverlapPolicy.BUFFER_ONE,
@@ -144,20 +146,22 @@ class TemporalBatchSchedules(BatchSchedules):
 
         The SDK's own update reads the schedule and writes it back, so it would undo a pause that happens in
         between. Here, Temporal ignores an update, without an error, if the schedule has changed since it was
-        read. To notice this, each update also stores a unique text as the note of the schedule. If the
-        schedule does not have this note afterwards, the update is repeated.
+        read. To notice this, each update also stores a unique text at the end of the schedule's note, after
+        the reason for which an operator has paused it. If the note does not end with this text afterwards,
+        the update is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
-        note = f"changed by its tenant ({uuid4().hex})"
+        change = f"{_CHANGED} ({uuid4().hex})"
         request = DescribeScheduleRequest(namespace=namespace, schedule_id=spec.id)
         for _ in range(_UPDATES):
             found = await service.describe_schedule(request, retry=True, timeout=_RPC_TIMEOUT)
             schedule = found.schedule
-            if schedule.state.notes == note:
+            if schedule.state.notes.endswith(change):
                 return
             schedule.spec.CopyFrom(SpecMessage(cron_string=[spec.cron], timezone_name=spec.time_zone))
             schedule.policies.overlap_policy = OverlapMessage.ValueType(_POLICIES[spec.overlap])
-            schedule.state.notes = note
+            earlier = _CHANGE_NOTE.sub("", schedule.state.notes)
+            schedule.state.notes = f"{earlier}; {change}" if earlier else change
             update = UpdateScheduleRequest(
                 namespace=namespace,
                 schedule_id=spec.id,
