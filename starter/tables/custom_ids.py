@@ -1,5 +1,7 @@
 """Custom ids of rows. The custom id connects the request that was made from a row with its result."""
 
+from uuid import UUID
+
 from batchwright.rules.input.digest_set import DigestSet
 from batchwright.starter.tables.errors import RowError
 from batchwright.starter.tables.reading import Row, Table
@@ -38,7 +40,7 @@ class CustomIds:
         if self._column is None:
             return f"row-{number}"
         value = row.get(self._column)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int | UUID) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, str) and value:
             return value

@@ -100,8 +100,8 @@ class ParquetTable:
         Raises:
             TableError: the file cannot be read.
         """
-        with self._opened() as file:
-            return file.schema.to_arrow_schema()
+        with self._opened(), pq.ParquetFile(self.path) as file:  # without Arrow's dictionaries
+            return file.schema_arrow
 
     @contextmanager
     def _opened(self) -> Generator[pq.ParquetFile]:
@@ -163,6 +163,8 @@ def _sizes_of(column: pa.Array) -> pa.Array:
     """Return the size of each value of a column in bytes. The size of null is 0."""
     if isinstance(column, pa.DictionaryArray):
         sizes = pc.take(_sizes_of(column.dictionary), column.indices)
+    elif isinstance(column, pa.ExtensionArray):  # such as JSON
+        sizes = _sizes_of(column.storage)
     elif isinstance(column, pa.StructArray):
         sizes = _sum_of(column.flatten(), len(column))
     elif isinstance(column, pa.ListArray | pa.LargeListArray | pa.MapArray):
@@ -228,6 +230,7 @@ class ParquetWriter:
         self._path, self._chunk = path, _Chunk()
         fields = [pa.field(name, pa.int64() if kind is int else pa.string()) for name, kind in added]
         self._schema = pa.schema([*_schema_of(table), *fields])
+        self._stored = pa.schema([field.with_type(_stored_type(field.type)) for field in self._schema])
         self._writer = pq.ParquetWriter(path, self._schema)
 
     def __enter__(self) -> Self:
@@ -249,8 +252,26 @@ class ParquetWriter:
 
     def _flush(self) -> None:
         if self._chunk.rows:
-            self._writer.write_table(pa.Table.from_pylist(self._chunk.rows, schema=self._schema))
+            table = pa.Table.from_pylist(self._chunk.rows, schema=self._stored)
+            self._writer.write_table(table.cast(self._schema))
         self._chunk = _Chunk()
+
+
+def _stored_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which the values of a type are stored, such as 16 bytes for a UUID.
+
+    pyarrow cannot convert Python's values to lists, structs and maps of types like UUID or JSON. It can
+    convert them to those of the stored type, and cast these.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    if isinstance(kind, pa.StructType):
+        return pa.struct([field.with_type(_stored_type(field.type)) for field in kind])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_stored_type(kind.key_type), _stored_type(kind.item_type))
+    if isinstance(kind, pa.ListType):
+        return pa.list_(kind.value_field.with_type(_stored_type(kind.value_type)))
+    return kind
 
 
 def _schema_of(table: Table) -> pa.Schema:

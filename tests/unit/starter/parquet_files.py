@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +35,19 @@ def row_groups(path: Path) -> int:
 
 
 def type_of(path: Path, column: str) -> str:
-    return str(pq.read_schema(path).field(column).type)
+    with pq.ParquetFile(path) as file:
+        return str(file.schema_arrow.field(column).type)
+
+
+def write_logical_types(path: Path, ids: Sequence[UUID], *, by_arrow: bool = False) -> None:
+    """Write a file with UUIDs in the column `id`, JSON in `json`, and lists of one UUID in `list`.
+
+    If `by_arrow` is True, the file also has Arrow's own description of the types.
+    """
+    uuids = pa.array(ids, pa.uuid())
+    lists = pa.ListArray.from_arrays(list(range(len(ids) + 1)), uuids)
+    texts = pa.array([f'{{"at": "{id}"}}' for id in ids], pa.json_())
+    pq.write_table(pa.table({"id": uuids, "json": texts, "list": lists}), path, store_schema=by_arrow)
 
 
 def write_repeated_as(kind: str, path: Path, text: str, rows: int) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Generator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.unit.starter.parquet_files import (
     read_parquet,
     row_groups,
     type_of,
+    write_logical_types,
     write_map,
     write_parquet,
     write_repeated,
@@ -112,6 +114,19 @@ def test_types_of_parquet_columns_stay(cli: Cli, tmp_path: Path) -> None:
     assert [(row["n"], row["tags"], row["error_code"]) for row in read(output)] == [
         (1, ["a"], None), (None, [], "no_result"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_arrow", [True, False])
+def test_uuids_and_json_of_parquet_stay_what_they_are(cli: Cli, tmp_path: Path, by_arrow: bool) -> None:
+    ids = [UUID(int=number) for number in range(1, 4)]
+    table, output = tmp_path / "in.parquet", tmp_path / "out.parquet"
+    write_logical_types(table, ids, by_arrow=by_arrow)
+    batch_id = ended(cli, tmp_path, b"".join(chat(str(id), "one") for id in ids), None)
+    collected = cli.run("collect", batch_id, str(table), "--id", "id", "-o", str(output))
+    assert collected.exit_code == 0, collected.stderr
+    columns = ("id", "json", "list")
+    assert [type_of(output, name) for name in columns] == [type_of(table, name) for name in columns]
+    assert [{name: row[name] for name in columns} for row in read(output)] == read(table)
 
 
 def test_nan_and_infinity_of_parquet_stay_numbers_in_csv(cli: Cli, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import tracemalloc
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from batchwright.starter.tables.reading import open_table
 from tests.unit.starter.parquet_files import (
     Rows,
     write_fixed_lists,
+    write_logical_types,
     write_nested,
     write_parquet,
     write_repeated,
@@ -199,6 +201,16 @@ def test_custom_ids_are_checked(tmp_path: Path, rows: str, message: str) -> None
     assert (rendered.exit_code, message in rendered.stderr) == (1, True)
 
 
+def test_uuids_of_parquet_are_custom_ids(tmp_path: Path) -> None:
+    ids = [UUID(int=number) for number in range(1, 4)]
+    write_logical_types(tmp_path / "t.parquet", ids)
+    rendered = render(tmp_path, {"a": "{{ id }}: {{ json }}"}, "t.parquet", "--id", "id")
+    assert rendered.exit_code == 0, rendered.stderr
+    lines = [json.loads(line) for line in rendered.stdout.splitlines()]
+    assert [line["custom_id"] for line in lines] == [str(id) for id in ids]
+    assert lines[0]["body"] == {"a": f'{ids[0]}: {{"at": "{ids[0]}"}}'}
+
+
 def test_parquet_is_read_in_pieces(tmp_path: Path) -> None:
     rows: Rows = [{"n": n, "text": (None, "x", "y")[n % 3]} for n in range(3_000)]
     write_parquet(tmp_path / "t.parquet", rows, rows_in_group=700)
@@ -324,6 +336,15 @@ def test_a_time_of_parquet_that_python_cannot_represent_is_named(
     assert rendered.exit_code == 3
     assert "table.parquet: column 'at' (timestamp[" in rendered.stderr
     assert "Write the column as text, or times in microseconds." in rendered.stderr
+
+
+def test_json_of_parquet_counts_for_the_size_of_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MAX_ROW_BYTES", 50)
+    write_logical_types(tmp_path / "t.parquet", [UUID(int=1)])
+    rendered = render(tmp_path, {"a": 1}, "t.parquet")
+    assert (rendered.exit_code, "row 1: it has more than 50 bytes" in rendered.stderr) == (1, True)
 
 
 def test_a_row_of_parquet_that_is_too_large_once_it_is_expanded_is_named(
