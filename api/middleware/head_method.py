@@ -1,5 +1,6 @@
 """Answers HEAD on every GET route with the same response without its body (RFC 9110)."""
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,6 +17,9 @@ class HeadMethodMiddleware:
     """A middleware that passes a HEAD request to the routes as a GET request, and sends their response
     without its body.
 
+    A route that skips the content does not know its length, so a `Content-Length` of 0 is removed: it would
+    say that GET sends nothing.
+
     Outer middleware, such as authentication and logs, still sees HEAD.
     """
 
@@ -30,6 +34,9 @@ class HeadMethodMiddleware:
         async def without_body(message: Message) -> None:
             if message["type"] == "http.response.start":
                 scope["method"] = "HEAD"
+                headers = MutableHeaders(scope=message)
+                if headers.get("content-length") == "0":
+                    del headers["content-length"]
             elif message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             await send(message)

@@ -100,9 +100,11 @@ class _TranslatedResponse:
 
     async def _send_error(self, start: MutableMapping[str, Any]) -> None:
         headers = MutableHeaders(scope=start)
-        # The response to a HEAD request has no body. Its Content-Length may differ from that of a GET.
-        body = _translated(bytes(self._body), start["status"], headers) if self._body else b""
-        headers["content-length"] = str(len(body))
+        body = b""
+        del headers["content-length"]
+        if self._body:  # the response to a HEAD request has none, so the length of the new one is not known
+            body = _translated(bytes(self._body), start["status"], headers)
+            headers["content-length"] = str(len(body))
         await self._send(start)
         await self._send({"type": "http.response.body", "body": body})
 

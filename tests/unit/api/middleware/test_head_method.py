@@ -39,6 +39,14 @@ async def test_head_has_status_and_headers_of_get(api: ApiFixture, path: str) ->
     assert head.content == b""
 
 
+@pytest.mark.parametrize(
+    "path", ["/admin/audit-log/export", "/v1/batches/{batch}/x/events", "/v1/messages/x"]
+)
+async def test_head_has_no_length_if_the_length_of_get_is_not_known(api: ApiFixture, path: str) -> None:
+    head = await api.http.head(path.format(batch=(await api.create()).id))
+    assert (head.headers.get("content-length"), head.content) == (None, b"")
+
+
 async def test_head_ignores_ranges_and_answers_a_known_etag(api: ApiFixture) -> None:
     file = await api.upload(LINE * 3)
     path = f"/v1/files/{file.id}/content"
