@@ -1,5 +1,7 @@
 """The `batchwright` command line: list of commands, version and exit codes."""
 
+import errno
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Never
 
@@ -111,11 +113,20 @@ class Commands(TyperGroup):
             return super().main(args, prog_name, complete_var, standalone_mode, windows_expand_args, **extra)
         except SystemExit as end:
             if isinstance(end.__context__, typer.TyperException):
-                # Imported here, because the list of commands must not wait for libraries that print batches.
-                from batchwright.starter.output import ExitCode
-
-                raise SystemExit(int(ExitCode.USAGE)) from None
+                raise SystemExit(_usage_code()) from None
             raise
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            print(f"The output or a file cannot be written: {error.strerror}.", file=sys.stderr)
+            raise SystemExit(_usage_code()) from None
+
+
+def _usage_code() -> int:
+    # Imported here, because the list of commands must not wait for libraries that print batches.
+    from batchwright.starter.output import ExitCode
+
+    return int(ExitCode.USAGE)
 
 
 app = typer.Typer(

@@ -97,6 +97,17 @@ def test_a_disk_that_is_full_is_not_a_success() -> None:
     assert (ended.returncode, ended.stderr) == (120, "<stdout>: [Errno 28] No space left on device\n")
 
 
+def test_a_command_whose_output_does_not_fit_on_the_disk_fails_without_a_traceback() -> None:
+    arguments = ["batchwright", "config", "show", "--all"]
+    with Path("/dev/full").open("w") as full:
+        ended = run(
+            f"import sys; sys.argv = {arguments}\nfrom batchwright.starter.__main__ import main; main()",
+            full.fileno(),
+        )
+    assert ended.returncode == 3
+    assert ended.stderr == "The output or a file cannot be written: No space left on device.\n"
+
+
 def test_a_closed_pipe_prints_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)

@@ -3,7 +3,7 @@
 import sys
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from batchwright.starter.batch_groups import batches_exit_code, batches_of
 from batchwright.starter.client import Client
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.options import BatchOrGroup, Tenant, Url, api_client, settings_or_stop
-from batchwright.starter.output import ExitCode, discard_stdout, exit_code, stderr, stop
+from batchwright.starter.output import ExitCode, discard_stdout, stderr, stop
 from batchwright.storage.base import StorageUnavailable
 from batchwright.storage.spill.spilled_bytes import SpillSpace
 
@@ -67,7 +67,7 @@ def results(
                 require_files(batch)
         files = [batch.error_file_id if errors else batch.output_file_id for batch in batches]
         if not any(files):
-            return _explain_absence(batches[0], errors)
+            return _explain_absence(batch_id, batches, errors)
         _write(_contents(client, files), output)
 
 
@@ -188,13 +188,23 @@ def require_files(batch: BatchObject) -> None:
         )
 
 
-def _explain_absence(batch: BatchObject, errors: bool) -> NoReturn:
-    require_files(batch)
-    if errors and batch.request_counts.failed == 0 and not batch.errors:
-        stderr().print(f"No line of {batch.id} failed.")
-        raise typer.Exit(int(exit_code(batch.status)))
-    hint = "status" if batch.errors else "results --errors"
-    stop(f"No line of {batch.id} succeeded; see `batchwright {hint} {batch.id}`.", ExitCode.FAILED)
+def _explain_absence(id: str, batches: Sequence[BatchObject], errors: bool) -> NoReturn:
+    """End the command because no batch has the requested file, and print why.
+
+    Args:
+        id: id of the batch, or of the group that consists of these batches.
+        errors: True if the error files were requested, False for the output files.
+    """
+    for batch in batches:
+        require_files(batch)
+    kind = "error" if errors else "output"
+    for batch in batches:
+        if batch.errors:
+            stop(f"{id} has no {kind} file; `batchwright status {batch.id}` shows why.", ExitCode.FAILED)
+    if errors:
+        stderr().print(f"No line of {id} failed.", markup=False)
+        raise typer.Exit(int(batches_exit_code(batches)))
+    stop(f"No line of {id} succeeded; see `batchwright results --errors {id}`.", ExitCode.FAILED)
 
 
 def terminal_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -218,7 +228,9 @@ def _write(pieces: Iterator[bytes], output: Path | None) -> None:
     except BrokenPipeError:
         discard_stdout()
     except OSError as error:
-        stop(f"{output} cannot be written: {error.strerror or error}.")
+        if output is None:
+            discard_stdout()
+        stop(f"{output or 'The output'} cannot be written: {error.strerror or error}.")
 
 
 def _copy(pieces: Iterator[bytes], file: BinaryIO) -> None:

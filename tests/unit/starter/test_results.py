@@ -1,5 +1,7 @@
 """`batchwright results`: whole results, and results that are followed while the batch runs."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,8 @@ import pytest
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
-from batchwright.contracts.terms import BatchStatus
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
+from batchwright.database.records import BatchOutcome
 from batchwright.starter.client_errors import ClientError
 from batchwright.starter.commands.batches import results
 from batchwright.starter.commands.batches.results import follow_results
@@ -204,6 +207,33 @@ def test_results_without_a_success_point_to_the_errors(cli: Cli, tmp_path: Path)
     cli.end(batch_id, error=b"{}\n")
     ended = cli.run("results", batch_id)
     assert (ended.exit_code, "results --errors" in ended.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("options", "kind"), [((), "output"), (("--errors",), "error")])
+def test_results_of_a_batch_that_ended_without_files_point_to_its_status(
+    cli: Cli, tmp_path: Path, options: tuple[str, ...], kind: str
+) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    error = ValidationError(code="system_error", message="The results could not be written.")
+    outcome = BatchOutcome(status=BatchStatus.FAILED, completed=1, failed=1, usage=Usage(), errors=[error])
+    run_now(cli.api.database.batch_ends.finish("default", batch_id, outcome, LATER))
+    ended = cli.run("results", batch_id, *options)
+    hint = f"`batchwright status {batch_id}` shows why."
+    assert (ended.exit_code, ended.stderr) == (1, f"{batch_id} has no {kind} file; {hint}\n")
+
+
+def test_results_that_do_not_fit_on_the_disk_end_the_command_with_one_sentence(
+    cli: Cli, tmp_path: Path
+) -> None:
+    batch_id = cli.submitted(tmp_path).order.batch_id
+    cli.end(batch_id, output=b"{}\n")
+    command = [sys.executable, "-m", "batchwright.starter", "results", batch_id, "--url", cli.url]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (
+        3,
+        "The output cannot be written: No space left on device.\n",
+    )
 
 
 def test_without_failed_lines_the_command_succeeds(cli: Cli, tmp_path: Path) -> None:

@@ -54,6 +54,15 @@ def test_results_of_a_group_are_those_of_its_parts_in_their_order(
     assert (collected.exit_code, answers) == (0, [f"answer {n}" for n in range(1, 6)])
 
 
+def test_the_error_lines_of_a_group_are_none_if_no_line_of_it_has_failed(small: Cli, file: Path) -> None:
+    group = submitted(small, file)
+    ids = [row.order.batch_id for row in rows(small, group)]
+    for id in ids:
+        small.end(id, output=b"{}\n")
+    errors = small.run("results", group, "--errors")
+    assert (errors.exit_code, errors.stderr) == (0, f"No line of {group} failed.\n")
+
+
 def test_cancel_stops_the_parts_that_run(small: Cli, file: Path) -> None:
     group = submitted(small, file)
     first, *others = (row.order.batch_id for row in rows(small, group))
