@@ -42,8 +42,8 @@ def demo(
     from batchwright.starter.embedded_stack.service_commands import DevOptions
     from batchwright.starter.embedded_stack.supervisor import Supervisor
 
-    folder = Path(tempfile.mkdtemp(prefix="batchwright-demo-"))
     settings = settings_or_exit()
+    folder = Path(tempfile.mkdtemp(prefix="batchwright-demo-"))
     options = DevOptions(folder / "stack", settings, simulator_arguments=_SIMULATOR, auth="none")
     try:
         supervisor = Supervisor(options, _say)
@@ -94,6 +94,8 @@ class DemoRun:
             if result is None:
                 folder = shlex.quote(str(self._folder))
                 _say(f"The demo was stopped before its end. `rm -r {folder}` deletes its data.")
+            else:
+                print_next_steps(self._out, result, is_running=False)
             raise
         finally:
             starting.stop()

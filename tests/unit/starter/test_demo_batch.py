@@ -1,11 +1,15 @@
 """The batch of `batchwright demo`: its lines, its expected end, and what the command prints about it."""
 
+import asyncio
 import json
 import shlex
+import tempfile
 from pathlib import Path
+from typing import Self
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from batchwright.contracts.api_objects.openai import (
     BatchExtension,
@@ -18,6 +22,8 @@ from batchwright.contracts.api_objects.openai import (
 )
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
 from batchwright.contracts.terms import BatchStatus
+from batchwright.starter.__main__ import app
+from batchwright.starter.commands.local.demo import DemoRun
 from batchwright.starter.embedded_stack import demo_batch
 from batchwright.starter.embedded_stack.demo_output import (
     LastingReasons,
@@ -25,6 +31,8 @@ from batchwright.starter.embedded_stack.demo_output import (
     print_next_steps,
     print_result,
 )
+from batchwright.starter.embedded_stack.directory import StackInfo
+from batchwright.starter.embedded_stack.supervisor import Supervisor
 
 
 def a_batch(status: BatchStatus, *parts: ModelCounts, completed: int = 985, failed: int = 15) -> BatchObject:
@@ -130,6 +138,52 @@ def test_the_last_commands_of_the_demo_are_quoted_for_a_shell(tmp_path: Path) ->
     start, remove = (shlex.split(line, comments=True) for line in lines)
     assert start[-2:] == ["--data", f"{folder}/stack"]
     assert remove == ["rm", "-r", str(folder)]
+
+
+class StackWithoutProcesses(Supervisor):
+    def __init__(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    @property
+    def info(self) -> StackInfo:
+        return StackInfo.model_construct()
+
+
+class StoppedDemo(DemoRun):
+    """A demo whose batch has completed, and which is stopped then."""
+
+    async def _batch(self, stack: object) -> demo_batch.DemoResult:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return a_result(self._folder)
+
+
+async def test_a_demo_that_kept_its_stack_prints_at_its_end_how_to_use_and_delete_its_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = StoppedDemo(tmp_path, StackWithoutProcesses(), json=False)
+    with pytest.raises(asyncio.CancelledError):
+        await demo.run(keep=True)
+    running, ended = capsys.readouterr().out.split("Ctrl-C stops it.")
+    assert f"rm -r {tmp_path}" not in running
+    assert f"dev --data {tmp_path}/stack" in ended
+    assert f"rm -r {tmp_path}" in ended
+
+
+def test_a_demo_that_a_wrong_setting_prevents_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("BATCHWRIGHT_API_PORT", "many")
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_file_names_of_the_demo_are_never_wrapped(tmp_path: Path) -> None:
