@@ -10,7 +10,7 @@ from batchwright.contracts.terms import Endpoint
 from batchwright.starter.folder.folder_runner import FolderRunner
 from batchwright.starter.folder.input_batches import BatchOptions
 from batchwright.starter.folder.input_states import FolderError, InputFolder
-from batchwright.starter.options import Tenant, Url, api_client
+from batchwright.starter.options import Tenant, Url, WindowOption, api_client
 from batchwright.starter.output import ExitCode, stdout, stop
 
 
@@ -26,7 +26,7 @@ def folder(
     endpoint: Annotated[
         Endpoint, typer.Option(metavar="ENDPOINT", help="Endpoint of the requests.")
     ] = Endpoint.CHAT_COMPLETIONS,
-    window: Annotated[str, typer.Option(help="Completion window: 30m, 6h, 24h, 7d.")] = "24h",
+    window: WindowOption = "24h",
     model: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Model of inputs with a prompt.txt.", show_default=False),
@@ -55,7 +55,9 @@ def folder(
                     say(f"Inputs of {directory} are run by {client.url}.")
                     runner.run(once=once)
                 except KeyboardInterrupt:
-                    say(f"Stopped; {runner.running:,} running inputs continue at the API.")
+                    is_one = runner.running == 1
+                    inputs = "input continues" if is_one else "inputs continue"
+                    say(f"Stopped; {runner.running:,} running {inputs} at the API.")
                     raise typer.Exit(int(ExitCode.UNFINISHED if once else ExitCode.COMPLETED)) from None
                 finally:
                     signal.signal(signal.SIGTERM, before)

@@ -43,6 +43,13 @@ def test_a_file_that_is_no_jsonl_is_moved_to_failed_with_the_reason(
     assert inbox.cli.api.storage.objects == {}
 
 
+def test_a_wrong_window_is_refused_and_moves_no_input(inbox: Inbox) -> None:
+    inbox.submit("a", input_jsonl=LINE)
+    ended = inbox.cli.run("folder", str(inbox.path), "--once", "--window", "soon")
+    assert (ended.exit_code, "--window 'soon' is not a whole number" in ended.stderr) == (3, True)
+    assert inbox.states() == {"a": "input/ready"}
+
+
 def test_a_second_file_of_a_name_is_moved_to_failed_and_changes_nothing_of_the_first(inbox: Inbox) -> None:
     with inbox.runner() as runner:
         for number in (1, 2, 3):

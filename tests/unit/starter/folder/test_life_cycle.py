@@ -389,7 +389,7 @@ def test_sigterm_ends_the_command_in_order(inbox: Inbox, monkeypatch: pytest.Mon
     ended = inbox.cli.run("folder", str(inbox.path))
     assert (ended.exit_code, ended.stdout.splitlines()[-1]) == (
         0,
-        "Stopped; 1 running inputs continue at the API.",
+        "Stopped; 1 running input continues at the API.",
     )
     assert signal.getsignal(signal.SIGTERM) is before
     assert inbox.states() == {"a": "processing"}
