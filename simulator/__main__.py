@@ -49,7 +49,7 @@ _Slots = Annotated[
 
 def run(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any free port.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 0,
     models: Annotated[
         str, typer.Option(help="Names of the served models, separated by commas.")
     ] = DEFAULT_MODELS,

@@ -206,7 +206,12 @@ def deliveries(
     id: Id,
     status: Annotated[
         str | None,
-        typer.Option("--status", metavar="pending|delivered|failed", show_default=False),
+        typer.Option(
+            "--status",
+            metavar="pending|delivered|failed",
+            help="Only deliveries in this state.",
+            show_default=False,
+        ),
     ] = None,
     limit: Limit = _LIMIT,
     json: Json = False,

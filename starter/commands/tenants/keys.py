@@ -140,7 +140,9 @@ def create(
 
 @keys.command("list")
 def list_keys(
-    tenant: Annotated[str | None, typer.Argument(metavar="[TENANT]", show_default=False)] = None,
+    tenant: Annotated[
+        str | None, typer.Argument(metavar="TENANT", help="Only keys of this tenant.", show_default=False)
+    ] = None,
     json: JsonLine = False,
 ) -> None:
     """List the keys of one tenant, or of all tenants.

@@ -3,9 +3,12 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer._click import Command
+from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from batchwright.simulator.call_parser import ENDPOINTS
@@ -46,6 +49,23 @@ def test_every_command_is_in_the_table() -> None:
 def test_the_list_has_the_first_sentence_of_the_help_of_each_command(command: LazyCommand) -> None:
     real = command.command()
     assert (real.name or command.name, real.get_short_help_str(80)) == (command.name, command.help)
+
+
+def with_subcommands(command: Command) -> Iterator[Command]:
+    yield command
+    if isinstance(command, TyperGroup):
+        for each in command.commands.values():
+            yield from with_subcommands(each)
+
+
+@pytest.mark.parametrize("command", LISTED, ids=[command.name for command in LISTED])
+def test_the_help_explains_each_option_and_argument(command: LazyCommand) -> None:
+    explained = {
+        f"{each.name} {param.name}": getattr(param, "help", None)
+        for each in with_subcommands(command.command())
+        for param in each.params
+    }
+    assert {name for name, text in explained.items() if not text} == set()
 
 
 @pytest.mark.parametrize("module", ["httpx", "pydantic", "rich", "temporalio"])

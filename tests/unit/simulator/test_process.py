@@ -40,3 +40,10 @@ def test_a_wrong_option_is_reported_in_one_sentence(arguments: list[str]) -> Non
     assert ended.returncode == 1
     assert ended.stderr.startswith("simulator: ")
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_port_that_does_not_exist_is_refused() -> None:
+    command = [*COMMAND, "--port", "65536"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2
+    assert "less than or equal to 65535" in ended.stderr
