@@ -32,6 +32,19 @@ _REQUIREMENTS = {
     "string_too_short": "not be empty",
     "string_type": "be a string",
 }
+# Requirements by the patterns of settings and of the registry file. Patterns that only list values need none.
+_PATTERNS = {
+    r"^(.{32,})?$": "have at least 32 characters",
+    r"^[A-Z]{3}$": "be three capital letters, such as EUR",
+    r"^[A-Za-z0-9-]{0,64}$": "have at most 64 characters: letters, digits and '-'",
+    r"^[A-Za-z0-9-]{1,64}$": "have 1 to 64 characters: letters, digits and '-'",
+    r"^[A-Za-z0-9_-]{0,64}$": "have at most 64 characters: letters, digits, '_' and '-'",
+    r"^[^.]{0,63}$": "have at most 63 characters, and no dot",
+    r"^([^.\s]+(\.[^.\s]+)*)?$": "be the name of a field, or names with dots between them, such as data.id",
+    r"^([\w.-]*[\w-][\w.-]*)?$": "be the name of a file: letters, digits, '.', '_' and '-'",
+    r"^[^\x00]*$": "have no NUL character",
+    r"^[^\x00]+$": "have no NUL character",
+}
 HIDDEN_VALUE = "hidden_value"  # type of our own errors about values that may contain a secret
 _KEY = "[key]"  # pydantic's location of a map's key
 
@@ -86,7 +99,7 @@ def _plain(value: object) -> object:
 def _match(pattern: str) -> str:
     choices = re.fullmatch(r"\^\(([\w:|]+)\)\$", pattern)
     if choices is None:
-        return f"match the pattern {pattern}"
+        return _PATTERNS.get(pattern, f"match the pattern {pattern}")
     return "be " + " or ".join(choice for choice in choices[1].split("|") if choice)
 
 

@@ -15,7 +15,12 @@ WRONG = {
     ("S3_SSE", "aes"): "it must be AES256 or aws:kms or aws:kms:dsse (it is 'aes')",
     ("PROFILE", "odd"): "it must be 'relaxed' or 'strict' (it is 'odd')",
     ("BUILD_ID", "b" * 64): f"it must have at most 63 characters (it is '{'b' * 64}')",
-    ("DEPLOYMENT_NAME", "a.b"): "it must match the pattern ^[^.]{0,63}$ (it is 'a.b')",
+    ("DEPLOYMENT_NAME", "a.b"): "it must have at most 63 characters, and no dot (it is 'a.b')",
+    ("CALLBACK_SECRET", "hunter2"): "it must have at least 32 characters",
+    (
+        "TENANT_HEADER",
+        "X Tenant",
+    ): "it must have 1 to 64 characters: letters, digits and '-' (it is 'X Tenant')",
     ("URL", "localhost"): "it must begin with http:// or https:// (it is 'localhost')",
     ("URL", "http://"): "it has no valid host (it is 'http://')",
     ("CALLBACK_URL", "http://["): "it has no valid host (it is 'http://[')",

@@ -48,7 +48,8 @@ WRONG = {
     "models: {a: {backends: [{url: 'http://x', headers: {Authorization: k}}]}}": "holds a credential",
     "models: {a: {backends: [{url: 'http://x', headers: {Host: k}}]}}": "is set by Batchwright itself",
     "models: {a: {backends: [{url: 'http://x', api_key_name: a, api_key_env: B}]}}": "only one of api",
-    "models: {a: {backends: [{url: 'http://x', api_key_name: ../a}]}}": "match the pattern",
+    "models: {a: {backends: [{url: 'http://x', api_key_name: ../a}]}}": "be the name of a file: letters,",
+    "models: {a: {backends: [{url: 'http://x'}], jobs: {id_field: a..b}}}": "such as data.id",
     "models: {a: {backends: [{url: 'http://x', tls_client_cert_file: a}]}}": "both tls_client_cert_file and",
     "models: {a: {backends: [{url: 'http://x', api_key_name: missing}]}}": "cannot be read (No such file",
     "models: {a: {backends: [{url: 'http://x', api_key_env: BATCHWRIGHT_NONE}]}}": "which is not set: set it",
@@ -67,7 +68,7 @@ WRONG = {
         "models.a.prices.input: it must be a number from 0 to 1000000000 with at most 6 decimal places"
     ),
     "models: {a: {backends: [{url: 'http://x'}], prices: {output: cheap}}}": "prices.output: it must be a",
-    "models: {a: {backends: [{url: 'http://x'}], prices: {currency: dollars}}}": "currency: it must match",
+    "models: {a: {backends: [{url: 'http://x'}], prices: {currency: dollars}}}": "it must be three capital",
     "models: {a: {backends: [{url: 'http://x'}], prices: {inputs: 1}}}": (
         "there are cached_input, currency, input, output, request"
     ),
