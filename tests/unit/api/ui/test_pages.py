@@ -10,7 +10,7 @@ from batchwright.api.ui import batch_pages, line_pages
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.contracts.temporal_payloads.batch import ErrorCount, ErrorExample, ModelCounts
 from batchwright.contracts.temporal_payloads.output_copies import OutputCopy
-from batchwright.contracts.terms import BatchStatus, Usage
+from batchwright.contracts.terms import BatchStatus, Usage, ValidationError
 from batchwright.database.records import BatchOutcome, FileRow
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from tests.fakes.api import ApiFixture, open_api
@@ -194,6 +194,24 @@ async def test_errors_are_grouped_and_one_group_is_retried(api: ApiFixture, brow
     [group] = [part for part in page.split("<tr>") if "http_500" in part]
     retried = await browser.send(group, f"{path}/retry")
     assert retried.status_code in (200, 500)  # the fake error file names no line of the input
+
+
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [
+        (BatchStatus.FAILED, "The batch failed"),
+        (BatchStatus.EXPIRED, "The batch ended with a problem"),
+    ],
+)
+async def test_only_a_batch_that_failed_is_said_to_have_failed(
+    api: ApiFixture, browser: Browser, status: BatchStatus, title: str
+) -> None:
+    batch = await api.create()
+    error = ValidationError(code="budget_exceeded", message="The cap on its cost was reached.")
+    outcome = BatchOutcome(status=status, completed=0, failed=0, usage=Usage(), errors=[error])
+    await api.database.batch_ends.finish("default", batch.id, outcome, datetime.now(UTC))
+    shown = text_of(await browser.page(f"/ui/batches/{batch.id}"))
+    assert f"{title} The cap on its cost was reached. budget_exceeded" in shown
 
 
 async def test_a_batch_is_deleted(api: ApiFixture, browser: Browser) -> None:
