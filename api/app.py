@@ -15,6 +15,7 @@ from batchwright.api.auth.authenticators import (
     build_authenticator,
 )
 from batchwright.api.auth.caller import tenant_header_parameter
+from batchwright.api.client_limits.held_downloads import HeldDownloads
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.error_handlers import handle_errors
 from batchwright.api.middleware.access_log import AccessLogMiddleware
@@ -48,7 +49,6 @@ from batchwright.api.routes.calls.flex import FlexCalls
 from batchwright.api.routes.calls.interactive_passthrough import InteractiveForwarder, InteractiveRoutes
 from batchwright.api.routes.calls.queue_jobs import QueueRoutes
 from batchwright.api.routes.calls.responses import ResponseRoutes
-from batchwright.api.routes.downloads import Downloads
 from batchwright.api.routes.files import FileRoutes
 from batchwright.api.routes.health import HealthRoutes
 from batchwright.api.routes.limits import LimitRoutes
@@ -121,7 +121,7 @@ def _add_routes(
     settings = deps.settings
     keys, denials = _key_parameters(settings), auth_error_responses(settings)
     tenant, request_rate = tenant_header_parameter(settings), Depends(RequestRateLimit(deps))
-    search, downloads = LineSearch(deps), Downloads(deps.held_bytes)
+    search, downloads = LineSearch(deps), HeldDownloads(deps.held_bytes)
     tenant_routers = [
         *(
             FileRoutes(deps, downloads).router(),

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from batchwright.api.audit_log.recorder import AuditLog, in_any_state
 from batchwright.api.audit_log.targets import FileTarget
 from batchwright.api.auth.caller import tenant_of
+from batchwright.api.client_limits.held_downloads import CountedResponse, HeldDownloads
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, conflict, file_not_found
 from batchwright.api.middleware.head_method import is_head
 from batchwright.api.openapi import FILE_RESPONSES, enum_schema, error_responses, limit_schema
-from batchwright.api.routes.downloads import CountedResponse, Downloads
 from batchwright.api.schemas.file_create import FILE_BODY, SCOPE_OBSERVER, file_size_limit
 from batchwright.api.schemas.openai_objects import file_object, file_page, json_response
 from batchwright.api.services.files.download import conditional_headers, file_response
@@ -34,7 +34,7 @@ _MAX_INLINE_OBJECTS = 500  # larger lists are built in a thread, to not block th
 
 
 class FileRoutes:
-    def __init__(self, deps: ApiDependencies, downloads: Downloads) -> None:
+    def __init__(self, deps: ApiDependencies, downloads: HeldDownloads) -> None:
         self._deps, self._downloads = deps, downloads
         self._files = deps.database.files
         self._audit_log = AuditLog(deps)

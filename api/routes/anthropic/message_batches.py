@@ -18,6 +18,7 @@ from batchwright.api.audit_log.recorder import AuditLog, in_any_state, is_live
 from batchwright.api.audit_log.targets import MessageBatchTarget
 from batchwright.api.auth.caller import caller_of, key_id_of, tenant_of
 from batchwright.api.batch_rows import BatchRows
+from batchwright.api.client_limits.held_downloads import CountedResponse, HeldDownloads
 from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError, invalid_value
 from batchwright.api.middleware.head_method import is_head
@@ -34,7 +35,6 @@ from batchwright.api.routes.anthropic.message_batch_objects import (
 )
 from batchwright.api.routes.anthropic.message_batch_results import results
 from batchwright.api.routes.anthropic.request_stream import RequestStream, limits_of
-from batchwright.api.routes.downloads import CountedResponse, Downloads
 from batchwright.api.schemas.batch_create import BatchCreate
 from batchwright.api.schemas.json_body import json_body_spec
 from batchwright.api.schemas.openai_objects import batch_object, json_response
@@ -104,7 +104,7 @@ async def _check_version(
 
 
 class MessageBatchRoutes:
-    def __init__(self, deps: ApiDependencies, downloads: Downloads) -> None:
+    def __init__(self, deps: ApiDependencies, downloads: HeldDownloads) -> None:
         self._deps, self._settings, self._downloads = deps, deps.settings, downloads
         self._rows, self._files = BatchRows(deps), deps.database.files
         self._batch_list, self._limits = deps.database.batch_list, limits_of(deps.settings)

@@ -11,7 +11,7 @@ from batchwright.api.client_limits.held_bytes import HeldBytes
 _MAX_BYTES = 2 * 1024 * 1024
 
 
-class Downloads:
+class HeldDownloads:
     """A counter of the bytes that downloads in progress keep in memory.
 
     It passes the numbers to `HeldBytes`. This object adds the bytes of all other requests, and limits the
