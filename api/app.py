@@ -27,6 +27,7 @@ from batchwright.api.middleware.header_size_and_body_speed import HeaderSizeAndB
 from batchwright.api.middleware.path_guard import PathGuardMiddleware
 from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
 from batchwright.api.middleware.request_id import RequestIdMiddleware
+from batchwright.api.middleware.security_headers import SecurityHeadersMiddleware
 from batchwright.api.openapi import DocumentedApp, auth_error_responses, error_responses
 from batchwright.api.routes.admin.audit_log import AuditLogRoutes
 from batchwright.api.routes.admin.batches import OperatorBatchRoutes
@@ -183,6 +184,7 @@ def _add_middleware(
         )
     allow_origins(app, settings.api_cors_origins)
     app.add_middleware(HeaderSizeAndBodySpeedMiddleware)
+    app.add_middleware(SecurityHeadersMiddleware)
     app.add_middleware(AccessLogMiddleware)
     app.add_middleware(RequestIdMiddleware, metrics=deps.metrics)
     app.add_middleware(MessageErrorMiddleware)

@@ -1,8 +1,7 @@
-"""Limits the size of request headers, rejects slow bodies, and adds security headers to every response."""
+"""Limits the size of request headers, and rejects clients that send a body too slowly."""
 
 import asyncio
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batchwright.api.errors import ApiError, error_response
@@ -11,13 +10,6 @@ MAX_HEADER_BYTES = 32 * 1024
 MAX_HEADERS = 100
 BODY_SECONDS = 60.0  # maximum pause of a client while it sends a body
 MIN_BODY_BYTES_PER_SECOND = 1000.0
-_SECURITY_HEADERS = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
-_DENY_ALL_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 class HeaderSizeAndBodySpeedMiddleware:
@@ -28,7 +20,6 @@ class HeaderSizeAndBodySpeedMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        response = _ResponseWithHeaders(send)
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = sum(len(name) + len(value) + 4 for name, value in headers)
         size += len(scope.get("raw_path") or b"")
@@ -37,10 +28,9 @@ class HeaderSizeAndBodySpeedMiddleware:
                 f"The headers of this request have over {MAX_HEADER_BYTES} bytes, "
                 f"or there are over {MAX_HEADERS}."
             )
-            await error_response(ApiError(431, message))(scope, receive, response.send)
+            await error_response(ApiError(431, message))(scope, receive, send)
             return
-        body = _TimedBody(receive)
-        await self._app(scope, body.receive, response.send)
+        await self._app(scope, _TimedBody(receive).receive, send)
 
 
 class _TimedBody:
@@ -79,17 +69,3 @@ class _TimedBody:
                 f"second are required, and it fell {BODY_SECONDS:g} seconds behind."
             )
         return ApiError(408, text, headers={"Connection": "close"})
-
-
-class _ResponseWithHeaders:
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in _SECURITY_HEADERS.items():
-                headers[name] = value
-            headers.setdefault("content-security-policy", _DENY_ALL_POLICY)
-            headers.setdefault("cache-control", "no-store")
-        await self._send(message)
