@@ -6,6 +6,7 @@ from secrets import token_hex
 from starlette.responses import Response
 
 from batchwright.api.errors import ApiError, file_not_found
+from batchwright.api.ui.csrf import FIELD, check_token
 from batchwright.api.ui.live import Fragment, LiveFragments
 from batchwright.api.ui.upload_check import FIRST_LINE_BYTES, UploadCheck, endpoint_of
 from batchwright.api.ui.visit import Page, Visit, see_other, whole_number
@@ -45,7 +46,7 @@ class FilePages:
         During the upload, the lines are checked, and `upload_events` shows the problems. If too many uploads
         are already being checked, the lines of this upload are not checked.
         """
-        visit.check_csrf(visit.argument("csrf"))
+        check_token(visit.argument(FIELD), visit.csrf)
         checked = [visitor for (visitor, _), check in self._uploads if check.is_checked]
         is_checked = len(checked) < _MAX_CHECKS and checked.count(visit.identity) < _MAX_CHECKS_PER_VISITOR
         size = whole_number(visit.request.headers.get("content-length", ""), "Content-Length") or 0

@@ -20,6 +20,7 @@ from batchwright.api.dependencies import ApiDependencies
 from batchwright.api.errors import ApiError
 from batchwright.api.ui.api_client import ApiClient
 from batchwright.api.ui.batch_pages import BatchPages
+from batchwright.api.ui.csrf import check_site
 from batchwright.api.ui.file_pages import FilePages
 from batchwright.api.ui.line_pages import LINE_PAGES
 from batchwright.api.ui.list_pages import list_pages
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 _STATIC = Path(__file__).parent / "static"
 _CACHED = "public, max-age=31536000, immutable"  # the URL changes with the content
-# Such a form could sign the visitor in with another person's key.
-_OTHER_SITE = "Another site sent this form. Open the page here, and repeat what you did."
 _NO_DATABASE = "The database does not answer. Try again later."
 
 
@@ -119,14 +118,13 @@ class UiMiddleware:
 
     def _endpoint(self, page: Page, *, needs_session: bool) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            site, has_cookie = request.headers.get("sec-fetch-site"), COOKIE in request.cookies
-            if request.method == "GET" and site == "cross-site" and not has_cookie:
+            has_cookie, is_get = COOKIE in request.cookies, request.method == "GET"
+            if is_get and not has_cookie and request.headers.get("sec-fetch-site") == "cross-site":
                 # After a link on another site, the reload brings the cookie.
                 return HTMLResponse('<meta http-equiv="refresh" content="0">')
             visit = self._anonymous(request)
             try:
-                if request.method == "POST" and site in ("cross-site", "same-site"):
-                    raise ApiError(403, _OTHER_SITE)
+                check_site(request)
                 visit = await self._identified(visit)
                 if needs_session and not visit.has_session:
                     response = _to_sign_in(request)
@@ -137,7 +135,7 @@ class UiMiddleware:
             except DatabaseUnavailable as error:
                 logger.warning("a page cannot be shown", extra={"error": str(error)})
                 response = visit.error(ApiError(503, _NO_DATABASE))
-            if request.method == "GET" and not has_cookie:
+            if is_get and not has_cookie:
                 set_cookie(response, request, visit.token)
             return response
 

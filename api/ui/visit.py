@@ -1,8 +1,8 @@
-"""One request of a browser to the pages at `/ui`: who sends it, what the visitor may do, and whether its form
-is genuine.
+"""One request of a browser to the pages at `/ui`: who sends it, what the visitor may do, and the sent form.
+
+`csrf.py` checks that no other site made the form.
 """
 
-import hmac
 import re
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from batchwright.api.errors import ApiError, payload_too_large
 from batchwright.api.ui.api_client import ApiClient
+from batchwright.api.ui.csrf import FIELD, check_token, csrf_field, csrf_token
 from batchwright.api.ui.rendering import Renderer, link
 from batchwright.rules.tenants.scopes import Scope as ApiScope
 from batchwright.rules.tenants.scopes import is_granted
@@ -72,17 +73,12 @@ class Visit:
 
     @property
     def csrf_field(self) -> Markup:
-        return Markup('<input type="hidden" name="csrf" value="{}">').format(self.csrf)
+        return csrf_field(self.csrf)
 
     @cached_property
     def csrf(self) -> str:
-        """Token that each form of the pages contains. It shows that the form was not made by another site
-        (CSRF).
-
-        The token is derived from the visitor's cookie. Other sites cannot read this cookie, so they cannot
-        make a valid form.
-        """
-        return hmac.digest(self.token.encode(), b"csrf", "sha256").hex()
+        """Token that each form for this visitor contains (`csrf_token`)."""
+        return csrf_token(self.token)
 
     def may(self, scope: str) -> bool:
         return is_granted(ApiScope(scope), self.scopes)
@@ -100,8 +96,7 @@ class Visit:
         """Return the fields of the form that the browser has sent. If a field is repeated, its last value is
         returned.
 
-        The form must contain the visitor's token (`csrf`). Pages of other sites do not know this token, so
-        they cannot send a valid form.
+        The form must contain the visitor's token (`csrf`).
 
         Raises:
             ApiError: the form is too large or cannot be read, or its token is not the visitor's.
@@ -116,18 +111,8 @@ class Visit:
         except ValueError:
             raise ApiError(400, "The form cannot be read.") from None
         form = {name: value.strip() for name, value in fields}
-        self.check_csrf(form.pop("csrf", ""))
+        check_token(form.pop(FIELD, ""), self.csrf)
         return form
-
-    def check_csrf(self, sent: str) -> None:
-        """Check that the token in a form is the visitor's token.
-
-        Raises:
-            ApiError: the token is not the visitor's (403).
-        """
-        if not hmac.compare_digest(sent.encode(), self.csrf.encode()):
-            message = "This form is no longer valid. Open the page again, and repeat what you did."
-            raise ApiError(403, message)
 
 
 def see_other(path: str, **query: object) -> Response:
