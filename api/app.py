@@ -21,9 +21,9 @@ from batchwright.api.error_handlers import handle_errors
 from batchwright.api.middleware.access_log import AccessLogMiddleware
 from batchwright.api.middleware.authentication import AuthenticationMiddleware
 from batchwright.api.middleware.cors import allow_origins
-from batchwright.api.middleware.cross_site_guard import CrossSiteGuardMiddleware
 from batchwright.api.middleware.head_method import HeadMethodMiddleware
 from batchwright.api.middleware.header_size_and_body_speed import HeaderSizeAndBodySpeedMiddleware
+from batchwright.api.middleware.keyless_cross_site_guard import KeylessCrossSiteGuardMiddleware
 from batchwright.api.middleware.path_guard import PathGuardMiddleware
 from batchwright.api.middleware.query_parameters import QueryParametersMiddleware
 from batchwright.api.middleware.request_id import RequestIdMiddleware
@@ -180,7 +180,7 @@ def _add_middleware(
     app.add_middleware(PathGuardMiddleware)
     if settings.auth != "api_key":
         app.add_middleware(
-            CrossSiteGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
+            KeylessCrossSiteGuardMiddleware, origins=settings.api_cors_origins, hosts=settings.api_hosts
         )
     allow_origins(app, settings.api_cors_origins)
     app.add_middleware(HeaderSizeAndBodySpeedMiddleware)

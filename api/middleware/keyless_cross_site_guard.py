@@ -4,6 +4,8 @@ Without keys, requests contain no secret. Any web page could then use the API th
 the API. Two headers show this: Origin shows whether a request comes from a page of another site. Host shows
 whether a page reaches the API by a DNS name of its own that points to the API's address (DNS rebinding).
 Requests of programs are allowed, and so are pages whose origin is in `api_cors_origins`.
+
+Forms of the pages at `/ui` are protected in every API, with keys or without (`ui/csrf.py`).
 """
 
 import ipaddress
@@ -21,7 +23,7 @@ _LOCAL_SUFFIXES = (".localhost", ".internal", ".svc", ".test")
 # `.local` is not allowed, because any device in the local network can claim such a name (multicast DNS).
 
 
-class CrossSiteGuardMiddleware:
+class KeylessCrossSiteGuardMiddleware:
     """A middleware that rejects requests from web pages of other sites. It is used if callers need no API
     key.
 
