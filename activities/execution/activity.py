@@ -7,7 +7,7 @@ from collections import Counter
 from temporalio import activity
 
 from batchwright.activities.execution.attempt import SliceAttempt
-from batchwright.activities.execution.slice_state.quarantine import attempt_history
+from batchwright.activities.execution.slice_state.line_quarantine import attempt_history
 from batchwright.activities.execution.turn_context import next_turn_error
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.heartbeat import failure_count_details, previous_failures

@@ -19,13 +19,13 @@ from batchwright.activities.execution.line_settlement import LineSettler
 from batchwright.activities.execution.progress_report import SliceReporter
 from batchwright.activities.execution.rate_pacer import RatePacer
 from batchwright.activities.execution.slice_state.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
-from batchwright.activities.execution.slice_state.quarantine import (
+from batchwright.activities.execution.slice_state.line_quarantine import (
     MAX_LINE_CRASHES,
     MAX_PREPARATION_CRASHES,
     CrashQuarantine,
     attempt_history,
 )
+from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
 from batchwright.activities.execution.slice_state.resumed_slice import (
     read_line_queue,
     read_slice_record,

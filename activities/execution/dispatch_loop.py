@@ -5,8 +5,8 @@ import math
 import time
 
 from batchwright.activities.execution.line_sender import LineSender
+from batchwright.activities.execution.slice_state.line_quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.slice_state.line_queue import SliceLine
-from batchwright.activities.execution.slice_state.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.slice_stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.rules.limits.rate_allocation import ALL_MODELS

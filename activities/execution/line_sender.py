@@ -14,8 +14,8 @@ from functools import partial
 from batchwright.activities.clock import SUSPEND_AWARE_CLOCK
 from batchwright.activities.execution.line_settlement import InFlightRequest
 from batchwright.activities.execution.request_tasks import RequestTasks
+from batchwright.activities.execution.slice_state.line_quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.slice_state.line_queue import PromptCost, SliceLine, SubmittedJob
-from batchwright.activities.execution.slice_state.quarantine import TRACKED_BATCH_SIZE
 from batchwright.activities.execution.turn_context import TurnContext
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.terms import Endpoint

@@ -13,8 +13,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler
 from batchwright.activities.execution.rate_pacer import RatePacer
 from batchwright.activities.execution.slice_state.lease import SliceLease
+from batchwright.activities.execution.slice_state.line_quarantine import CrashQuarantine
 from batchwright.activities.execution.slice_state.line_queue import LineQueue, SliceLine
-from batchwright.activities.execution.slice_state.quarantine import CrashQuarantine
 from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer
 from batchwright.activities.execution.slice_stop_signal import StopSignal
 from batchwright.activities.execution.worker_context import WorkerContext

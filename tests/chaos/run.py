@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from openai.types import Batch
 
-from batchwright.activities.execution.slice_state.quarantine import MAX_LINE_CRASHES
+from batchwright.activities.execution.slice_state.line_quarantine import MAX_LINE_CRASHES
 from tests.chaos.calls import CallCounts, CallWitness, witnessed_calls
 from tests.chaos.check import Verdict, judge
 from tests.chaos.disturb import Disturber, Recovery, settle_in

@@ -13,7 +13,7 @@ wait. A step that waits sends heartbeats, can be cancelled, and keeps its slot. 
 memory, and the worker takes other slices meanwhile.
 
 `step_crashes` says which ends of an attempt count as crashes. Slices are not quarantined as a whole: they
-quarantine single lines (`slice_state/quarantine.py`).
+quarantine single lines (`slice_state/line_quarantine.py`).
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from batchwright.activities.execution.slice_state.quarantine import attempt_history
+from batchwright.activities.execution.slice_state.line_quarantine import attempt_history
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceResult
 from batchwright.contracts.temporal_payloads.finalization import FinalizeResult

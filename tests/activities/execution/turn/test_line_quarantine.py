@@ -8,14 +8,14 @@ import pytest
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 
-from batchwright.activities.execution.slice_state.line_queue import LineAttempt
-from batchwright.activities.execution.slice_state.quarantine import (
+from batchwright.activities.execution.slice_state.line_quarantine import (
     MAX_LINE_CRASHES,
     MAX_PREPARATION_CRASHES,
     TRACKED_BATCH_SIZE,
     AttemptHistory,
     attempt_history,
 )
+from batchwright.activities.execution.slice_state.line_queue import LineAttempt
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest, SliceResult
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
