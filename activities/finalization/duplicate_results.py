@@ -13,10 +13,11 @@ from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.rules.growing_bytes import sorted_rows
 from batchwright.rules.ids import request_id
 from batchwright.rules.json_text import storable
-from batchwright.rules.planning.duplicate_lines import Duplicate, copy_result, decode_duplicates
+from batchwright.rules.planning.duplicate_list import Duplicate, decode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged
 from batchwright.rules.results.dead_letters import FinalAttempt
 from batchwright.rules.results.error_tally import ErrorTally, line_error
+from batchwright.rules.results.output_lines import copy_result
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.stored_objects import object_keys
 from batchwright.storage.base import Storage

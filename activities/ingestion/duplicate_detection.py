@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from batchwright.rules.input.digest_set import DigestNumbers
 from batchwright.rules.input.line_parser import parse_line, read_request
 from batchwright.rules.input.line_splitter import InputLine
-from batchwright.rules.planning.duplicate_lines import Duplicate, canonical_body
+from batchwright.rules.planning.duplicate_list import Duplicate
+from batchwright.rules.planning.equal_requests import canonical_body
 from batchwright.rules.planning.prefix_order import ReadLine
 
 

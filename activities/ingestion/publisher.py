@@ -32,7 +32,7 @@ from batchwright.rules.growing_bytes import GrowingBytes
 from batchwright.rules.ids import request_id, safe_name
 from batchwright.rules.input.line_parser import parse_line, read_fields, read_text
 from batchwright.rules.input.line_rules import describe_body_problems
-from batchwright.rules.planning.duplicate_lines import encode_duplicates
+from batchwright.rules.planning.duplicate_list import encode_duplicates
 from batchwright.rules.planning.plan_format import SLICE_BYTES, PlanEntry, pack_entry, pack_slice
 from batchwright.rules.planning.prefix_order import ModelLines, PlanLine
 from batchwright.rules.planning.slicing import (

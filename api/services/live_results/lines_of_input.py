@@ -14,7 +14,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from batchwright.rules.growing_bytes import sorted_rows
-from batchwright.rules.planning.duplicate_lines import Duplicate, decode_duplicates
+from batchwright.rules.planning.duplicate_list import Duplicate, decode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged, walk_entries
 from batchwright.storage.spill.columns import Columns, ColumnSpace
 from batchwright.storage.spill.spilled_bytes import SpillSpace

@@ -18,8 +18,8 @@ from batchwright.api.services.live_results.lines_of_input import BatchLines, Lin
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult
 from batchwright.rules.ids import RequestIds
-from batchwright.rules.planning.duplicate_lines import copy_result
 from batchwright.rules.planning.plan_format import ENTRY_BYTES
+from batchwright.rules.results.output_lines import copy_result
 from batchwright.rules.results.segment_format import (
     HEAD_BYTES,
     TRAILER_BYTES,

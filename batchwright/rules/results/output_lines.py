@@ -87,6 +87,7 @@ _LINE_START = b'{"id":"'
 _ID_BYTES = len("batch_req_") + 32
 _ID_END = len(_LINE_START) + _ID_BYTES
 HEAD_BYTES = _ID_END + 1  # length of a line's beginning, up to the end of its id
+_CUSTOM_ID = b',"custom_id":"'  # what follows the id of a line
 _DIGITS = slice(len(_LINE_START) + len("batch_req_"), _ID_END)
 
 
@@ -147,6 +148,44 @@ def request_digest(request_id: str) -> bytes:
 def with_id(line: bytes, request_id: str) -> bytes:
     """Return a line of an output or error file with its `batch_req_...` id replaced by `request_id`."""
     return _LINE_START + request_id.encode() + line[_ID_END:]
+
+
+def copy_result(line: bytes, request_id: str, custom_id: str) -> bytes:
+    """Return the result line of a duplicate: a copy of the earlier line's result with the duplicate's ids.
+
+    Args:
+        line: line of the output or error file for the earlier request.
+        request_id: `batch_req_...` id of the duplicate.
+        custom_id: `custom_id` of the duplicate.
+
+    Raises:
+        ResultDamaged: `line` is not a result line.
+    """
+    start = HEAD_BYTES + len(_CUSTOM_ID)
+    if line[HEAD_BYTES:start] != _CUSTOM_ID:
+        raise ResultDamaged(f"a line of results begins with {line[:start]!r}")
+    end = _end_of_text(line, start)
+    return with_id(line[:HEAD_BYTES], request_id) + _CUSTOM_ID[:-1] + _json_string(custom_id) + line[end:]
+
+
+def _end_of_text(line: bytes, start: int) -> int:
+    """Return the position after the closing quote of a JSON string in `line`.
+
+    Args:
+        start: position after the opening quote of the string.
+
+    Raises:
+        ResultDamaged: the string has no end.
+    """
+    at = start
+    while (at := line.find(b'"', at)) >= 0:
+        escapes = at
+        while line[escapes - 1 : escapes] == b"\\":
+            escapes -= 1
+        if (at - escapes) % 2 == 0:
+            return at + 1
+        at += 1
+    raise ResultDamaged(f"a line of results begins with {line[: start + 40]!r}")
 
 
 def is_settled_result(line: bytes) -> bool:

@@ -14,7 +14,7 @@ from batchwright.rules.backends.response_checks import find_embeddings_problem
 from batchwright.rules.input.input_validator import InputValidator
 from batchwright.rules.input.line_parser import parse_line, read_fields, read_request, reread_body
 from batchwright.rules.input.line_rules import InputLimits
-from batchwright.rules.planning.duplicate_lines import (
+from batchwright.rules.planning.duplicate_list import (
     Duplicate,
     DuplicatesDamaged,
     decode_duplicates,

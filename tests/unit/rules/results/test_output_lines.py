@@ -13,6 +13,7 @@ from batchwright.rules.results.output_lines import (
     HEAD_BYTES,
     MAX_TEXT_BYTES,
     ResultDamaged,
+    copy_result,
     error_line,
     id_digest,
     is_settled_result,
@@ -171,3 +172,34 @@ def test_ids_made_in_bulk_equal_those_made_one_by_one() -> None:
     assert [ids.of(offset) for offset in (0, 7, 2**40)] == [
         request_id("batch_1", offset) for offset in (0, 7, 2**40)
     ]
+
+
+@pytest.mark.parametrize("first", ["a", '"', '\\"', "\\", 'é\n","response":', "\\\\\\"])
+@pytest.mark.parametrize("second", ["b", '"]}', "😀"])
+def test_a_line_gets_the_answer_of_another_under_its_own_ids(first: str, second: str) -> None:
+    body = b'{"custom_id":"x", "usage": {"total_tokens": 3}}'
+
+    def line(offset: int, custom_id: str) -> bytes:
+        id = request_id("batch_1", offset)
+        return result_line(id, custom_id, status_code=200, backend_request_id="r", body=body)
+
+    assert copy_result(line(0, first), request_id("batch_1", 7), second) == line(7, second)
+
+
+def test_an_error_is_copied_too() -> None:
+    def line(offset: int, custom_id: str) -> bytes:
+        return error_line(request_id("batch_1", offset), custom_id, LineCode.REQUEST_TIMEOUT, 'so "it" is')
+
+    assert copy_result(line(0, "a"), request_id("batch_1", 7), "b") == line(7, "b")
+
+
+@pytest.mark.parametrize("line", [b"", b'{"id":"batch_req_', b'{"id":"x","custom_id":"a'])
+def test_a_line_that_is_not_a_result_is_not_copied(line: bytes) -> None:
+    with pytest.raises(ResultDamaged):
+        copy_result(line, request_id("batch_1", 0), "a")
+
+
+def test_a_result_whose_custom_id_never_ends_is_not_copied() -> None:
+    line = error_line(request_id("batch_1", 0), "a", LineCode.REQUEST_TIMEOUT, "")
+    with pytest.raises(ResultDamaged):
+        copy_result(line[: line.index(b'"a"') + 2], request_id("batch_1", 1), "b")

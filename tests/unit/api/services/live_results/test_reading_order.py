@@ -9,7 +9,7 @@ import pytest
 from batchwright.api.services.live_results import reading_order
 from batchwright.api.services.live_results.result_stream import LiveResults, ResultQuery
 from batchwright.contracts.errors import LineCode
-from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates
+from batchwright.rules.planning.duplicate_list import Duplicate, encode_duplicates
 from batchwright.rules.stored_objects import object_keys
 from tests.activities.finalization.settled_batch import a_batch
 from tests.fakes.api import error_of

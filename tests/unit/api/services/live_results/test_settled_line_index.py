@@ -11,7 +11,7 @@ import pytest
 
 from batchwright.api.services.live_results.settled_line_index import LiveIndex, Settlement, open_index
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare
-from batchwright.rules.planning.duplicate_lines import Duplicate, encode_duplicates
+from batchwright.rules.planning.duplicate_list import Duplicate, encode_duplicates
 from batchwright.rules.planning.plan_format import PlanDamaged, pack_entry
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.rules.stored_objects import object_keys
