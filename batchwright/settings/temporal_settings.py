@@ -5,8 +5,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings
 
-from batchwright.rules import temporal_connection
-from batchwright.rules.temporal_connection import parse_key_references
+from batchwright.rules import temporal_setting_checks
+from batchwright.rules.key_references import parse_key_references
 from batchwright.settings.setting_levels import START, TUNING
 from batchwright.settings.value_formats import http_urls
 
@@ -92,18 +92,18 @@ class TemporalSettings(BaseSettings):
     @field_validator("temporal_address")
     @classmethod
     def _host_and_port(cls, address: str) -> str:
-        temporal_connection.check_address(address)
+        temporal_setting_checks.check_address(address)
         return address
 
     @field_validator("temporal_api_key_file", "temporal_tls_key_file", "temporal_tls")
     @classmethod
     def _fits(cls, value: Path | bool | None, checked: ValidationInfo) -> Path | bool | None:
         if checked.field_name == "temporal_api_key_file":
-            temporal_connection.check_single_api_key(value, checked.data)
+            temporal_setting_checks.check_single_api_key(value, checked.data)
         elif checked.field_name == "temporal_tls_key_file":
-            temporal_connection.check_client_certificate(value, checked.data)
+            temporal_setting_checks.check_client_certificate(value, checked.data)
         elif value is False:
-            temporal_connection.check_tls_disabled(checked.data)
+            temporal_setting_checks.check_tls_disabled(checked.data)
         return value
 
     @field_validator("payload_keys")

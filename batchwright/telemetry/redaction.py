@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
-from batchwright.rules.temporal_connection import parse_key_references
+from batchwright.rules.key_references import parse_key_references
 from batchwright.settings import SECRETS, Settings, from_environment
 
 REDACTED = "***"

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadCodec
 
-from batchwright.rules.temporal_connection import KeyReference, parse_key_references
+from batchwright.rules.key_references import KeyReference, parse_key_references
 from batchwright.settings import Settings, SettingsError, from_environment
 
 ENCODING = b"binary/encrypted"

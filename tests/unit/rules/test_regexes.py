@@ -29,7 +29,7 @@ OF_OPERATORS = {
     "batchwright.contracts.model_registry.config_base",
     "batchwright.contracts.model_registry.backend_job_config",
     "batchwright.database.sql",
-    "batchwright.rules.temporal_connection",
+    "batchwright.rules.key_references",
     "batchwright.rules.stored_objects.object_keys",
     "batchwright.storage.base",
     "batchwright.telemetry.exposition",
