@@ -5,13 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio import activity
 
-from batchwright.activities.completion import (
-    count_completion,
-    count_skipped,
-    delete_scratch,
-    log_completion,
-    record_span,
-)
+from batchwright.activities.batch_end.end_metrics import count_completion, count_skipped
+from batchwright.activities.batch_end.leftover_objects import delete_scratch
+from batchwright.activities.batch_end.log_and_trace import log_completion, record_span
 from batchwright.activities.errors import translated
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.finalization import EndRequest, LifecycleActivities

@@ -11,7 +11,7 @@ _SDK = "activities and heartbeats: Temporal's SDK in Python"
 _OTHER = "database and background tasks"
 _WHOLE_STACK = {
     "ingestion": ("activities/ingestion/",),
-    "finalization": ("activities/finalization/", "activities/stored_results/", "activities/completion.py"),
+    "finalization": ("activities/finalization/", "activities/stored_results/", "activities/batch_end/"),
     "workflows": ("batchwright/workflows/", "temporalio/worker/_workflow"),
     _OTHER: ("batchwright/database/", "asyncpg/"),
 }

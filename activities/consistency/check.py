@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
 
-from batchwright.activities.completion import file_lifetime, output_file_row
+from batchwright.activities.batch_end.output_files import file_lifetime, output_file_row
 from batchwright.activities.consistency.report import ConsistencyReport, Difference, DifferenceKind
 from batchwright.activities.consistency.workflow_runs import BatchRun, BatchRunSource
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, BatchResult, ModelCounts

@@ -13,14 +13,9 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities import memory
-from batchwright.activities.completion import (
-    count_completion,
-    count_missing_lines,
-    count_skipped,
-    delete_scratch,
-    log_completion,
-    record_span,
-)
+from batchwright.activities.batch_end.end_metrics import count_completion, count_missing_lines, count_skipped
+from batchwright.activities.batch_end.leftover_objects import delete_scratch
+from batchwright.activities.batch_end.log_and_trace import log_completion, record_span
 from batchwright.activities.errors import failure, translated
 from batchwright.activities.finalization.duplicate_results import DuplicateSettler
 from batchwright.activities.finalization.missing_line_settler import MissingLineSettler

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
-from batchwright.activities.completion import OUTPUT_KINDS, file_lifetime, output_file_row
+from batchwright.activities.batch_end.output_files import OUTPUT_KINDS, file_lifetime, output_file_row
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.stored_results.input_order_index import ResultIndex, SelectedResults
 from batchwright.activities.stored_results.result_spool import ResultSpool

@@ -15,11 +15,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from batchwright.activities import memory
-from batchwright.activities.completion import (
-    count_skipped,
-    record_span,
-    size_bucket,
-)
+from batchwright.activities.batch_end.end_metrics import count_skipped, size_bucket
+from batchwright.activities.batch_end.log_and_trace import record_span
 from batchwright.activities.concurrency import run_both
 from batchwright.activities.errors import translated
 from batchwright.activities.heartbeat import heartbeating

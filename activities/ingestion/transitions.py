@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 from temporalio import activity
 
-from batchwright.activities.completion import count_invalid_input, count_unserved, record_span
+from batchwright.activities.batch_end.end_metrics import count_invalid_input, count_unserved
+from batchwright.activities.batch_end.log_and_trace import record_span
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, ErrorCount, ModelCounts
 from batchwright.contracts.temporal_payloads.ingestion import IngestResult, ModelShare

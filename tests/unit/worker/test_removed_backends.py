@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import pytest
 
-from batchwright.activities.completion import count_missing_lines
+from batchwright.activities.batch_end.end_metrics import count_missing_lines
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.model_registry.backend_config import BackendConfig
 from batchwright.contracts.model_registry.registry_config import ModelConfig
