@@ -30,7 +30,7 @@ _INNERMOST = {
     _SDK: (
         "temporalio/",
         "worker/interceptors/activity_metrics.py",
-        "worker/interceptors/waiting_reasons.py",
+        "worker/interceptors/failure_waiting_reasons.py",
         "execution/slice_state/lease.py",
         "activities/heartbeat.py",
     ),

@@ -66,8 +66,8 @@ from batchwright.worker.control_tasks.forecast_publisher import ForecastPublishe
 from batchwright.worker.control_tasks.waiting_reason_monitor import WaitingReasonMonitor
 from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
 from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInterceptor
+from batchwright.worker.interceptors.failure_waiting_reasons import WaitingReasonInterceptor
 from batchwright.worker.interceptors.step_quarantine import StepQuarantineInterceptor
-from batchwright.worker.interceptors.waiting_reasons import WaitingReasonInterceptor
 from batchwright.worker.pollers import PollerFactory, ReconnectingWorker
 from batchwright.worker.slice_slots import SliceSlots
 from batchwright.workflows.batch import BatchWorkflow

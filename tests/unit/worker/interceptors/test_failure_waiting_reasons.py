@@ -18,7 +18,7 @@ from batchwright.contracts.temporal_payloads.finalization import FinalizeRequest
 from batchwright.contracts.terms import BatchStatus, Endpoint
 from batchwright.database.tables.batches.waiting_reasons import WaitingSource
 from batchwright.rules.ids import new_batch_id
-from batchwright.worker.interceptors.waiting_reasons import WaitingReasonInbound
+from batchwright.worker.interceptors.failure_waiting_reasons import WaitingReasonInbound
 from tests.background_tasks import reasons_published
 from tests.fakes.memory_database import MemoryDatabase
 
@@ -186,7 +186,9 @@ async def test_a_step_that_waits_for_a_quota_after_crashes_shows_the_quota_all_t
 async def test_a_step_whose_workers_crashed_shows_that_until_the_next_attempt_could_start(
     fixture: InterceptorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchwright.worker.interceptors.waiting_reasons._WATCH_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "batchwright.worker.interceptors.failure_waiting_reasons._WATCH_INTERVAL_SECONDS", 0.0
+    )
     shown, crashed = (
         list[list[str]](),
         ["its input cannot be prepared now: the workers that tried it crashed"],
@@ -270,7 +272,9 @@ async def test_a_failure_without_a_retry_is_no_waiting_reason(
 async def test_a_running_attempt_reports_the_dependency_its_worker_cannot_reach(
     fixture: InterceptorFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchwright.worker.interceptors.waiting_reasons._WATCH_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(
+        "batchwright.worker.interceptors.failure_waiting_reasons._WATCH_INTERVAL_SECONDS", 0.0
+    )
 
     async def does() -> object:
         fixture.failing = "storage: no answer within 5 s"
