@@ -62,8 +62,8 @@ from batchwright.worker.control_tasks.fleet_metrics import (
     QueueCollector,
     TemporalEndedRuns,
 )
+from batchwright.worker.control_tasks.fleet_waiting_reasons import WaitingReasonMonitor
 from batchwright.worker.control_tasks.forecast_publisher import ForecastPublisher, temporal_forecast_signal
-from batchwright.worker.control_tasks.waiting_reason_monitor import WaitingReasonMonitor
 from batchwright.worker.control_tasks.webhook_dispatcher import WebhookDispatcher
 from batchwright.worker.interceptors.activity_metrics import ActivityMetricsInterceptor
 from batchwright.worker.interceptors.failure_waiting_reasons import WaitingReasonInterceptor

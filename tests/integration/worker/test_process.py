@@ -197,7 +197,7 @@ LOOPS = {
     "pollers": "batchwright.worker.pollers:PollerSupervisor.run",
     "rate_limits": "batchwright.worker.task_queue_rate_limits:RateLimitSync.run",
     "fleet_metrics": "batchwright.worker.control_tasks.fleet_metrics:FleetMetricsCollector.run",
-    "waiting_reasons": "batchwright.worker.control_tasks.waiting_reason_monitor:WaitingReasonMonitor.run",
+    "waiting_reasons": "batchwright.worker.control_tasks.fleet_waiting_reasons:WaitingReasonMonitor.run",
 }
 
 

@@ -13,7 +13,7 @@ from batchwright.rules.ids import new_batch_id, safe_name
 from batchwright.rules.limits.rate_allocation import Pacing
 from batchwright.rules.worker_stats import polled_queue_stats, running_slice_stats
 from batchwright.temporal.task_queues import QueueReport
-from batchwright.worker.control_tasks.waiting_reason_monitor import WaitingReasonMonitor
+from batchwright.worker.control_tasks.fleet_waiting_reasons import WaitingReasonMonitor
 from tests.fakes.memory_database import MemoryDatabase
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
