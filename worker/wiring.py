@@ -32,7 +32,10 @@ from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons, temporal_reason_signal
+from batchwright.activities.services.waiting_reason_publisher import (
+    WaitingReasonPublisher,
+    temporal_reason_signal,
+)
 from batchwright.activities.webhooks.activity import WebhookDeliveries
 from batchwright.contracts import temporal_names
 from batchwright.database.database import Database
@@ -211,7 +214,7 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
     consistency = ConsistencyChecking(
         database, collector, TemporalBatchRunSource(resources.temporal), settings
     )
-    waiting = WaitingReasons(temporal_reason_signal(resources.temporal), database.waiting)
+    waiting = WaitingReasonPublisher(temporal_reason_signal(resources.temporal), database.waiting)
     return Worker(
         resources.temporal,
         task_queue=temporal_names.IO_QUEUE,
@@ -260,7 +263,7 @@ class InferenceWorkers:
             progress=progress,
             metrics=resources.metrics,
             settings=resources.settings,
-            waiting_reasons=WaitingReasons(
+            waiting_reasons=WaitingReasonPublisher(
                 temporal_reason_signal(resources.temporal), resources.database.waiting
             ),
             costs=costs,

@@ -26,8 +26,8 @@ class SliceReporter:
     """The reporter of one slice attempt: how many lines are settled, and why the slice waits.
 
     The reporter writes the counts to the batch's row in the database, and passes the reasons to
-    `WaitingReasons`, which publishes them. `report` is called before each heartbeat and at the end of the
-    attempt.
+    `WaitingReasonPublisher`, which publishes them. `report` is called before each heartbeat and at the end of
+    the attempt.
     """
 
     def __init__(

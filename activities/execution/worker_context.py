@@ -11,7 +11,7 @@ from batchwright.activities.services.backend_job_cancellation import RouterLooku
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import Permissions
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.activities.services.worker_slices.slice_deferrals import DeferralMetrics
 from batchwright.activities.services.worker_slices.slice_demand import SliceDemand
 from batchwright.database.tables.calls import CallsTable
@@ -49,7 +49,7 @@ class WorkerContext:
     progress: ProgressReporter
     metrics: Metrics
     settings: Settings
-    waiting_reasons: WaitingReasons
+    waiting_reasons: WaitingReasonPublisher
     costs: BatchCosts
     heartbeat: Callable[[], Heartbeat]  # called inside an activity: returns that activity's heartbeat
     rates: EffectiveRates

@@ -1,4 +1,10 @@
-"""Publish why a model of a batch waits: to the database, and to the batch's workflow."""
+"""Publish why a model of a batch waits: to the database, and to the batch's workflow.
+
+The callers decide the reason: an attempt of a slice (`activities/execution/`), or the interceptor that sees
+failed attempts (`worker/interceptors/failure_waiting_reasons.py`). Two other places decide reasons without
+this publisher: control workers for the whole fleet (`worker/control_tasks/fleet_waiting_reasons.py`), and the
+API for task queues that no worker polls (`api/services/batches/shown_waiting_reasons.py`).
+"""
 
 import asyncio
 import logging
@@ -60,7 +66,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class WaitingReasons:
+class WaitingReasonPublisher:
     """The publisher of waiting reasons: to the database for the API, and to the workflow of the batch.
 
     A waiting reason says why the lines of one model of a batch wait. The workflow gets a reason only if the

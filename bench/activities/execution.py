@@ -28,7 +28,7 @@ from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.daily_budgets import DailyBudgets
 from batchwright.activities.services.progress_writer import ProgressReporter
 from batchwright.activities.services.send_authorization import CachedPermissions
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.temporal_payloads.execution import ModelRun, SliceRequest, SliceResult
@@ -111,7 +111,7 @@ async def send(directory: Path, url: str, result: IngestResult, in_flight: int) 
         progress=ProgressReporter(database.progress),
         metrics=Metrics(CollectorRegistry()),
         settings=settings,
-        waiting_reasons=WaitingReasons(_ignore_reason, database.waiting),
+        waiting_reasons=WaitingReasonPublisher(_ignore_reason, database.waiting),
         costs=costs,
         heartbeat=_beat,
         rates=FleetRates(settings, database.rates, lambda: frozenset(MODELS), unavailable=OSError),

@@ -8,7 +8,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.background import log_failure
 from batchwright.contracts.errors import FAILURE_SENTENCES, Failure
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
@@ -42,7 +42,7 @@ class WaitingReasonInterceptor(Interceptor):
     worker cannot reach now. The text is empty if the worker reaches all of them.
     """
 
-    def __init__(self, reasons: WaitingReasons, failing: Callable[[], str] = str) -> None:
+    def __init__(self, reasons: WaitingReasonPublisher, failing: Callable[[], str] = str) -> None:
         self._reasons, self._failing = reasons, failing
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
@@ -56,7 +56,7 @@ class _BatchReason:
         is_reported: True if a reason is reported and not cleared.
     """
 
-    def __init__(self, reasons: WaitingReasons, order: BatchOrder) -> None:
+    def __init__(self, reasons: WaitingReasonPublisher, order: BatchOrder) -> None:
         self._reasons, self._order = reasons, order
         self.is_reported = False
 
@@ -73,7 +73,7 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     """The code around one attempt of an activity. If the attempt fails, it reports why the batch waits."""
 
     def __init__(
-        self, next: ActivityInboundInterceptor, reasons: WaitingReasons, failing: Callable[[], str]
+        self, next: ActivityInboundInterceptor, reasons: WaitingReasonPublisher, failing: Callable[[], str]
     ) -> None:
         super().__init__(next)
         self._reasons, self._failing = reasons, failing

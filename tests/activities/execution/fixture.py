@@ -22,7 +22,7 @@ from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
 from batchwright.activities.services.holds_caps_and_weights import StoredTenantSettings
 from batchwright.activities.services.progress_writer import ProgressReporter
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.activities.services.worker_slices.slice_demand import MAX_SLICES
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.model_registry.registry_config import GatewayConfig, ModelConfig
@@ -269,7 +269,7 @@ class ExecutionFixture:
             progress=ProgressReporter(self.progress),
             metrics=self.metrics,
             settings=self.settings,
-            waiting_reasons=WaitingReasons(self._tell, database.waiting),
+            waiting_reasons=WaitingReasonPublisher(self._tell, database.waiting),
             costs=BatchCosts(self.progress),
             heartbeat=self.server.beat,
             rates=FixedRates(),

@@ -3,7 +3,7 @@
 import pytest
 
 from batchwright.activities.services import waiting_reason_publisher
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow
 from tests.background_tasks import reasons_published
@@ -22,7 +22,7 @@ async def test_a_workflow_is_signalled_once_even_if_as_many_models_wait_as_a_wor
     async def signal(batch_id: str, reason: WaitingReason) -> None:
         signalled.append(reason.model)
 
-    reasons = WaitingReasons(signal, MemoryDatabase().waiting)
+    reasons = WaitingReasonPublisher(signal, MemoryDatabase().waiting)
     for model in ("a", "b", again, "b"):
         reasons.report("acme", "batch", model, "its backend does not respond", 5.0)
         await reasons_published()
@@ -43,7 +43,7 @@ async def test_a_reason_that_may_not_be_signalled_is_not_written_at_each_report(
         pass
 
     monkeypatch.setattr(table, "report", report)
-    reasons = WaitingReasons(signal, table, lambda: times[-1])
+    reasons = WaitingReasonPublisher(signal, table, lambda: times[-1])
     for number in range(20):  # as many signals as may be sent without a pause
         reasons.report("acme", "batch", "model", f"reason {number}", 5.0)
     await reasons_published()

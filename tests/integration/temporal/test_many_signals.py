@@ -9,7 +9,10 @@ import pytest_asyncio
 from temporalio.client import Client, WorkflowHandle
 
 from batchwright.activities.services import signal_budget
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons, temporal_reason_signal
+from batchwright.activities.services.waiting_reason_publisher import (
+    WaitingReasonPublisher,
+    temporal_reason_signal,
+)
 from batchwright.contracts.temporal_payloads.batch import BatchForecast, BatchOrder, WindowFit
 from batchwright.contracts.terms import Endpoint
 from batchwright.rules.ids import new_batch_id
@@ -66,9 +69,9 @@ async def test_all_workers_together_send_no_more_signals_than_the_history_of_a_b
 ) -> None:
     workflow = await start(client)
     table = MemoryDatabase().waiting
-    workers = [WaitingReasons(temporal_reason_signal(client), table) for _ in range(WORKERS)]
+    workers = [WaitingReasonPublisher(temporal_reason_signal(client), table) for _ in range(WORKERS)]
 
-    async def flap(reasons: WaitingReasons) -> None:
+    async def flap(reasons: WaitingReasonPublisher) -> None:
         for _ in range(10):
             reasons.report("acme", workflow.id, "llama", "its backend does not respond", 5.0)
             await reasons_published()

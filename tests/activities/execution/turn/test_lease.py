@@ -13,7 +13,7 @@ from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution.slice_state import lease
 from batchwright.activities.execution.slice_state.lease import HeartbeatReply, SliceLease, is_fresh_attempt
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.batch import WaitingReason
 from batchwright.contracts.temporal_payloads.execution import SliceResult
@@ -178,7 +178,7 @@ class ReportFixture:
         self.database = others.database if others else MemoryDatabase()
         self.table = self.database.waiting
         self.reasons: list[tuple[str, str, str]] = []
-        self.signals = WaitingReasons(self._tell, self.table, self.clock)
+        self.signals = WaitingReasonPublisher(self._tell, self.table, self.clock)
 
     async def _tell(self, batch_id: str, reason: WaitingReason) -> None:
         self.reasons.append((batch_id, reason.model, reason.reason))

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
 
-from batchwright.activities.services.waiting_reason_publisher import WaitingReasons
+from batchwright.activities.services.waiting_reason_publisher import WaitingReasonPublisher
 from batchwright.contracts.errors import Failure, LineCode
 from batchwright.contracts.temporal_payloads.batch import BatchOrder, WaitingReason
 from batchwright.contracts.temporal_payloads.execution import RELEASED, SliceRequest
@@ -83,7 +83,7 @@ class InterceptorFixture:
         self.failing = ""
         self.seconds = 0.0
         self.table = MemoryDatabase().waiting
-        self.signals = WaitingReasons(self._report, self.table, lambda: self.seconds, self.now)
+        self.signals = WaitingReasonPublisher(self._report, self.table, lambda: self.seconds, self.now)
 
     def now(self) -> datetime:
         return NOW + timedelta(seconds=self.seconds)
