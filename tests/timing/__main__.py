@@ -19,7 +19,7 @@ from tests.timing.cancels import CANCELS
 from tests.timing.deadlines import WINDOWS
 from tests.timing.loaded_stack import End, loaded_stack
 from tests.timing.places import PLACES, observed_stack
-from tests.timing.waiting_reasons import REASONS
+from tests.timing.waiting_scenarios import REASONS
 
 LOAD_LINES = 6_000  # of each model: what a scenario leaves of it fills every slot of the next one too
 # What is in force where nothing is set; the tests' stack has shorter ones.

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from tests.timing.places import PLACES, ObservedStack, observed_stack
-from tests.timing.waiting_reasons import REASONS, Scenario
+from tests.timing.waiting_scenarios import REASONS, Scenario
 
 pytestmark = [
     pytest.mark.e2e,
