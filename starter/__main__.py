@@ -77,7 +77,7 @@ COMMANDS = (
     LazyCommand("config", "operations.config:config", "Show the settings."),
     LazyCommand("models", "fleet.models:models", "Show or change models and their backends."),
     LazyCommand("stats", "fleet.stats:stats", "Show requests of the fleet by backend and by model."),
-    LazyCommand("workers", "fleet.overview:workers", "List the running worker processes."),
+    LazyCommand("workers", "fleet.workers:workers", "List the running worker processes."),
     LazyCommand("queues", "fleet.queues:queues", "Show the backlog of Temporal task queues."),
     LazyCommand("rollout", "operations.rollout:rollout", "Show or change which build takes new batches."),
     LazyCommand("codec-server", "operations.codec_server:codec_server", "Decrypt payloads for the Web UI."),

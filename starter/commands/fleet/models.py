@@ -12,7 +12,7 @@ from batchwright.contracts.api_objects.operator import (
     RegisteredModels,
 )
 from batchwright.starter.client_errors import ClientError
-from batchwright.starter.commands.fleet.overview import show_models
+from batchwright.starter.commands.fleet.model_table import show_models
 from batchwright.starter.operator_client import operator_client
 from batchwright.starter.options import (
     Json,

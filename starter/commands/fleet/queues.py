@@ -27,6 +27,6 @@ def queues(
             print(inference_queue(safe_name(model)))
         return
     # Imported here, because Temporal's client takes a second to load and scripts need only the names, fast.
-    from batchwright.starter.commands.fleet.overview import show_queues
+    from batchwright.starter.commands.fleet.queue_table import show_queues
 
     show_queues(json)
