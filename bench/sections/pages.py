@@ -10,10 +10,10 @@ import httpx
 
 from batchwright.starter.client import Client
 from bench import batches
+from bench.event_listeners import share_of_a_core
 from bench.inputs import write_input
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
-from bench.sections.listeners import share_of_a_core
 from bench.stack import RunningStack, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LATENCY_MS = 64, 200

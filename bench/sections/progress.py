@@ -13,11 +13,10 @@ import httpx
 
 from batchwright.contracts.api_objects.openai import BatchObject
 from batchwright.starter.client import Client
-from bench import batches
+from bench import batches, event_listeners
 from bench.inputs import write_input
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
-from bench.sections import listeners
 from bench.stack import RunningStack, Simulator, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LATENCY_MS = 64, 100
@@ -57,7 +56,7 @@ def measure(options: SectionOptions) -> list[Figure]:
             beyond_ms.append(1000 * (_mean_duration(stack, before) - _backend_mean_duration(backend)))
             options.report(f"round {number}: at most {found[-1]:.1f} s old, {beyond_ms[-1]:.1f} ms longer")
         write_input(path, _FOLLOWED_LINES)
-        followed = listeners.measure(stack, client, batches.upload(client, path), options)
+        followed = event_listeners.measure(stack, client, batches.upload(client, path), options)
     return [
         Figure("progress.age_s", "age of the counts at their oldest", found, "s", Target(5.0)),
         Figure(

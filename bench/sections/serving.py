@@ -8,11 +8,10 @@ import httpx
 
 from batchwright.database.pool import open_connection_pool
 from batchwright.starter.client import Client
-from bench import batches
+from bench import batches, metrics_scraping
 from bench.inputs import write_input
 from bench.results import Figure, Target, percentile
 from bench.section import Section, SectionOptions
-from bench.sections import scraping
 from bench.stack import RunningStack, running_stack, simulator, wait_until_quiet
 
 _IN_FLIGHT, _LISTED = 64, 20
@@ -38,7 +37,7 @@ def measure(options: SectionOptions) -> list[Figure]:
             gets.append(_while_running(stack, path))
             options.report(f"round {number}: GET p99 {gets[-1]:.1f} ms")
         wait_until_quiet(stack)
-        operators = scraping.measure(stack, options)
+        operators = metrics_scraping.measure(stack, options)
         asyncio.run(_fill(stack, others))
         for _ in range(options.rounds):
             lists.append(_listing(stack, options.size(200, 20)))
