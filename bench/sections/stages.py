@@ -17,7 +17,7 @@ from bench.peers import run as peers
 from bench.results import Figure, Target
 from bench.section import Section, SectionOptions
 from bench.stack import running_stack, simulator, wait_until_quiet
-from bench.stages import STAGES, shares
+from bench.stage_attribution import STAGES, shares
 
 _IN_FLIGHT, _SECONDS = 64, 90.0
 _SDK_THREADS = "tokio"  # the threads of Temporal's SDK, which py-spy does not see, have names with this word

@@ -37,7 +37,7 @@ from bench.sections.calls import Call, answers_per_second
 from bench.sections.ingestion import lines
 from bench.sections.progress import ProgressSample, oldest
 from bench.sections.uneven import utilization
-from bench.stages import EVENT_LOOP, STAGES, shares, stage_of
+from bench.stage_attribution import EVENT_LOOP, STAGES, shares, stage_of
 
 MOST, LEAST = Target(3.0), Target(0.5, "at least", 0.8)
 
