@@ -1,14 +1,13 @@
-"""One service of the embedded stack: a child process with a health check, a log and restarts."""
+"""One service of the embedded stack: a child process with a health check and a log."""
 
 import asyncio
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Never, Protocol
+from typing import Protocol
 
 from batchwright.starter.embedded_stack.directory import UMASK, open_private
 from batchwright.starter.embedded_stack.errors import StackError
@@ -16,12 +15,7 @@ from batchwright.starter.embedded_stack.errors import StackError
 POLL_SECONDS = 0.05
 _LOG_TAIL_LINES = 15
 _LOG_BYTES = 16 * 1024 * 1024
-Say = Callable[[str], None]
 _START_SECONDS = 180.0
-_STEADY_SECONDS = 10.0
-_REPORTED_FAILURES = 3
-_FIRST_BACKOFF_SECONDS = 0.25
-_MAX_BACKOFF_SECONDS = 10.0
 
 
 class ManagedService(Protocol):
@@ -167,58 +161,3 @@ def log_tail(log: Path, since: int = 0) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])
-
-
-class RestartLoop:
-    """A loop that restarts a service each time it ends.
-
-    The first restart is immediate. The delay before later restarts grows to at most 10 seconds. If the
-    service has run for more than 10 seconds, the next restart is immediate again.
-
-    Args:
-        say: function that shows one sentence to the user. It is called each time the service ends, and each
-            time it is running again.
-    """
-
-    def __init__(self, service: ManagedService, say: Say) -> None:
-        self._service = service
-        self._say = say
-        self._failures = 0
-
-    async def run(self) -> Never:
-        while True:
-            since = time.monotonic()
-            how = await self._service.ended()
-            if time.monotonic() - since > _STEADY_SECONDS:
-                self._failures = 0
-            self._say(f"{self._service.name} (pid {self._service.pid}) {how}; restarting it.")
-            await self._restart()
-
-    async def _restart(self) -> None:
-        while True:
-            backoff = min(_FIRST_BACKOFF_SECONDS * 2 ** min(self._failures, 10), _MAX_BACKOFF_SECONDS)
-            await asyncio.sleep(backoff if self._failures else 0)
-            self._failures += 1
-            try:
-                await self._service.start()
-            except StackError as error:
-                self._report_failures(str(error), error.detail)
-            else:
-                self._say(f"{self._service.name} is running again (pid {self._service.pid}).")
-                self._report_failures("", log_tail(self._service.log))
-                return
-
-    def _report_failures(self, why: str, detail: str) -> None:
-        """Report to the user, at the third successive restart, that the service ends again and again.
-
-        At any other restart, do nothing.
-
-        Args:
-            why: error of the last start; empty if the start succeeded.
-            detail: last lines of the service's log.
-        """
-        if self._failures == _REPORTED_FAILURES:
-            self._say(
-                f"{self._service.name} keeps ending; the pauses before its restarts grow to "
-                f"{_MAX_BACKOFF_SECONDS:g} s. {why}\nThe last lines of {self._service.log}:\n{detail}"
-            )

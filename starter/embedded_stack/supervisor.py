@@ -12,6 +12,7 @@ from batchwright.starter.embedded_stack.directory import ProcessIds, StackDirect
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.postgres.server_process import EmbeddedPostgres
 from batchwright.starter.embedded_stack.postgres.supervised_service import PostgresService, prepare_database
+from batchwright.starter.embedded_stack.restart_loop import RestartLoop, Say
 from batchwright.starter.embedded_stack.service_commands import (
     Addresses,
     DevOptions,
@@ -23,13 +24,7 @@ from batchwright.starter.embedded_stack.service_commands import (
     temporal_service,
     worker_services,
 )
-from batchwright.starter.embedded_stack.service_process import (
-    ManagedService,
-    RestartLoop,
-    Say,
-    ServiceProcess,
-    ServiceSpec,
-)
+from batchwright.starter.embedded_stack.service_process import ManagedService, ServiceProcess, ServiceSpec
 
 _PATIENCE_SECONDS = 10.0
 _POSTGRES_SECONDS = 30.0

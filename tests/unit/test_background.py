@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.background import BackgroundTaskFailing, BackgroundTasks, log_failure
-from batchwright.starter.embedded_stack.service_process import RestartLoop
+from batchwright.starter.embedded_stack.restart_loop import RestartLoop
 from batchwright.worker.dependency_checks import DependencyMonitor
 from batchwright.worker.pollers import QueuePollers
 

@@ -27,6 +27,7 @@ from batchwright.starter.embedded_stack.directory import (
 )
 from batchwright.starter.embedded_stack.errors import StackError
 from batchwright.starter.embedded_stack.ports import claim_ports, free_port, is_free
+from batchwright.starter.embedded_stack.restart_loop import RestartLoop
 from batchwright.starter.embedded_stack.service_commands import (
     Addresses,
     DevOptions,
@@ -38,7 +39,6 @@ from batchwright.starter.embedded_stack.service_commands import (
     worker_services,
 )
 from batchwright.starter.embedded_stack.service_process import (
-    RestartLoop,
     ServiceProcess,
     ServiceSpec,
     exit_description,
