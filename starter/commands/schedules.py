@@ -139,7 +139,8 @@ def list_schedules(
             "There is no schedule; `batchwright schedules create FILE --cron '0 2 * * *'` creates one."
         )
         return
-    table = column_table("id", "state", "cron", "time zone", "next", "last batch", "result", whole=["id"])
+    columns = ("id", "state", "cron", "time zone", "next", "last batch", "result")
+    table = column_table(*columns, whole=["id", "state"])
     for one in page.data:
         last = one.runs[0] if one.runs else None
         table.add_row(

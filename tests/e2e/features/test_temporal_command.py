@@ -63,6 +63,8 @@ async def test_a_schedule_that_is_paused_with_temporals_command_is_shown_as_paus
         paused = read(await http.get(path))
         assert (paused.paused, paused.next_times) == (True, [])
         assert await state_of(stack, schedule.id) == "paused"
+        table = (await batchwright("schedules", "list", url=stack.now.api)).stdout
+        assert [schedule.id, "paused"] in [line.split()[:2] for line in table]
         for cron in ("30 3 1 7 *", YEARLY):
             changed = read(await http.patch(path, json={"cron": cron}))
             assert (changed.cron, changed.paused) == (cron, True)
