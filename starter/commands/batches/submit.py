@@ -235,8 +235,9 @@ def _show_estimate(file: str, endpoint: str, json: bool, url: str | None, tenant
         stdout().print(estimate_table(found))
     if found.errors is not None:
         count = len(found.errors.data)
+        errors, them = ("1 error", "it") if count == 1 else (f"{count:,} errors", "them")
         stop(
-            f"The batch would fail: {count:,} errors. `batchwright validate {file}` shows them.",
+            f"The batch would fail: {errors}. `batchwright validate {file}` shows {them}.",
             ExitCode.FAILED,
         )
 

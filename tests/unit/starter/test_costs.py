@@ -89,7 +89,7 @@ def test_an_estimate_of_an_invalid_input_exits_with_1(cli: Cli, tmp_path: Path) 
     path.write_text(2 * LINE)
     found = cli.run("submit", str(path), "--estimate")
     assert found.exit_code == 1
-    assert "The batch would fail" in found.stderr
+    assert f"The batch would fail: 1 error. `batchwright validate {path}` shows it." in found.stderr
 
 
 def test_validate_estimates_offline_by_the_prices_of_the_registry_file(cli: Cli, tmp_path: Path) -> None:
