@@ -32,8 +32,7 @@ def check_token(sent: str, token: str) -> None:
         ApiError: the token is not the visitor's (403).
     """
     if not hmac.compare_digest(sent.encode(), token.encode()):
-        message = "This form is no longer valid. Open the page again, and repeat what you did."
-        raise ApiError(403, message)
+        raise ApiError(403, "This form is no longer valid. Open the page again, and repeat what you did.")
 
 
 def check_site(request: Request) -> None:

@@ -51,7 +51,7 @@ WRONG: list[tuple[dict[str, object], str, str, str]] = [
     ({"backends": [{"url": "http://x:99999"}]}, "invalid_value", "backends[0].url", "1 to 65535"),
     ({"backends": [{"url": "http://[::x"}]}, "invalid_value", "backends[0].url", "with a host"),
     ({"backends": [{"url": "http://1.2.3.999"}]}, "invalid_value", "backends[0].url", "is not an IP address"),
-    ({"backends": [{**BACKEND, "model": "\0"}]}, "invalid_value", "backends[0].model", "pattern"),
+    ({"backends": [{**BACKEND, "model": "\0"}]}, "invalid_value", "backends[0].model", "NUL"),
     (
         {"backends": [{**BACKEND, "request_timeout": "9" * 400 + "h"}]},
         "invalid_value",
