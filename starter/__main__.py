@@ -1,4 +1,4 @@
-"""The `batchwright` command line: list of commands, version and exit codes."""
+"""The `batchwright` command line: list of commands, version and errors in the use of a command."""
 
 import errno
 import sys

@@ -14,10 +14,10 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from batchwright.activities.batch_end.end_without_files import Lifecycle
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
 from batchwright.activities.consistency.workflow_runs import TemporalBatchRunSource
-from batchwright.activities.end_without_files import Lifecycle
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.execution.slice_state.lease import temporal_heartbeat
 from batchwright.activities.execution.worker_context import WorkerContext

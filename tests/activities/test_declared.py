@@ -8,9 +8,9 @@ from typing import get_type_hints
 import pytest
 
 from batchwright import contracts
+from batchwright.activities.batch_end.end_without_files import Lifecycle
 from batchwright.activities.batch_schedules.activity import BatchScheduling
 from batchwright.activities.consistency.activity import ConsistencyChecking
-from batchwright.activities.end_without_files import Lifecycle
 from batchwright.activities.execution.activity import Execution
 from batchwright.activities.finalization.activity import Finalization
 from batchwright.activities.ingestion.activity import Ingestion

@@ -1,4 +1,6 @@
-"""Quarantine: find lines that crash workers, send them one at a time, and fail them after 3 crashes.
+"""The quarantine of lines: which lines may crash workers, so that they are sent one at a time.
+
+`attempt.py` fails a line after 3 crashes.
 
 After two crashes, a slice stores which lines it is about to send. If its worker crashes again, these lines
 are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other

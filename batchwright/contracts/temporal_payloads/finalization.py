@@ -72,7 +72,7 @@ class LifecycleActivities:
     """The declarations of the activities `insert_row` and `end`.
 
     Workflows call them without importing their code.
-    The implementation is in `activities/end_without_files.py`.
+    The implementation is in `activities/batch_end/end_without_files.py`.
     """
 
     @activity.defn

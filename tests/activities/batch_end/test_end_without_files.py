@@ -6,7 +6,7 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from batchwright.activities.end_without_files import Lifecycle
+from batchwright.activities.batch_end.end_without_files import Lifecycle
 from batchwright.contracts.errors import Failure
 from batchwright.contracts.temporal_payloads.finalization import EndRequest
 from batchwright.contracts.terms import BatchStatus, ValidationError
