@@ -15,7 +15,8 @@ from batchwright.inference.discovery import ListingFailed, ModelListing
 from batchwright.inference.registry.model_catalog import Catalog, CatalogEntry
 from batchwright.settings import Settings, SettingsError
 from batchwright.starter.diagnostics.checks import Clock
-from batchwright.starter.diagnostics.findings import Finding, Level, compare_clocks, ok, problem, warning
+from batchwright.starter.diagnostics.clock_check import compare_clocks
+from batchwright.starter.diagnostics.findings import Finding, Level, ok, problem, warning
 
 _CONCURRENCY = 32
 _PART = "backends"

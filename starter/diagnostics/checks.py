@@ -12,7 +12,8 @@ from batchwright.oidc.issuer import IssuerUnavailable, fetch_keys
 from batchwright.rules.stored_objects.object_keys import LocalDirectory, parse_location
 from batchwright.settings import Settings, SettingsError
 from batchwright.settings.unknown_variables import unknown_variables
-from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
+from batchwright.starter.diagnostics.clock_check import compare_clocks
+from batchwright.starter.diagnostics.findings import Finding, ok, problem, warning
 from batchwright.storage.base import StorageError
 from batchwright.storage.factory import open_storage
 from batchwright.storage.observed import StorageComponent

@@ -16,7 +16,8 @@ from batchwright.contracts.temporal_names import (
 from batchwright.rules.ids import safe_name
 from batchwright.settings import Settings, SettingsError
 from batchwright.starter.diagnostics.checks import Clock
-from batchwright.starter.diagnostics.findings import Finding, compare_clocks, ok, problem, warning
+from batchwright.starter.diagnostics.clock_check import compare_clocks
+from batchwright.starter.diagnostics.findings import Finding, ok, problem, warning
 from batchwright.temporal import TemporalNotSetUp, TemporalUnavailable, connect
 from batchwright.temporal.errors import from_rpc_error
 from batchwright.temporal.namespace.namespace_checks import Namespace

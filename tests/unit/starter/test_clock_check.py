@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchwright.starter.diagnostics.findings import Level, compare_clocks
+from batchwright.starter.diagnostics.clock_check import compare_clocks
+from batchwright.starter.diagnostics.findings import Level
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
