@@ -19,7 +19,8 @@ DELETE FROM files f USING batches b
 WHERE b.tenant = $1 AND b.id = $2 AND f.tenant = $1 AND f.id IN (b.output_file_id, b.error_file_id)
 
 -- name: remove
--- Delete an ended batch, its waiting reasons, and the record that it was a rerun or retried dead letters.
+-- Delete an ended batch, its waiting reasons, the record that it was a rerun or retried dead letters, and its
+-- admission, which would count again without the row of the batch.
 -- Dead letters, tags, forecasts and progress are deleted with the row of the batch. The id is stored in
 -- `deleted_batches`, so that no process inserts the row again.
 WITH gone AS (
@@ -33,6 +34,8 @@ WITH gone AS (
     DELETE FROM reruns c USING gone WHERE c.tenant = gone.tenant AND c.batch_id = gone.id
 ), unlinked AS (
     DELETE FROM dead_letter_retries r USING gone WHERE r.tenant = gone.tenant AND r.batch_id = gone.id
+), counted AS (
+    DELETE FROM admissions a USING gone WHERE a.tenant = gone.tenant AND a.id = gone.id
 ), answered AS (
     DELETE FROM waiting_reasons w USING gone WHERE w.tenant = gone.tenant AND w.batch_id = gone.id)
 SELECT id FROM gone

@@ -33,6 +33,7 @@ class MemoryBatchDeletions(BatchDeletions):
         if row is None or not row.status.is_terminal or row.files_pending:
             return False
         self._rows.deleted[tenant, batch_id] = at
+        self._rows.admissions.pop((tenant, batch_id), None)
         return self._rows.remove_batch(tenant, batch_id)
 
     async def is_deleted(self, tenant: str, batch_id: str) -> bool:

@@ -12,6 +12,7 @@ from batchwright.contracts.terms import BatchStatus
 from batchwright.database.database import Database
 from batchwright.database.errors import ResultsGone, ResultsInUse, UnknownBatch
 from batchwright.rules.results.dead_letters import DeadLetter
+from tests.integration.database.admission_rows import admit_batch
 from tests.integration.database.rows import a_file, a_running_batch, after, an_order, an_outcome
 
 LETTER = DeadLetter(
@@ -207,3 +208,10 @@ async def test_old_deletions_are_forgotten(any_database: Database) -> None:
     await deletions.remove("t", "batch_2", after(200) + timedelta(seconds=1))
     await deletions.forget(after(200))
     assert [await deletions.is_deleted("t", id) for id in ("batch_1", "batch_2")] == [False, True]
+
+
+async def test_a_deleted_batch_does_not_count_as_live_again(any_database: Database) -> None:
+    assert await admit_batch(any_database, "batch_1", 1)
+    await an_ended_batch(any_database)
+    await any_database.batch_deletions.remove("t", "batch_1", after(101))
+    assert await admit_batch(any_database, "batch_2", 1)
