@@ -131,6 +131,7 @@ def insert_row_options(order: BatchOrder) -> ActivityConfig:
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,
+        heartbeat_timeout=_heartbeat(order.policy.heartbeat_timeout_seconds),
         retry_policy=unlimited_retries(),
         priority=_first_priority(order),
         summary="insert the row, if it is missing",
@@ -141,6 +142,7 @@ def end_options(order: BatchOrder, status: str, files: str = "without files") ->
     return ActivityConfig(
         task_queue=CONTROL_QUEUE,
         start_to_close_timeout=_END_ATTEMPT,
+        heartbeat_timeout=_heartbeat(order.policy.heartbeat_timeout_seconds),
         retry_policy=unlimited_retries(),
         priority=_first_priority(order),
         summary=f"end as {status}, {files}",

@@ -9,6 +9,7 @@ from batchwright.activities.batch_end.end_metrics import count_completion, count
 from batchwright.activities.batch_end.leftover_objects import delete_scratch
 from batchwright.activities.batch_end.log_and_trace import log_completion, record_span
 from batchwright.activities.errors import translated
+from batchwright.activities.heartbeat import heartbeating
 from batchwright.contracts.temporal_payloads.batch import BatchOrder
 from batchwright.contracts.temporal_payloads.finalization import EndRequest, LifecycleActivities
 from batchwright.contracts.terms import BatchStatus
@@ -52,7 +53,7 @@ class Lifecycle(LifecycleActivities):
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.
         """
-        async with translated():
+        async with heartbeating(), translated():
             await self._database.batches.upsert(order)
 
     @activity.defn
@@ -72,7 +73,7 @@ class Lifecycle(LifecycleActivities):
             DatabaseUnavailable: the database does not respond; retried.
         """
         order = request.order
-        async with translated():
+        async with heartbeating(), translated():
             row = await self._database.batches.upsert(order)
             if row.status.is_terminal and not row.files_pending:
                 count_skipped(self._metrics)

@@ -1,4 +1,4 @@
-"""How long Temporal waits before it starts the next attempt of an activity whose worker was lost."""
+"""How soon Temporal starts the next attempt of an activity whose worker was lost."""
 
 from datetime import timedelta
 
@@ -18,6 +18,19 @@ TURNS = 50
 def test_a_slice_waits_no_longer_for_its_next_attempt_because_it_has_had_many_turns() -> None:
     """Each turn counts as an attempt, so the longest pause follows when a worker is lost."""
     assert pause_after(TURNS, options.slice_options(RUN, 0, START)) <= timedelta(seconds=2)
+
+
+def test_every_activity_of_a_batch_has_the_heartbeat_timeout_of_its_batch() -> None:
+    """Otherwise a lost worker is only noticed after a minute."""
+    for config in (
+        options.ingestion_options(ORDER, START),
+        options.finalization_options(ORDER, "completed", waits_for_storage=True),
+        options.insert_row_options(ORDER),
+        options.end_options(ORDER, "failed"),
+        options.slice_options(RUN, 0, START),
+    ):
+        expected = timedelta(seconds=ORDER.policy.heartbeat_timeout_seconds)
+        assert config.get("heartbeat_timeout") == expected, config.get("summary")
 
 
 def pause_after(attempts: int, config: ActivityConfig) -> timedelta:
