@@ -112,18 +112,17 @@ class SliceAttempt:
         Raises the ApplicationErrors that `Execution.run_slice` documents.
         """
         started_at = time.monotonic()
-        at_once = not is_fresh_attempt(activity.info(), datetime.now(UTC))
         failures = self._worker.metrics.background_failures
         helpers = BackgroundTasks(lambda task, _: failures.labels(task).inc())
         heartbeats = partial(
             self._lease.run,
             self._heartbeat_details,
             on_reply=lambda reply: self._stop_turn(_REASONS[reply]),
-            at_once=at_once,
+            at_once=not is_fresh_attempt(activity.info(), datetime.now(UTC)),
         )
         helpers.start("slice_heartbeats", heartbeats, may_return=True)
         helpers.start("slice_shutdown", self._watch_shutdown, may_return=True)
-        helpers.start("slice_results", self._writer.run)
+        helpers.start("slice_results", partial(self._writer.run, self._is_lease_lost))
         try:
             async with translated():
                 end = await self._take_turn()
@@ -208,10 +207,11 @@ class SliceAttempt:
             self._dispatcher = dispatcher = SliceDispatcher(turn)
             reason = await dispatcher.run()
         except Exception:
-            await self._writer.flush()  # keep the results that have arrived, even after an error
+            if not await self._is_lease_lost():
+                await self._writer.flush()  # keep the results that have arrived, even after an error
             raise
         end = _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
-        if reason is not StopReason.LEASE_LOST:
+        if not await self._is_lease_lost():
             await self._writer.flush_with_retry(self._may_still_store)
             await dispatcher.forget_jobs()
             await self._compact(reason, record.entries)
@@ -306,6 +306,12 @@ class SliceAttempt:
             else:
                 outcomes.attempts.mark_sending(line, "")
 
+    async def _is_lease_lost(self) -> bool:
+        """Return True if another attempt has the slice, so that results must not be stored any more."""
+        if not self._stop.is_lease_lost and await self._lease.is_lost(self._heartbeat_details):
+            self._stop_turn(StopReason.LEASE_LOST)
+        return self._stop.is_lease_lost
+
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
@@ -313,11 +319,9 @@ class SliceAttempt:
         period for requests in flight. After a cancel or a shutdown, this period begins with the stop signal.
         In all other cases, it begins with the batch's deadline.
         """
-        if self._stop.reason is StopReason.OVER_CAP:
-            remaining = self._stop.deadline.grace_remaining(time.time())
-        else:
-            remaining = self._stop.grace_remaining()
-        return remaining > -LAST_FLUSH_SECONDS and not self._stop.is_lease_lost
+        stop, is_over_cap = self._stop, self._stop.reason is StopReason.OVER_CAP
+        remaining = stop.deadline.grace_remaining(time.time()) if is_over_cap else stop.grace_remaining()
+        return remaining > -LAST_FLUSH_SECONDS and not stop.is_lease_lost
 
     async def _compact(self, reason: StopReason, lines: int) -> None:
         """Merge the small segments (stored objects with results) of the slice if there are too many of them.
@@ -333,15 +337,11 @@ class SliceAttempt:
             reason: why the attempt ended.
             lines: number of lines of the slice.
         """
-        if reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED) or self._stop.reason is not None:
+        is_stopped = self._stop.reason is not None or self._quarantine.is_tracking
+        if is_stopped or reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED):
             return
-        if self._quarantine.is_tracking:
-            return
-        # Merge a finished slice only if this at least halves the number of its segments.
-        if reason is StopReason.COMPLETED:
-            min_segments = 2 * math.ceil(lines / FLUSH_RESULTS)
-        else:
-            min_segments = _COMPACT_BETWEEN_TURNS
+        is_finished = reason is StopReason.COMPLETED
+        min_segments = 2 * math.ceil(lines / FLUSH_RESULTS) if is_finished else _COMPACT_BETWEEN_TURNS
         try:
             await self._writer.compact(
                 min_segments, lambda: self._stop.reason is None and self._lease.is_valid

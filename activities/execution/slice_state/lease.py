@@ -84,6 +84,15 @@ class SliceLease:
                 return
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
+    async def is_lost(self, details: Callable[[], SliceResult]) -> bool:
+        """Return True if another attempt has the slice. Call this before results are stored.
+
+        While the lease is valid, the result is False. After its end, a heartbeat asks Temporal, because this
+        process may have been frozen. If Temporal does not reply for 5 s, the result is False, too: results
+        may then be stored twice, but are not lost.
+        """
+        return not self.is_valid and await self._heartbeat(details()) is HeartbeatReply.LEASE_LOST
+
     async def report(self, details: SliceResult) -> None:
         """Send a heartbeat now. Return when Temporal has replied, or has not replied for 5 s.
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from secrets import token_hex
 
 from batchwright.activities.execution.slice_state.resumed_slice import StoredResults
@@ -119,17 +119,22 @@ class SegmentBuffer:
         """
         return time.monotonic() > self.flush_overdue_at
 
-    async def run(self) -> None:
+    async def run(self, is_lease_lost: Callable[[], Awaitable[bool]]) -> None:
         """Store the buffered results at regular intervals until cancelled.
 
         If storage fails, retry. This attempt of the slice sends no lines until the results are stored.
+
+        Args:
+            is_lease_lost: returns True if another attempt has the slice. Nothing is stored then, because the
+                other attempt may already send these lines again.
         """
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS if self._answers is None else CALL_FLUSH_SECONDS):
                     await self._full.wait()
             self._full.clear()
-            await self.flush_with_retry(lambda: True)
+            if self._open and not await is_lease_lost():
+                await self.flush_with_retry(lambda: True)
 
     async def flush_with_retry(self, may_retry: Callable[[], bool]) -> None:
         """Store the buffered results. If storage fails, retry while `may_retry` returns True.

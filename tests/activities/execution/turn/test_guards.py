@@ -165,6 +165,32 @@ async def test_a_slice_that_is_lost_while_its_results_are_stored_has_not_finishe
     assert (await execution.failure(request())).type == Failure.OWNERSHIP_LOST
 
 
+@pytest.mark.parametrize("lines", [1, 2], ids=["at the end", "in the meantime"])
+async def test_a_worker_that_was_frozen_stores_no_results_of_a_slice_that_another_worker_has(
+    monkeypatch: pytest.MonkeyPatch, lines: int
+) -> None:
+    """The other worker may already send these lines again, and a line with a stored result is never sent."""
+    execution = ExecutionFixture(ok, model_in_flight=1)
+    await plan_slice(execution.storage, [line_of(number) for number in range(lines)])
+
+    async def freeze(http_request: httpx.Request) -> httpx.Response:
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: time.monotonic() + 60)
+        execution.server.reply = HeartbeatReply.LEASE_LOST
+        return ok(content_of(http_request))
+
+    execution.answer = freeze
+    assert (await execution.failure(request())).type == Failure.OWNERSHIP_LOST
+    assert await execution.segment_names() == []
+
+
+async def test_results_are_stored_after_the_lease_if_temporal_does_not_answer() -> None:
+    execution = ExecutionFixture(ok, model_in_flight=1)
+    await slow(execution, 40, lines=1)
+    execution.server.reply = HeartbeatReply.UNREACHABLE
+    assert (await execution.run(request(slice_seconds=600))).completed == 1
+    assert len(await execution.segment_names()) == 1
+
+
 # Storage
 
 
