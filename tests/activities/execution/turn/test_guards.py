@@ -173,8 +173,11 @@ async def test_a_worker_that_was_frozen_stores_no_results_of_a_slice_that_anothe
     execution = ExecutionFixture(ok, model_in_flight=1)
     await plan_slice(execution.storage, [line_of(number) for number in range(lines)])
 
+    def a_minute_later(clock: int) -> float:
+        return time.monotonic() + 60
+
     async def freeze(http_request: httpx.Request) -> httpx.Response:
-        monkeypatch.setattr(time, "clock_gettime", lambda clock: time.monotonic() + 60)
+        monkeypatch.setattr(time, "clock_gettime", a_minute_later)
         execution.server.reply = HeartbeatReply.LEASE_LOST
         return ok(content_of(http_request))
 
