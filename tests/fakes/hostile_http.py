@@ -54,7 +54,7 @@ class Case:
 
 
 def trickles(piece: bytes) -> Serve:
-    """Return a server that sends `piece` ten times a second until the client closes the connection."""
+    """Return a server that sends `piece` every `PATIENCE / 3` s until the client disconnects."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

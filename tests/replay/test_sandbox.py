@@ -1,4 +1,4 @@
-"""What the workflow sandbox restricts and caches. The tests in test_replay also use the sandbox."""
+"""The workflow sandbox: its restrictions and its cache. The tests in test_replay also use the sandbox."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,4 @@
-"""What the outcome of a request changes: the line's attempts, its error message and the backend's circuit
-breaker.
-"""
+"""The outcome of a request changes the attempts and error of a line, and the circuit breaker of a backend."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What the pages of a batch show: its timeline, its completion window, and remedies for waiting reasons."""
+"""The pages of a batch show its timeline, its completion window, and remedies for waiting reasons."""
 
 from collections.abc import AsyncGenerator
 

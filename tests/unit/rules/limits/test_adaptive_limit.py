@@ -182,9 +182,7 @@ def test_the_limit_recovers_within_seconds_after_a_short_refusal() -> None:
 
 @pytest.mark.parametrize("are_aborted", [True, False])
 def test_first_requests_without_an_outcome_do_not_keep_the_limit_from_recovering(are_aborted: bool) -> None:
-    """Of the first 100 requests, 40 get a response. The others are cancelled, or stay in flight for a long
-    time.
-    """
+    """40 of the first 100 requests get a response. The others are cancelled, or stay in flight for long."""
     held = limit()
     backend = Backend(held)
     for _ in range(40):
