@@ -72,9 +72,8 @@ async def ended(segments: Segments, unserved: frozenset[int], *, lost: bool) -> 
     result = await batch.finalize(batch.request(BatchStatus.EXPIRED, LineCode.BATCH_EXPIRED))
     row = await batch.database.batches.get(TENANT, BATCH_ID)
     assert row is not None
-    without_times = row.model_copy(
-        update={"expired_at": None, "finalizing_at": None, "results_kept_until": None}
-    )
+    times = ("completed_at", "expired_at", "finalizing_at", "results_kept_until")
+    without_times = row.model_copy(update=dict.fromkeys(times))
     return Ended(result, await batch.content("output"), await batch.content("error"), without_times)
 
 
