@@ -83,21 +83,19 @@ def for_each(
             not respond, and the remaining batches were not tried. Repeat the command to continue.
     """
     done, rejected = list[BatchObject](), list[str]()
-    for number, batch in enumerate(batches, 1):
+    for batch in batches:
         try:
-            done.append(action(batch))
+            done.append(_call_or_ended(client, batch, action))
         except ClientError as error:
-            if not error.is_rejected:
-                raise ClientError(
-                    f"Only {number - 1} of the {len(batches)} batches of {group} are done, then {batch.id}: "
-                    f"{error} Repeat the command to continue.",
-                    is_transient=error.is_transient,
-                ) from None
-            now = client.batch(batch.id) if error.status == HTTPStatus.CONFLICT else batch
-            if now.status.is_terminal and not batch.status.is_terminal:
-                done.append(now)
-            else:
+            if error.is_rejected:
                 rejected.append(f"{batch.id}: {error}")
+                continue
+            before = "".join(f" Rejected: {each}" for each in rejected)
+            raise ClientError(
+                f"Only {len(done)} of the {len(batches)} batches of {group} are done, then {batch.id}: "
+                f"{error}{before} Repeat the command to continue.",
+                is_transient=error.is_transient,
+            ) from None
     if rejected:
         raise ClientError(
             f"{len(rejected)} of {len(batches)} batches of {group} failed, the others are done. "
@@ -105,6 +103,20 @@ def for_each(
             is_rejected=True,
         )
     return done
+
+
+def _call_or_ended(
+    client: Client, batch: BatchObject, action: Callable[[BatchObject], BatchObject]
+) -> BatchObject:
+    """Return the action's result, or the batch itself if it has ended since the command has read it."""
+    try:
+        return action(batch)
+    except ClientError as error:
+        if error.status == HTTPStatus.CONFLICT and not batch.status.is_terminal:
+            now = client.batch(batch.id)
+            if now.status.is_terminal:
+                return now
+        raise
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:

@@ -209,6 +209,50 @@ def test_a_command_that_loses_the_api_says_how_far_it_is(
     assert small.run("pause", group).exit_code == 0
 
 
+def test_a_command_that_loses_the_api_names_the_batches_that_were_refused_before(
+    small: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = submitted(small, file)
+    ids = [row.order.batch_id for row in rows(small, group)]
+    send = httpx.Client.send
+
+    def failing(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        if request.url.path.endswith(f"{ids[0]}/x/pause"):
+            return httpx.Response(429, json={"error": {"message": "Too many."}}, request=request)
+        if request.url.path.endswith(f"{ids[1]}/x/pause"):
+            raise httpx.ConnectError("refused", request=request)
+        return send(client, request, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(httpx.Client, "send", failing)
+        lost = small.run("pause", group)
+    assert f"Only 0 of the 3 batches of {group} are done, then {ids[1]}: " in lost.stderr
+    assert f"Rejected: {ids[0]}: Too many." in lost.stderr
+
+
+def test_a_command_that_loses_the_api_after_a_conflict_says_how_far_it_is(
+    small: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = submitted(small, file)
+    ids = [row.order.batch_id for row in rows(small, group)]
+    send, is_down = httpx.Client.send, False
+
+    def failing(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        nonlocal is_down
+        if is_down:
+            raise httpx.ConnectError("refused", request=request)
+        if request.url.path.endswith(f"{ids[1]}/x/pause"):
+            is_down = True
+            return httpx.Response(409, json={"error": {"message": "It has ended."}}, request=request)
+        return send(client, request, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(httpx.Client, "send", failing)
+        lost = small.run("pause", group)
+    assert f"Only 1 of the 3 batches of {group} are done, then {ids[1]}: " in lost.stderr
+    assert "Repeat the command to continue." in lost.stderr
+
+
 def test_a_part_that_ends_meanwhile_is_no_failure(
     small: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
