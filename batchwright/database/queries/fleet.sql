@@ -70,7 +70,10 @@ WITH wanted AS (
 SELECT model, coalesce(array_agg(tenant) FILTER (WHERE unsettled > 0), '{}') AS tenants,
        coalesce(array_agg(unsettled) FILTER (WHERE unsettled > 0), '{}') AS batches
 FROM placed GROUP BY model
-ORDER BY sum(unsettled) = 0, min(place), min(since), model COLLATE "C"
+ORDER BY sum(unsettled) = 0,
+         (array_agg(place ORDER BY unsettled = 0, place, since))[1],
+         (array_agg(since ORDER BY unsettled = 0, place, since))[1],
+         model COLLATE "C"
 
 -- name: lines_left
 -- Lines of all live batches that still need a result, by model. A model that no backend served at ingestion

@@ -6,7 +6,7 @@ The fixture `any_database` runs each test in memory and on PostgreSQL.
 from datetime import timedelta
 
 from batchwright.contracts.temporal_payloads.batch import ModelCounts
-from batchwright.contracts.terms import BatchStatus
+from batchwright.contracts.terms import BatchStatus, HoldKind
 from batchwright.database.database import Database
 from batchwright.database.tables.batches.waiting_reasons import WaitingRow, WaitingSource
 from batchwright.database.tables.operations.fleet import LiveBatch, ModelBacklog, ModelDeadline
@@ -117,6 +117,17 @@ async def test_a_model_of_several_tenants_is_polled_at_the_best_of_its_places(an
         models = [ModelCounts(model=model, lines=1)]
         await any_database.batches.start(tenant, id, total=1, models=models, at=after(second))
     assert [*await any_database.fleet.awaited_models(after(20))] == ["a", "e", "b", "d"]
+
+
+async def test_a_batch_that_may_send_nothing_does_not_move_its_model_forward(any_database: Database) -> None:
+    for second, (tenant, model) in enumerate([("u", "z"), ("t", "a"), ("t", "b"), ("t", "z")]):
+        id = f"batch_{second}"
+        await any_database.batches.upsert(an_order(id, tenant, created_at=after(second)))
+        models = [ModelCounts(model=model, lines=1)]
+        await any_database.batches.start(tenant, id, total=1, models=models, at=after(second))
+    assert [*await any_database.fleet.awaited_models(after(20))] == ["z", "a", "b"]
+    await any_database.holds.put(HoldKind.TENANT, "u", after(20))
+    assert [*await any_database.fleet.awaited_models(after(20))] == ["a", "b", "z"]
 
 
 async def test_a_batch_that_starts_later_is_as_old_as_its_start(any_database: Database) -> None:
