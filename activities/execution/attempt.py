@@ -18,7 +18,12 @@ from batchwright.activities.execution.dispatch_loop import SliceDispatcher
 from batchwright.activities.execution.line_settlement import LineSettler
 from batchwright.activities.execution.progress_report import SliceReporter
 from batchwright.activities.execution.rate_pacer import RatePacer
-from batchwright.activities.execution.slice_state.lease import HeartbeatReply, SliceLease, is_fresh_attempt
+from batchwright.activities.execution.slice_state.lease import (
+    HeartbeatReply,
+    LeaseLost,
+    SliceLease,
+    is_fresh_attempt,
+)
 from batchwright.activities.execution.slice_state.line_quarantine import (
     MAX_LINE_CRASHES,
     MAX_PREPARATION_CRASHES,
@@ -35,7 +40,7 @@ from batchwright.activities.execution.slice_state.segment_buffer import (
     FLUSH_RESULTS,
     LAST_FLUSH_SECONDS,
     SegmentBuffer,
-    SegmentNames,
+    SegmentStore,
 )
 from batchwright.activities.execution.slice_stop_signal import StopReason, StopSignal
 from batchwright.activities.execution.turn_context import TurnContext, next_turn_error
@@ -90,11 +95,11 @@ class SliceAttempt:
         self._folder = object_keys.slice_results(
             request.tenant, request.batch_id, request.safe_model, request.number
         )
-        names = SegmentNames(self._folder, request.generation, info.attempt)
-        answers = CallAnswers(worker.calls, request.tenant) if request.answers_calls else None
-        self._writer = SegmentBuffer(worker.storage, worker.budget, worker.metrics, names, answers)
-        self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
         self._lease = SliceLease(worker.heartbeat(), info.heartbeat_timeout)
+        segments = SegmentStore(worker.storage, self._folder, request.generation, info.attempt, self._lease)
+        answers = CallAnswers(worker.calls, request.tenant) if request.answers_calls else None
+        self._writer = SegmentBuffer(segments, worker.budget, worker.metrics, answers)
+        self._reporter = SliceReporter(worker, request, self._writer, info.attempt)
         self._quarantine = CrashQuarantine(
             attempt_history(info.attempt, info.heartbeat_details), request.generation
         )
@@ -122,7 +127,7 @@ class SliceAttempt:
         )
         helpers.start("slice_heartbeats", heartbeats, may_return=True)
         helpers.start("slice_shutdown", self._watch_shutdown, may_return=True)
-        helpers.start("slice_results", partial(self._writer.run, self._is_lease_lost))
+        helpers.start("slice_results", self._writer.run)
         try:
             async with translated():
                 end = await self._take_turn()
@@ -162,6 +167,8 @@ class SliceAttempt:
 
     def _stop_turn(self, reason: StopReason) -> None:
         self._stop.set(reason)
+        if reason is StopReason.LEASE_LOST:
+            self._lease.is_lost = True
         if self._dispatcher is not None:
             self._dispatcher.wake()
 
@@ -183,6 +190,8 @@ class SliceAttempt:
                 if (reason := self._stop.reason) is not None:
                     return _TurnEnd(reason)
             return await self._read_and_send(record, router)
+        except LeaseLost:
+            return _TurnEnd(StopReason.LEASE_LOST)
         finally:
             self._held.release_memory(self._worker.budget)
 
@@ -207,14 +216,13 @@ class SliceAttempt:
             self._dispatcher = dispatcher = SliceDispatcher(turn)
             reason = await dispatcher.run()
         except Exception:
-            if not await self._is_lease_lost():
-                await self._writer.flush()  # keep the results that have arrived, even after an error
+            await self._writer.flush()  # keep the results that have arrived, even after an error
             raise
         end = _TurnEnd(reason, turn.queue.wait(), turn.queue.unsettled)
-        if not await self._is_lease_lost():
-            await self._writer.flush_with_retry(self._may_still_store)
-            await dispatcher.forget_jobs()
-            await self._compact(reason, record.entries)
+        await self._writer.flush_with_retry(self._may_still_store)
+        await self._lease.check()
+        await dispatcher.forget_jobs()
+        await self._compact(reason, record.entries)
         return _TurnEnd(StopReason.LEASE_LOST) if self._stop.is_lease_lost else end
 
     @contextlib.asynccontextmanager
@@ -244,10 +252,8 @@ class SliceAttempt:
         worker, request, storage = self._worker, self._request, self._worker.storage
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
-        is_grouped = worker.settings.plan_order != "file"
-        queue = await read_line_queue(
-            storage, request, record, stored, router.prefixes, is_grouped=is_grouped
-        )
+        grouped = worker.settings.plan_order != "file"
+        queue = await read_line_queue(storage, request, record, stored, router.prefixes, is_grouped=grouped)
         self._cost = cost = await worker.costs.track(request, self._writer.usage, self._writer.completed)
         outcomes = LineSettler(worker, request, self._writer, router, cost)
         self._quarantine_suspects(queue, outcomes)
@@ -306,12 +312,6 @@ class SliceAttempt:
             else:
                 outcomes.attempts.mark_sending(line, "")
 
-    async def _is_lease_lost(self) -> bool:
-        """Return True if another attempt has the slice, so that results must not be stored any more."""
-        if not self._stop.is_lease_lost and await self._lease.is_lost(self._heartbeat_details):
-            self._stop_turn(StopReason.LEASE_LOST)
-        return self._stop.is_lease_lost
-
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
@@ -332,10 +332,6 @@ class SliceAttempt:
         - After any other end of the attempt, nothing is merged. For example, after a cancel, finalization may
           already be reading the segments.
         - If workers crashed before this attempt, nothing is merged, because a merge may be the cause.
-
-        Args:
-            reason: why the attempt ended.
-            lines: number of lines of the slice.
         """
         is_stopped = self._stop.reason is not None or self._quarantine.is_tracking
         if is_stopped or reason not in (StopReason.COMPLETED, StopReason.TURN_EXPIRED):

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from batchwright.activities.execution.line_settlement import OutboundRequest
+from batchwright.activities.execution.slice_state.lease import LeaseLost
 from batchwright.activities.execution.slice_state.line_queue import SliceLine, SubmittedJob
 from batchwright.activities.execution.slice_stop_signal import StopReason
 from batchwright.activities.execution.turn_context import TurnContext
@@ -98,7 +99,7 @@ class JobRunner:
         self._metrics.jobs_submitted.labels(*self._labels(upstream)).inc()
         job = SubmittedJob(id=report.job_id, upstream=upstream.key, since=submitted_at)
         self._outcomes.attempts.record_job(line, job)
-        with contextlib.suppress(StorageUnavailable):  # buffered; the turn's last flush raises it
+        with contextlib.suppress(StorageUnavailable, LeaseLost):  # buffered; the turn's last flush raises it
             await self._writer.flush_with_retry(lambda: self._stop.reason is None)
         return await self._follow(call, job)
 

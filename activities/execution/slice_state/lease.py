@@ -35,11 +35,18 @@ class Heartbeat(Protocol):
     async def __call__(self, details: SliceResult) -> HeartbeatReply: ...
 
 
+class LeaseLost(Exception):
+    """The error that another attempt has the slice: results of this attempt must not be stored any more."""
+
+
 class SliceLease:
     """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
 
     The lease ends at `valid_until`, shortly before Temporal may give the slice to another worker. Time during
     which the machine is suspended counts, too.
+
+    Attributes:
+        is_lost: True if another attempt is known to have the slice.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class SliceLease:
         timeout = heartbeat_timeout.total_seconds() if heartbeat_timeout else float("inf")
         self._valid_seconds = max(timeout - _SAFETY_MARGIN_SECONDS, HEARTBEAT_SECONDS)
         self.valid_until = clock() + self._valid_seconds  # the attempt was just started
+        self.is_lost, self._details = False, SliceResult()
 
     @property
     def is_valid(self) -> bool:
@@ -74,30 +82,38 @@ class SliceLease:
         if not at_once:
             await asyncio.sleep(HEARTBEAT_SECONDS)
         while True:
-            sent_at = self._clock()
-            reply = await self._heartbeat(details())
+            sent_at, self._details = self._clock(), details()
+            reply = await self._heartbeat(self._details)
             if reply is not HeartbeatReply.UNREACHABLE:
                 self.valid_until = sent_at + self._valid_seconds
             if reply not in (HeartbeatReply.OK, HeartbeatReply.UNREACHABLE):
                 on_reply(reply)
             if reply is HeartbeatReply.LEASE_LOST:
+                self.is_lost = True
                 return
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
-    async def is_lost(self, details: Callable[[], SliceResult]) -> bool:
-        """Return True if another attempt has the slice. Call this before results are stored.
+    async def check(self) -> None:
+        """Check that no other attempt has the slice. Call this before results are stored.
 
-        While the lease is valid, the result is False. After its end, a heartbeat asks Temporal, because this
-        process may have been frozen. If Temporal does not reply for 5 s, the result is False, too: results
-        may then be stored twice, but are not lost.
+        After the end of the lease, ask Temporal with the last heartbeat again, because this process may have
+        been frozen. If Temporal does not reply for 5 s, the check passes: results may then be stored twice,
+        but are not lost.
+
+        Raises:
+            LeaseLost: another attempt has the slice.
         """
-        return not self.is_valid and await self._heartbeat(details()) is HeartbeatReply.LEASE_LOST
+        if not self.is_valid and not self.is_lost:
+            self.is_lost = await self._heartbeat(self._details) is HeartbeatReply.LEASE_LOST
+        if self.is_lost:
+            raise LeaseLost
 
     async def report(self, details: SliceResult) -> None:
         """Send a heartbeat now. Return when Temporal has replied, or has not replied for 5 s.
 
         The reply is not used, because `run` gets the same reply to its next heartbeat.
         """
+        self._details = details
         await self._heartbeat(details)
 
 

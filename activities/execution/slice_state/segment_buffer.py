@@ -9,9 +9,10 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from secrets import token_hex
 
+from batchwright.activities.execution.slice_state.lease import LeaseLost, SliceLease
 from batchwright.activities.execution.slice_state.resumed_slice import StoredResults
 from batchwright.activities.services.call_answers import CallAnswers
 from batchwright.contracts.terms import Usage
@@ -37,19 +38,35 @@ _COMPACT_BYTES = 8 * 1024 * 1024
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
 
 
-class SegmentNames:
-    """A generator of unique storage keys for the segments of one slice attempt.
+class SegmentStore:
+    """The segments of a slice in storage (objects with many results each), as one attempt writes them."""
 
-    A segment is an object with many results.
-    """
+    def __init__(
+        self, storage: Storage, folder: str, generation: int, attempt: int, lease: SliceLease
+    ) -> None:
+        """Create the store for one attempt of a slice.
 
-    def __init__(self, folder: str, generation: int, attempt: int) -> None:
+        Args:
+            folder: storage key under which all attempts of the slice store their segments.
+            lease: checked before each segment is stored. If another attempt has the slice, it may already
+                send the same lines, and a line with a stored result must never be sent.
+        """
+        self.storage, self._lease = storage, lease
         self._folder, self._generation, self._attempt = folder, generation, attempt
         self._nonce, self._sequence = token_hex(4), 0
 
-    def next(self) -> str:
+    async def put(self, data: bytes) -> ObjectInfo:
+        """Store a segment under a key that no other segment has.
+
+        Raises:
+            LeaseLost: another attempt has the slice.
+            StorageUnavailable: storage does not respond.
+        """
+        await self._lease.check()
         self._sequence += 1
-        return object_keys.segment(self._folder, self._generation, self._attempt, self._nonce, self._sequence)
+        key = object_keys.segment(self._folder, self._generation, self._attempt, self._nonce, self._sequence)
+        await self.storage.put(key, data)
+        return ObjectInfo(key, len(data))
 
 
 class SegmentBuffer:
@@ -60,10 +77,9 @@ class SegmentBuffer:
 
     def __init__(
         self,
-        storage: Storage,
+        store: SegmentStore,
         budget: MemoryBudget,
         metrics: Metrics,
-        names: SegmentNames,
         answers: CallAnswers | None = None,
     ) -> None:
         """Create the buffer for one attempt of a slice.
@@ -73,8 +89,7 @@ class SegmentBuffer:
             answers: records the answers of calls once their results are stored; None if the lines are not
                 calls.
         """
-        self._storage, self._budget, self._metrics, self._names = storage, budget, metrics, names
-        self._answers = answers
+        self._store, self._budget, self._metrics, self._answers = store, budget, metrics, answers
         self._open: list[SegmentRecord] = []
         self._open_bytes = 0
         self.flush_overdue_at = math.inf  # monotonic time after which no more lines are sent
@@ -119,21 +134,18 @@ class SegmentBuffer:
         """
         return time.monotonic() > self.flush_overdue_at
 
-    async def run(self, is_lease_lost: Callable[[], Awaitable[bool]]) -> None:
+    async def run(self) -> None:
         """Store the buffered results at regular intervals until cancelled.
 
-        If storage fails, retry. This attempt of the slice sends no lines until the results are stored.
-
-        Args:
-            is_lease_lost: returns True if another attempt has the slice. Nothing is stored then, because the
-                other attempt may already send these lines again.
+        If storage fails, retry. This attempt of the slice sends no lines until the results are stored. If
+        another attempt has the slice, the results stay in the buffer.
         """
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS if self._answers is None else CALL_FLUSH_SECONDS):
                     await self._full.wait()
             self._full.clear()
-            if self._open and not await is_lease_lost():
+            with contextlib.suppress(LeaseLost):
                 await self.flush_with_retry(lambda: True)
 
     async def flush_with_retry(self, may_retry: Callable[[], bool]) -> None:
@@ -142,6 +154,7 @@ class SegmentBuffer:
         Raises:
             StorageUnavailable: storage failed and `may_retry` returned False. The results stay in the buffer.
                 If they are never stored, their lines will be sent again.
+            LeaseLost: another attempt has the slice. The results stay in the buffer.
         """
         wait = _MIN_RETRY_SECONDS
         while True:
@@ -159,6 +172,7 @@ class SegmentBuffer:
 
         Raises:
             StorageUnavailable: storage does not respond. The results stay in the buffer.
+            LeaseLost: another attempt has the slice. The results stay in the buffer.
         """
         async with self._flushing:
             records = list(self._open)
@@ -168,7 +182,7 @@ class SegmentBuffer:
             with self._metrics.flush_seconds.time():
                 for record in records:
                     segment.add(record)
-                await self._store(segment.finish())
+                self.segments.append(await self._store.put(segment.finish()))
             self._outages.succeeded()
             del self._open[: len(records)]
             size = self._count(records)
@@ -201,14 +215,17 @@ class SegmentBuffer:
         Raises:
             StorageUnavailable, ObjectMissing: storage does not respond, or a segment no longer exists. No
                 result is lost.
+            LeaseLost: another attempt has the slice.
         """
         old = self._small_segments()
         if len(old) < min_segments:
             return
-        await self._store(compact_segments([await self._storage.get(info.key) for info in old]))
+        storage = self._store.storage
+        merged = compact_segments([await storage.get(info.key) for info in old])
+        self.segments.append(await self._store.put(merged))
         for info in old:
             if is_lease_valid():
-                await self._storage.delete(info.key)
+                await storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
         """Return the slice's smallest segments, as many as have at most 8 MiB in total.
@@ -223,11 +240,6 @@ class SegmentBuffer:
                 break
             small.append(info)
         return sorted(small)
-
-    async def _store(self, data: bytes) -> None:
-        key = self._names.next()
-        await self._storage.put(key, data)
-        self.segments.append(ObjectInfo(key, len(data)))
 
     def _count(self, records: list[SegmentRecord]) -> int:
         """Count the lines and tokens in these stored records. Return the size of the records in bytes."""

@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from batchwright.activities.execution.activity import Execution
-from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply
+from batchwright.activities.execution.slice_state.lease import Heartbeat, HeartbeatReply, SliceLease
 from batchwright.activities.execution.worker_context import WorkerContext
 from batchwright.activities.services.backend_job_callbacks import CallbackWatch
 from batchwright.activities.services.batch_cost_cap import BatchCosts
@@ -98,6 +98,11 @@ async def plan_slice(
     await storage.put(object_keys.shard(prefix, MODEL), shard)
     await storage.put(object_keys.slice_table(prefix, MODEL), pack_slice(record))
     return offsets
+
+
+def held_lease() -> SliceLease:
+    """Return the lease of an attempt that cannot lose it."""
+    return SliceLease(FakeHeartbeatServer().beat(), heartbeat_timeout=None)
 
 
 def in_seconds(seconds: float) -> datetime:

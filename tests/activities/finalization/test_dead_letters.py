@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from batchwright.activities.execution.slice_state.resumed_slice import read_stored_results
-from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentStore
 from batchwright.contracts.errors import LineCode
 from batchwright.contracts.temporal_payloads.execution import SliceResult
 from batchwright.contracts.terms import BatchStatus
@@ -16,6 +16,7 @@ from tests.activities.execution.fixture import (
     FOLDER,
     MODEL,
     ExecutionFixture,
+    held_lease,
     line_of,
     ok,
     plan_slice,
@@ -86,9 +87,8 @@ async def compacted(*segments: list[SegmentRecord]) -> list[SegmentRecord]:
     execution = ExecutionFixture(ok)
     for number, records in enumerate(segments):
         await execution.store(*records, name=f"0000-000001-aa-0000{number}")
-    sink = SegmentBuffer(
-        execution.storage, execution.context.budget, execution.metrics, SegmentNames(FOLDER, 0, 2)
-    )
+    store = SegmentStore(execution.storage, FOLDER, 0, 2, held_lease())
+    sink = SegmentBuffer(store, execution.context.budget, execution.metrics)
     sink.restore(await read_stored_results(execution.storage, FOLDER))
     await sink.compact(2, lambda: True)
     [name] = await execution.segment_names()

@@ -9,13 +9,22 @@ from msgspec.structs import replace
 
 from batchwright.activities.execution.line_settlement import InFlightRequest, LineSettler, OutboundRequest
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt, SliceLine
-from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentStore
 from batchwright.contracts.errors import LineCode
 from batchwright.inference.limits.concurrency_limiter import Permit, PermitRequest
 from batchwright.inference.request_outcome import Outcome, from_exception
 from batchwright.rules.dispatch import retry_policy
 from batchwright.rules.dispatch.retry_policy import HOOK_FAILED, classify
-from tests.activities.execution.fixture import BATCH, FOLDER, MODEL, TENANT, ExecutionFixture, ok, request
+from tests.activities.execution.fixture import (
+    BATCH,
+    FOLDER,
+    MODEL,
+    TENANT,
+    ExecutionFixture,
+    held_lease,
+    ok,
+    request,
+)
 from tests.fakes.routing import URLS, Clock, fail, plain, route_of
 
 REFUSED, BUSY = Outcome(classify(503), 503), Outcome(retry_policy.BUSY, 503)
@@ -35,8 +44,8 @@ class OpenCircuit:
         self.lane = self.route.upstreams[0]
         fail(self.lane)
         context, slice_ = self.execution.context, request()
-        names = SegmentNames(FOLDER, 0, 1)
-        self.writer = SegmentBuffer(self.execution.storage, context.budget, context.metrics, names)
+        segments = SegmentStore(self.execution.storage, FOLDER, 0, 1, held_lease())
+        self.writer = SegmentBuffer(segments, context.budget, context.metrics)
         self.outcomes = LineSettler(context, slice_, self.writer, self.route, None)
 
     def probe(self) -> InFlightRequest:

@@ -1,7 +1,6 @@
 """A slice continues even if its heartbeats or its result writer fail with an unexpected error."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
@@ -46,12 +45,12 @@ async def test_results_are_written_after_their_writer_failed_unexpectedly(
     execution = ExecutionFixture(ok)
     really, runs = SegmentBuffer.run, 0
 
-    async def breaking(sink: SegmentBuffer, is_lease_lost: Callable[[], Awaitable[bool]]) -> None:
+    async def breaking(sink: SegmentBuffer) -> None:
         nonlocal runs
         runs += 1
         if runs == 1:
             raise ValueError("a bug in the writer")
-        await really(sink, is_lease_lost)
+        await really(sink)
 
     monkeypatch.setattr(SegmentBuffer, "run", breaking)
     answer = asyncio.Event()

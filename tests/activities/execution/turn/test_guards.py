@@ -7,7 +7,8 @@ import httpx
 import pytest
 
 from batchwright.activities.execution.slice_state.lease import HeartbeatReply
-from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
+from batchwright.activities.execution.slice_state.line_quarantine import TRACKED_BATCH_SIZE
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentStore
 from batchwright.activities.services.daily_budgets import UsedUpBudget
 from batchwright.activities.services.send_authorization import LineAuthorizer
 from batchwright.contracts.errors import Failure
@@ -22,6 +23,7 @@ from tests.activities.execution.fixture import (
     ExecutionFixture,
     content_of,
     eventually,
+    held_lease,
     in_seconds,
     line_of,
     ok,
@@ -165,6 +167,10 @@ async def test_a_slice_that_is_lost_while_its_results_are_stored_has_not_finishe
     assert (await execution.failure(request())).type == Failure.OWNERSHIP_LOST
 
 
+def a_minute_later(clock: int) -> float:
+    return time.monotonic() + 60
+
+
 @pytest.mark.parametrize("lines", [1, 2], ids=["at the end", "in the meantime"])
 async def test_a_worker_that_was_frozen_stores_no_results_of_a_slice_that_another_worker_has(
     monkeypatch: pytest.MonkeyPatch, lines: int
@@ -172,9 +178,6 @@ async def test_a_worker_that_was_frozen_stores_no_results_of_a_slice_that_anothe
     """The other worker may already send these lines again, and a line with a stored result is never sent."""
     execution = ExecutionFixture(ok, model_in_flight=1)
     await plan_slice(execution.storage, [line_of(number) for number in range(lines)])
-
-    def a_minute_later(clock: int) -> float:
-        return time.monotonic() + 60
 
     async def freeze(http_request: httpx.Request) -> httpx.Response:
         monkeypatch.setattr(time, "clock_gettime", a_minute_later)
@@ -184,6 +187,26 @@ async def test_a_worker_that_was_frozen_stores_no_results_of_a_slice_that_anothe
     execution.answer = freeze
     assert (await execution.failure(request())).type == Failure.OWNERSHIP_LOST
     assert await execution.segment_names() == []
+
+
+async def test_a_frozen_worker_that_records_its_next_lines_stores_no_results_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After two crashes, a worker records its next lines before it sends them, together with results."""
+    execution = ExecutionFixture(ok, model_in_flight=1)
+    await plan_slice(execution.storage, [line_of(number) for number in range(2 * TRACKED_BATCH_SIZE)])
+
+    async def freeze(http_request: httpx.Request) -> httpx.Response:
+        if content_of(http_request) == str(TRACKED_BATCH_SIZE - 1):
+            monkeypatch.setattr(time, "clock_gettime", a_minute_later)
+            execution.server.reply = HeartbeatReply.LEASE_LOST
+        return ok(content_of(http_request))
+
+    execution.answer = freeze
+    execution.next_worker()
+    execution.next_worker()
+    assert (await execution.failure(request())).type == Failure.OWNERSHIP_LOST
+    assert (await execution.settled(), len(execution.sent)) == ({}, TRACKED_BATCH_SIZE)
 
 
 async def test_results_are_stored_after_the_lease_if_temporal_does_not_answer() -> None:
@@ -198,7 +221,7 @@ async def test_results_are_stored_after_the_lease_if_temporal_does_not_answer() 
 
 
 def sink_of(storage: MemoryStorage, budget: MemoryBudget) -> SegmentBuffer:
-    return SegmentBuffer(storage, budget, Metrics(), SegmentNames(FOLDER, 0, 1))
+    return SegmentBuffer(SegmentStore(storage, FOLDER, 0, 1, held_lease()), budget, Metrics())
 
 
 async def test_abandoned_results_release_their_memory_and_are_not_stored() -> None:
@@ -298,7 +321,7 @@ async def test_a_failing_storage_is_not_retried_for_a_lost_slice() -> None:
     running = asyncio.create_task(execution.failure(request()))
     await eventually(lambda: execution.sent == ["0"])
     execution.server.reply = HeartbeatReply.LEASE_LOST
-    assert (await running).type == Failure.STORAGE_UNAVAILABLE
+    assert (await running).type == Failure.OWNERSHIP_LOST
     assert await execution.segment_names() == []
 
 

@@ -8,11 +8,11 @@ from secrets import token_bytes
 
 from batchwright.activities.execution.slice_state.line_queue import LineAttempt, SubmittedJob
 from batchwright.activities.execution.slice_state.resumed_slice import StoredResults, read_stored_results
-from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentNames
+from batchwright.activities.execution.slice_state.segment_buffer import SegmentBuffer, SegmentStore
 from batchwright.inference.limits.memory_budget import MemoryBudget
 from batchwright.rules.results.segment_format import RecordKind, SegmentRecord
 from batchwright.telemetry.metrics import Metrics
-from tests.activities.execution.fixture import FOLDER
+from tests.activities.execution.fixture import FOLDER, held_lease
 from tests.fakes.storage import MemoryStorage
 
 LINE = 7
@@ -45,8 +45,8 @@ class Slice:
         `merge`.
         """
         self._turns += 1
-        names = SegmentNames(FOLDER, 0, self._turns)
-        buffer = SegmentBuffer(self._storage, MemoryBudget(2**30), Metrics(), names)
+        store = SegmentStore(self._storage, FOLDER, 0, self._turns, held_lease())
+        buffer = SegmentBuffer(store, MemoryBudget(2**30), Metrics())
         buffer.restore(await self.read())
         for segment in segments:
             for each in segment:
