@@ -2,8 +2,10 @@
 
 StorageUnavailable, DatabaseUnavailable, RPCError   retried by the activity's retry policy
 PlanDamaged, SegmentDamaged                         never retried, because a retry would fail in the same way
-ObjectMissing                                       replaced by the failure in the argument `missing`
+ObjectMissing                                       becomes the failure that the caller passes as `missing`
 all other errors                                    unchanged; retried a few times (see `activity_metrics.py`)
+
+An RPCError belongs to the other errors if Temporal would refuse the same call again.
 """
 
 import contextlib

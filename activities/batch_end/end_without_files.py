@@ -63,11 +63,11 @@ class Lifecycle(LifecycleActivities):
         If the batch's database row is missing because the API crashed, it is inserted first. If the batch has
         already ended, it keeps its status.
 
-        - If `request.files_pending` is True, another activity writes the files later. The batch's row is
-          marked accordingly.
-        - If it is False, no files will be written, and the mark of an earlier call is removed. The batch's
-          intermediate objects are deleted, unless `request.keep_results` is True: a new batch that resumes
-          this one may then use them.
+        - If `request.files_pending` is True, another activity writes the files later. Until then, the batch's
+          row says that the files are pending.
+        - If it is False, no files will be written, and the row no longer says that they are pending. The
+          batch's intermediate objects are deleted, unless `request.keep_results` is True: a new batch that
+          resumes this one may then use them.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

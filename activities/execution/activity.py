@@ -106,12 +106,16 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to at least one backend of the model.
 
     A limit of a backend applies to the whole fleet and is divided between the workers. A worker's part of it
-    can be 0 in three cases: right after the worker's start, if the limit is smaller than the number of
-    workers, or while interactive requests (not lines of batches) use most of the limit.
+    can be 0 in three cases:
+
+    - The worker has just started.
+    - The limit is smaller than the number of workers.
+    - Interactive requests (not lines of batches) use most of the limit.
 
     Raises:
-        Deferred: this worker's part is 0 for every backend of the model. The slice returns to its task queue,
-            so that another worker can run it. The database and the metrics get the reason.
+        Deferred: this worker's part is 0 for every backend of the model, and the slice's deadline has not
+            passed. The slice returns to its task queue, so that another worker can run it. The database and
+            the metrics get the reason.
     """
     if worker.has_share(request.model) or Deadline.of(request.deadline).passed(time.time()):
         return
@@ -146,12 +150,13 @@ def refuse_surplus(held: HeldSlice, request: SliceRequest) -> None:
 
 
 async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
-    """Return the name of the task queue to which the slice must move; empty if it is on the right queue.
+    """Return the name of the task queue to which the slice must move; empty if it stays in its queue.
 
-    Temporal's task queues limit how fast slices start. So the model's rate limits decide which queue is
-    right, and a changed limit can move a slice that is already running. The first move of a slice happens at
-    once. Each further move happens after a wait, which is longer each time. Without the waits, workers with
-    different settings could move a slice back and forth, for example during a rollout.
+    Temporal limits how fast slices of a task queue start. Models that share a rate limit therefore share a
+    task queue. If a changed limit gives the model another queue, its slices move, even if they are already
+    running. The first move of a slice happens at once. Before each further move, the slice waits, longer each
+    time. Without the waits, workers with different settings could move a slice back and forth, for example
+    during a rollout.
 
     Raises:
         TurnOver: not an error; the slice has to wait before it moves. The next attempt checks the rate limits

@@ -76,9 +76,9 @@ class LineAttempts:
         """Set when the line is sent again, because the backend has no capacity now. No attempt is counted.
 
         The wait grows with each such failure of the line, and is at least as long as the backend has
-        requested. If the backend is busy with direct requests of other clients, the wait is only as long as
-        the backend has requested. The limit on requests in flight, which adapts to the backend, then decides
-        when the line is sent.
+        requested. If the backend is busy with direct requests of other clients, the wait does not grow: it is
+        only as long as the backend has requested. The limit on requests in flight then follows the number of
+        slots that the other clients leave free, and the line may have to wait for this limit, too.
 
         The new time and the error are stored only if a later attempt of the slice (turn) needs them, for
         example because the backend has requested a long wait.

@@ -48,10 +48,10 @@ class FaultAttribution:
         )
 
     def charged_budget(self, line: SliceLine, outcome: Outcome, dispatch: Dispatch) -> Budget:
-        """Return what an outcome costs its line. For example, ATTEMPT is one of the line's attempts.
+        """Return what an outcome costs its line, for example one of its attempts (ATTEMPT).
 
-        Usually, the result is the `Budget` in the outcome's verdict. If that is ATTEMPT, but the backend is
-        at fault, the result is CAPACITY: the line keeps its attempts and only has to wait.
+        Usually, this is `outcome.verdict.budget`. If that is ATTEMPT, but the backend is at fault, the result
+        is CAPACITY: the line keeps its attempts and only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget

@@ -72,7 +72,7 @@ class LineSender:
         self._wake_timer: asyncio.TimerHandle | None = None  # runs while a line waits for its system prompt
 
     def can_dispatch(self, now: float) -> bool:
-        """Return True if nothing stops another request, such as a rate limit or a lease that has ended.
+        """Return False if, for example, a rate limit or an ended lease forbids another request; else True.
 
         Args:
             now: the monotonic time in seconds.
@@ -125,10 +125,13 @@ class LineSender:
             self._limiter.enqueue(self._permit_request)
 
     def _must_wait(self, line: SliceLine) -> bool:
-        """Return True, and wake the slice soon, if a backend would compute the line's prompt a second time.
+        """Return True, and wake the slice soon, if the line must wait for a slot that has its system prompt.
 
-        - A slice that has just begun leaves free permits to other slices, which may have other prompts.
-        - The last few lines wait for a slot that has their prompt, if another slot would compute it too late.
+        A slot is a place for one request at a backend, and keeps the prompt of its last request. Any other
+        slot would have to compute the prompt again. A line waits in two cases:
+
+        - The slice has just begun. Other slices, which may have other prompts, get the free permits first.
+        - Few lines with this prompt are left, so that it is not worth computing it again.
         """
         has_slots = self._router.prefixes.slots and not self._quarantine.is_tracking
         if self.is_exclusive or not has_slots or self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
@@ -203,7 +206,7 @@ class LineSender:
             state.wake.set()
 
     def _prompt_cost(self) -> float:
-        """Return how much work the next line causes in the backends' prefix caches (a `PromptCost`).
+        """Return whether a backend must compute a system prompt for the next line (a `PromptCost`).
 
         The slice with the lowest value gets the next permit. If the number of lines in flight with the same
         system prompt is not limited, the value is 0 for all slices.
@@ -355,13 +358,10 @@ class LineSender:
         self._complete(sent)
 
     def _complete(self, sent: InFlightRequest) -> None:
-        """Free the memory and release the permit of a request that has ended.
+        """Free the memory of a request that has ended, and release its permit for the next waiting line.
 
-        The next line that waits for a permit then gets it.
-
-        There is an exception, if the backends keep only few system prompts in their caches, and no waiting
-        line has a cached prompt. The permit is then released a moment later. If a line with a cached prompt
-        arrives until then, this line gets the permit.
+        If the backends keep only few system prompts, and no waiting line has one of them, the permit is
+        released a moment later. A line that has one may come in this time, and then gets the permit.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held

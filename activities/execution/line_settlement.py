@@ -373,7 +373,7 @@ class LineSettler:
         (an object with many results).
 
         Args:
-            attempts: number of attempts of the line; if it crashed its workers, the number of crashes.
+            attempts: number of the line's attempts, or of crashes if the line failed because workers crashed.
         """
         last = FinalAttempt(
             count=attempts,

@@ -63,13 +63,12 @@ class SliceReporter:
         self._report_waiting(writer.completed + writer.failed)
 
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
-        """Clear the published reason why the slice had to wait, at the end of an attempt that sent lines.
+        """Clear what was published about the slice's wait, at the end of an attempt that sent lines.
 
-        - The waiting reason (a text for the tenant) is cleared, except while the model's circuit breaker
-          allows only trial requests (single requests that test the backend).
-        - The deferral (a record for the metrics that the slice has returned to its task queue) is cleared,
-          except if the circuit breaker allows only trial requests and `another_turn_follows` is True (the
-          slice has another attempt).
+        Usually, both the waiting reason (a text for the tenant) and the deferral (a record for the metrics)
+        are cleared. If the model's circuit breaker allows only trial requests (single requests that test the
+        backend), the waiting reason stays. The deferral then stays, too, if the slice has another attempt
+        (`another_turn_follows`).
         """
         is_open = self._open_circuit() is not None
         if not is_open:

@@ -151,8 +151,8 @@ class WorkerContext:
     def router(self, model: str) -> ModelRouter | None:
         """Return the router that selects backends for the model; None if no backend serves the model.
 
-        The first call for a model also adds the model's metrics to /metrics, and gives the router's prefix
-        groups (lines with the same system prompt) the limit on requests in flight.
+        The first call for a router also adds the model's metrics to /metrics, and lets the router know how
+        many requests to the model this process may have in flight.
         """
         found = self.routers.router_for(model)
         if found is not None and self._shown.get(model) is not found:

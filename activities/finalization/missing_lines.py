@@ -69,9 +69,9 @@ class MissingLines:
         return offset + length
 
     def attempts_of(self, line: MissingLine) -> list[RecordRow]:
-        """Return where the stored records about the attempts of a line are: one row for each record.
+        """Return the rows of the stored records about the line's attempts.
 
-        A row has the position of the record in the local file.
+        Each row says where a record is in the local file.
         """
         return self._attempts.between(line[4], line[5])
 

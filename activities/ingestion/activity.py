@@ -238,8 +238,9 @@ class Ingestion(IngestionActivities):
         by how much.
 
         Raises:
-            ApplicationError (OVER_QUOTA): the batch must wait until others have used less of the quota;
-                retried. This is only so if the tenant is configured to wait, and waiting can help.
+            ApplicationError (OVER_QUOTA): the batch must wait until the tenant's other batches use less of
+                the quota; retried. A batch waits only if its tenant is configured to wait, and if the batch
+                alone does not exceed the quota.
         """
         order, quotas = context.order, context.access.quotas
         limits, waits = quotas.limits(self._settings.quotas), quotas.over_quota is OverQuota.WAIT

@@ -150,8 +150,8 @@ async def write_calls(database: Database, storage: Storage, order: BatchOrder, g
 async def _insert(row: FileRow, database: Database, storage: Storage) -> FileRow:
     """Insert the row of the input file that this attempt has written, and return it.
 
-    If another attempt has inserted the row of its input file, which its plan of the batch describes, delete
-    the object of this attempt, and return that row.
+    If another attempt has already inserted its row, return that row, and delete the object of this attempt.
+    The other attempt may have planned the batch from its own object.
     """
     stored = await database.files.insert(row)
     if stored.storage_key != row.storage_key:

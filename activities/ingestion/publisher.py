@@ -95,10 +95,10 @@ class _PlanTables:
             self.slices += pack_slice(record)
 
     def _cut(self, *, is_end: bool = False) -> None:
-        """Pass lines to the slicer.
+        """Pass lines to the slicer, except the last group, because more lines of this group may follow.
 
-        Unless `is_end`, keep the last group for the next call, because more lines of it may follow. A group
-        that is too large for a slice is not kept.
+        A group consists of adjacent lines with the same system prompt. If `is_end` is True, or if the last
+        group is too large for a slice, all lines are passed.
         """
         lines = self._uncut
         alike = lines_alike([line.prefix_hash for line in lines])
@@ -186,8 +186,8 @@ class Publisher:
         Return the number of lines and slices.
 
         Args:
-            ranks: for each prompt prefix (beginning of prompts), at the index of its number, its place in the
-                alphabetical order of all prefixes; empty if lines are not sent in this order.
+            ranks: place of each prompt prefix (beginning of prompts) in the order of their texts. The index
+                is the number of the prefix. Empty if lines are not sent in this order.
 
         Raises:
             _DeadlinePassed: the deadline passed before everything was written.

@@ -130,8 +130,8 @@ class ResumedResults:
     def copy_result(self, offset: int, model: str) -> bool:
         """Copy the result that the source batch has for the line at `offset` in the input.
 
-        Return True if the result was copied. Return False if the source batch has no result for the line, or
-        only an error that does not settle it. The line must then be sent.
+        Return True if the result was copied. Return False if the line must be sent: the source batch has no
+        result for it, or only the error of a line that was not finished, because the source batch ended.
 
         Args:
             offset: position of the line in the input, in bytes.
@@ -297,9 +297,9 @@ async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> 
     Call this after its segments (objects with stored results) were copied. If one of them was deleted before
     it was copied, its lines would be sent again.
 
-    The check reads a time in the row of the source batch: until then, its results are kept. Normally, this
-    time is not before the deadline of the new batch. But a deletion sets an earlier time before it deletes
-    segments. So an earlier time means that a deletion has begun.
+    The row of the source batch says until when its results are kept: normally at least until the deadline of
+    the new batch. A deletion sets an earlier time in the row before it deletes segments. So an earlier time
+    shows that a deletion has begun.
 
     Raises:
         SourceBatchGone: a deletion has begun, or the source batch no longer exists.

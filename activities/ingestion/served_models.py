@@ -48,7 +48,8 @@ class ServedModels:
     """The models that backends serve now, and their rate limits.
 
     Attributes:
-        rates: the rate limits in effect, which decide how many lines slices have, and their task queue.
+        rates: the rate limits in effect. They decide how many lines slices have, and which task queue the
+            slices of a model use.
     """
 
     current: CurrentModels

@@ -87,8 +87,8 @@ class CallbackWatch:
         """Read callbacks that have arrived, and pass them to the waiting jobs. If no job waits, do nothing.
 
         Return True if more callbacks have arrived than were read. The callbacks that expire first are read
-        first. All callbacks that one call reads have together at most a quarter of the worker's memory
-        budget. If the first callback alone is larger than that, it is read nevertheless, but no other.
+        first. One call reads at most as many bytes as a quarter of the worker's memory budget. A first
+        callback that is larger is read alone.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

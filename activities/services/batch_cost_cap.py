@@ -129,8 +129,8 @@ class BatchCosts:
     def end(self, cost: SliceCost) -> None:
         """Record that the turn of a slice (an attempt to send its lines) has ended.
 
-        For `_REPORTED_SECONDS` more, this process uses the cost that it has counted itself. After that, the
-        last report of the slice is certainly in the database, and its cost is read from there.
+        In the next `_REPORTED_SECONDS`, this process still uses the cost that it has counted itself. After
+        that, the database certainly contains the whole cost of the turn, and the cost is read from there.
         """
         cost.ended_at = self._clock()
 

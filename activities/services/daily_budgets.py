@@ -149,9 +149,9 @@ class DailyBudgets:
         return None
 
     def _budgets_of(self, tenant: str, key_id: str) -> Iterator[tuple[DailyAmounts, DailyAmounts, str]]:
-        """Yield each budget that applies to a batch: its limit, what is used today, and its owner in words.
+        """Yield each budget that applies to a batch: its limit, what is used today, and its owner's name.
 
-        The owner is the tenant, the API key or a budget group. The text is empty for the tenant's own budget.
+        The owner is the tenant, the API key or a budget group. The name is empty if it is the tenant.
         """
         if any(limit := self._tenants.get(tenant, self._default)):
             yield limit, self._used(lambda totals: totals.by_tenant.get(tenant)), ""

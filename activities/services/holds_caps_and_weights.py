@@ -31,12 +31,12 @@ class StoredTenantSettings(TenantSettings):
     lines of a tenant or a model.
 
     A cap limits requests in flight. The cap of a tenant or API key is divided between the workers that run
-    slices of its batches. If another worker begins such a slice, the other workers learn this from its
+    slices of its batches. When one more worker begins to run such slices, the others learn this from its
     heartbeat, a few seconds later. Until then, all parts together may exceed the cap.
 
-    The rates of a tenant are divided in the same way, with one difference: a new worker sends nothing until
-    the other workers know of it. So the parts of all workers together never exceed the rate. The requests and
-    tokens of interactive calls are subtracted first. At least a tenth of the rate is always left to batches.
+    The rates of a tenant are divided between the same workers. But a new worker sends nothing until the other
+    workers know of it. So the parts of all workers together never exceed the rate. The requests and tokens of
+    interactive calls are subtracted first. At least a tenth of the rate is always left to batches.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:

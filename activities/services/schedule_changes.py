@@ -7,10 +7,10 @@ from batchwright.temporal.batch_schedules import BatchSchedules, ScheduleMissing
 async def apply_pending(
     row: ScheduleRow, table: SchedulesTable, temporal: BatchSchedules
 ) -> ScheduleRow | None:
-    """Apply the pending change of a schedule (requested by a client): in Temporal, then in its row.
+    """Apply the pending change of a schedule, first in Temporal and then in the schedule's row.
 
-    Return the row with the change; None if the schedule was deleted meanwhile. If no change is pending
-    (requested and not applied yet), return the row unchanged.
+    A change is pending if a client has requested it and it is not applied yet. Return the row with the
+    change; None if the schedule was deleted meanwhile. If no change is pending, return the row unchanged.
 
     The change stays pending until both steps are done. So if a crash interrupts them, the next call repeats
     them. If another caller changes the row between the two steps, both steps are done again with the new row.

@@ -78,9 +78,9 @@ class CachedPermissions(Permissions):
 
         Args:
             costs: costs of batches, which are refreshed together with the permissions.
-            longest_window: the longest time from a batch's creation to its deadline. An API key that was
-                revoked or has expired is read for this time and one day more. After that, all batches of the
-                key have ended.
+            longest_window: the longest time from a batch's creation to its deadline. Revoked and expired API
+                keys are read only until this time and one more day have passed since their end. By then, all
+                batches of the key have ended.
         """
         self._table, self._budgets, self._costs, self._clock = table, budgets, costs, clock
         self._oldest = longest_window + _KEY_MARGIN
@@ -141,9 +141,9 @@ class CachedPermissions(Permissions):
 
 
 class LineAuthorizer:
-    """The check of one slice, before each send, whether its lines may still be sent.
+    """An object that decides, before each send, whether a line of one slice may still be sent.
 
-    If the lines may be sent, the `version` of the permissions is stored in `allowed_version`. As long as the
+    If all lines may be sent, the `version` of the permissions is stored in `allowed_version`. As long as the
     permissions have this version, every line of the slice may be sent without another check.
     """
 

@@ -4,8 +4,8 @@ Each signal adds one to four events to the history of the workflow. Temporal end
 51,200 events. After 10,000 signals, it accepts no further ones, so the batch could no longer be cancelled.
 
 `SignalBudget` limits the signals that one process sends. `history_has_room` limits the signals of all
-processes together: it reads from Temporal how many events the history has, and all processes' signals are
-among these events.
+processes together: it reads from Temporal how many events the history has, and each signal of any process
+adds to this number.
 """
 
 from collections.abc import Callable

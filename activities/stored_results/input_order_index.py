@@ -187,9 +187,9 @@ class ResultIndex:
     def select(self) -> SelectedResults:
         """Select one result for each line: a success if there is one, an error if there is none.
 
-        If a line has several successes, or only several errors, the result whose segment has the lowest name
-        is selected. If results are added later, call this again. The earlier selection is then no longer
-        usable, because its rows are deleted.
+        If a line has several results of the selected kind, the one whose segment has the lowest name is
+        selected. If results are added later, call this again. The earlier selection is then no longer usable,
+        because its rows are deleted.
         """
         output, error = self._selected
         output.clear()

@@ -193,9 +193,9 @@ class SliceDemand:
         return held.is_yielding
 
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
-        """Return True if the other slices of this worker can use up `limit` without this slice.
+        """Return True if this worker has enough other slices to send all lines that `limit` allows.
 
-        If so, this slice may end early while `limit` stops its lines. The result is True if more than
+        This slice may then end early while `limit` stops its lines. The other slices are enough if more than
         `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit of the tenant) or the
         same model (for a limit of the model). Slices that yield are not counted. In all task queues except
         `ALL_MODELS`, the result is False.
@@ -213,7 +213,8 @@ class SliceDemand:
         The worker then takes more slices while this slice may not send.
 
         Args:
-            few: largest number of slices that counts as few; at least `_MAX_BLOCKED_SLICES` is used.
+            few: up to this number of slices, the worker has few. A number below `_MAX_BLOCKED_SLICES` has the
+                same effect as `_MAX_BLOCKED_SLICES`.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, few)
@@ -267,10 +268,10 @@ class SliceDemand:
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
-        """Count the batches that have lines to send but no slice on this worker, up to `_MAX_YIELDING`.
+        """Count the batches that have lines to send but no slice on this worker, at most `_MAX_YIELDING`.
 
-        In the task queue `ALL_MODELS`, a slice that only waits for its last responses does not count. So a
-        batch that has only such slices on this worker is counted.
+        In the task queue `ALL_MODELS`, a batch is also counted if all its slices on this worker only wait for
+        their last responses.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:

@@ -37,8 +37,8 @@ class SliceSearch:
       `_SEEK_SECONDS`. Without a search, the batch would wait until the worker has sent all lines that it
       holds.
 
-    At most one search runs at a time, and it ends when the next slice arrives. A new search replaces a
-    running one, but not a search for a tenant without lines.
+    At most one search runs at a time. It ends when the next slice arrives, or when a new search replaces it.
+    A search for a tenant without lines is never replaced.
 
     In all methods, `now` is the current time in seconds. `with_lines` are the slices of this queue on this
     worker that have lines to send, or whose lines were not read yet.
@@ -73,7 +73,7 @@ class SliceSearch:
         with_lines: Collection[HeldSlice],
         now: float,
     ) -> bool:
-        """Start to search for a slice if a tenant has a batch to send that has no slice on this worker.
+        """Start a search if a tenant has a batch with lines to send, but without a slice on this worker.
 
         Return True if the worker must take another slice for this search. Return False if no search is due.
 
