@@ -82,10 +82,9 @@ def abandoned(*, results_kept: bool) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if `error` is the failure of an activity that ended because storage is unavailable.
+    """Return True if an activity failed because storage is unavailable and its options allow no retry then.
 
-    Only an activity whose options do not allow it to wait for storage ends in this way. The result is False
-    for every other error and for None.
+    The result is False for every other error and for None.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

@@ -182,7 +182,7 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
     """Return the options of one attempt to deliver a webhook.
 
     Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay deliveries to
-    others. Endpoints that a tenant uses for only one batch or call count together as one endpoint.
+    others. All endpoints that a tenant uses for only one batch or call get the share of one endpoint.
     """
     return ActivityConfig(
         task_queue=WEBHOOK_QUEUE,
