@@ -106,8 +106,8 @@ class StaleSeriesRemover:
         Args:
             label: metric label whose values `present` and `counted` are: `model` or `backend`.
             present: all models or backend URLs that exist now.
-            counted: models or backend URLs that have metric series, even if no earlier call had them in
-                `present`. If they are not in `present` now, their series are removed ten minutes later, too.
+            counted: models or backend URLs that have metric series. Those that are not in `present` are also
+                removed after ten minutes, even if they were never in `present`.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

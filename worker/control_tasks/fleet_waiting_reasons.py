@@ -195,8 +195,9 @@ class WaitingReasonMonitor:
         Args:
             model: name of the model.
             depth: number of slices of all batches that wait in the queue.
-            waits_for_own: True if the batch waits for its own slices: some of its slices for this model run,
-                or no other batch has lines for the queue. False if it waits for slices of other batches.
+            waits_for_own: True if the batch waits for its own slices: a slice of it and of this model is
+                running, or no other batch has lines for the queue. False if it waits for slices of other
+                batches.
         """
         if not depth:
             return ""  # running slices report their own reasons

@@ -180,8 +180,8 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
     def _record_end(self, attempt: _Attempt) -> None:
         """Send a last heartbeat with RELEASED, which shows that this attempt did not crash.
 
-        The heartbeat of a slice also contains the number of the attempt. It is needed to count later attempts
-        that crash before their first heartbeat.
+        The heartbeat of a slice also contains the number of the attempt. With this number, a later attempt
+        can count the attempts that crashed before their first heartbeat.
         """
         last = self._heartbeats.last if self._heartbeats else ()
         if attempt.step == SLICE and not last:

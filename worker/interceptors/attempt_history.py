@@ -32,9 +32,8 @@ def step_crashes(attempt: int, details: Sequence[object], started_at: datetime) 
     """Return how many attempts of a step (activity) have crashed, as the step's last heartbeat shows it.
 
     An attempt has crashed if it ended without a heartbeat that contains RELEASED: its worker was killed,
-    froze, or could not reach Temporal. An attempt that ended without a crash, for example by an exception, an
-    unavailable dependency, a wait for a quota or a shutdown, leaves the count unchanged, because it did not
-    finish its work.
+    froze, or could not reach Temporal. An attempt that ended in another way, for example by an exception, an
+    unavailable dependency, a wait for a quota or a shutdown, neither increases nor resets the count.
 
     The count begins again at 0 in two cases: an operator has reset the activity, or the previous attempt did
     not crash, and the last crash is longer ago than `CRASH_MEMORY`.
