@@ -313,8 +313,8 @@ def _as_created(order: BatchOrder, row: BatchRow) -> BatchRow:
     Args:
         order: the order (the message that starts the batch's workflow) that was stored with the idempotency
             key.
-        row: the batch's present row. The returned row has its creation time, start time and deadline. They
-            can be later than in `order`, if a repeated request has started the batch.
+        row: the batch's present row. Creation time, start time and deadline are taken from this row, because
+            they are later than in `order` if a repeated request has started the batch.
     """
     started = row.order
     times = {

@@ -58,10 +58,8 @@ class DeadLetterRetries:
         """Retry the dead letters of a batch (lines that used up their attempts) in one new batch. Dead
         letters that were retried before are left out.
 
-        Start these batches, and return their rows. The list is empty if there is nothing to retry:
-
-        - The new batch.
-        - Batches of earlier calls that were interrupted before they started their batch.
+        If an earlier call was interrupted before it started its batch, start that batch, too. Return the rows
+        of the started batches; empty if there is nothing to retry.
 
         Args:
             tenant: tenant of the batch.

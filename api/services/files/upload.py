@@ -117,8 +117,8 @@ class FileUpload:
         """Check that the tenant's storage quota allows the bytes of this file that are stored so far.
 
         Args:
-            least: number of bytes to check if fewer bytes are stored. For example, 1 checks that the tenant
-                may store at least one byte, even if no byte of the file is stored yet.
+            least: smallest number of bytes to check. With 1, the check fails if the quota is used up, even if
+                no byte of the file is stored yet.
 
         Raises:
             ApiError: the quota does not allow so many bytes.

@@ -14,10 +14,11 @@ _LOOKED_AT_ONCE = 16_384  # number of lines, which take about 5 ms
 
 
 class Window(NamedTuple):
-    """The numbers of the lines whose results are read from storage together. There may be no such lines.
+    """The numbers of the lines whose results are read from storage together. `lines` is empty if the search
+    has found no results of the requested kind (successes or failures).
 
-    `end` is the position at which the next search for lines must start. It is a line number in input order,
-    or the number of a result if results are sent in the order in which they were found.
+    `end` is the position at which the next search for lines must start: a line number for
+    `next_in_input_order`, or a result number for `next_settled`.
     """
 
     lines: list[int]
@@ -47,11 +48,12 @@ def next_in_input_order(index: LiveIndex, start: int, success: bool) -> Window |
 
 def next_settled(index: LiveIndex, start: int, success: bool) -> Window | None:
     """Return the lines whose results to send next, beginning with result number `start`. Results are numbered
-    in the order in which they were found.
+    in the order in which the index found them in storage.
 
     The returned window contains only successful lines, or only failed lines if `success` is False. It is
     limited to `_WINDOW_LINES` lines and about `_WINDOW_BYTES` bytes. Return None if result number `start`
-    does not exist yet, or is being moved to another segment.
+    does not exist yet. Also return None if its segment was merged into another segment that the index has not
+    read yet.
     """
     lines, size, end = list[int](), 0, start
     for settled in index.settlements(start, start + _LOOKED_AT_ONCE):

@@ -299,7 +299,8 @@ class _Reader:
         """Yield the selected lines of an ended batch's file, except lines that were already yielded.
 
         In input order, reading continues after the last line that was yielded. If the file does not contain
-        that line, nothing is yielded. This can happen if a later result has replaced the yielded result.
+        that line, nothing is yielded. For example, a failure was yielded, but was then replaced by a success,
+        so the line is in the output file instead of the error file.
 
         Raises:
             ApiError: `after` is not one of the selected lines, or the file was deleted.

@@ -306,11 +306,11 @@ async def open_index(
     space: ColumnSpace,
     refresh_seconds: float,
 ) -> LiveIndex:
-    """Create the index of a running batch. At first, it has only the results that ingestion has stored.
+    """Create the index of a running batch. At first, it has only the results that ingestion (the step that
+    reads the input) has stored: errors of rejected lines, and results of the batch that this one resumes.
 
     Args:
-        ingested: result of ingestion, the step that read the input. It says where the plans (lists of lines)
-            are stored.
+        ingested: result of ingestion. It says where the plans (lists of lines) are stored.
         space: creates the columns (arrays in memory or in a file) of the index.
         refresh_seconds: minimum time between two listings of the batch's segments.
 
