@@ -158,8 +158,8 @@ def _with_error_schema(description: dict[str, object]) -> dict[str, object]:
 def _without_members(node: Mapping[str, object], never: set[str]) -> dict[str, object]:
     """Return a copy of `node`, a part of the OpenAPI description, without the keys in `never`.
 
-    Nested objects are copied in the same way, but each with other keys to leave out: `_UNUSED` lists these
-    keys by the name of the nested object. For example, the key `422` is left out of the object `responses`.
+    In nested objects, leave out the keys that `_UNUSED` lists under the object's name. For example, the key
+    `422` is left out of each object with the name `responses`.
     """
     return {
         name: _without_members(_OBJECT.validate_python(value), _UNUSED.get(name, set()))

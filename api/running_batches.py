@@ -50,8 +50,10 @@ class RunningBatches:
         self._orders = CoalescingCache(self._read, _REMEMBERED_SECONDS, monotonic)
 
     async def order(self, tenant: str, batch_id: str) -> BatchOrder | None:
-        """Return the order of a running batch (the message that started its workflow). Return None if the
-        tenant cannot have such a running batch.
+        """Return the order of a running batch (the message that started its workflow).
+
+        Return None if the tenant has no running batch with this id. Also return None if the id shows no
+        creation time, as with batches that a schedule has created.
 
         Raises:
             ApiError: the tenant has asked for too many unknown batches (429).

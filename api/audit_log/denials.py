@@ -27,9 +27,9 @@ class DenialRecorder:
     A request is recorded only if its route declares an action for the audit log. `record` finds the route
     itself, because authentication denies requests before FastAPI has found their routes.
 
-    A denied action of operators is always recorded. A denied action of tenants is recorded if the caller
-    names another tenant. It is not recorded if the caller only lacks the scope `write`, because many API keys
-    may only read.
+    A denied action of operators is always recorded. A denied action of tenants is recorded if the tenant
+    header of the request names another tenant. It is not recorded if the caller only lacks the scope `write`,
+    because many API keys may only read.
     """
 
     def __init__(self, log: AuditLog, routers: Sequence[APIRouter]) -> None:

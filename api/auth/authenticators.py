@@ -207,10 +207,10 @@ class ApiKeyAuthenticator:
         return identity
 
     def _begin_attempt(self, address: str, credentials: str) -> None:
-        """Count a failed attempt for the client's address. Call this before the key or token is checked.
+        """Count an attempt of the client's address before its key or token is checked.
 
-        If the key or token is valid, the caller must then call `self._failures.release`, so that the attempt
-        no longer counts.
+        If the key or token is then valid, or cannot be checked now, the caller must call
+        `self._failures.release`. So only failed attempts, and attempts in progress, count.
 
         Args:
             credentials: what is checked, for the error message: "API keys" or "tokens".

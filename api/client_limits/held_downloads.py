@@ -14,8 +14,7 @@ _MAX_BYTES = 2 * 1024 * 1024
 class HeldDownloads:
     """A counter of the bytes that downloads in progress keep in memory.
 
-    It passes the numbers to `HeldBytes`. This object adds the bytes of all other requests, and limits the
-    total.
+    It passes the numbers to `HeldBytes`, which adds the bytes of all other requests and limits the total.
     """
 
     def __init__(self, held: HeldBytes) -> None:

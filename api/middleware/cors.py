@@ -37,8 +37,10 @@ class _CorsMiddleware(CORSMiddleware):
 def allow_origins(app: FastAPI, origins: list[str]) -> None:
     """Allow web pages of these origins, such as `https://app.example.com`, to call the API.
 
-    The origin `*` allows all origins. An empty list allows none. A page may send all headers: the official
-    clients send more than ten of their own, and the operator chooses which headers backends get.
+    The origin `*` allows all origins. An empty list allows none.
+
+    A page may send any header. A list of allowed headers would be long: the official clients send more than
+    ten of their own, and the setting `pass_headers` can add others.
     """
     if origins:
         app.add_middleware(

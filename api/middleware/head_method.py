@@ -17,8 +17,8 @@ class HeadMethodMiddleware:
     """A middleware that passes a HEAD request to the routes as a GET request, and sends their response
     without its body.
 
-    A route that skips the content does not know its length, so a `Content-Length` of 0 is removed: it would
-    say that GET sends nothing.
+    A route that does not read the content for HEAD responds with a `Content-Length` of 0. This header is
+    removed, because the response to GET can have content.
 
     Outer middleware, such as authentication and logs, still sees HEAD.
     """

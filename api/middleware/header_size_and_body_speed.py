@@ -36,9 +36,9 @@ class HeaderSizeAndBodySpeedMiddleware:
 class _TimedBody:
     """A receiver of a request body, which rejects clients that send too slowly.
 
-    Each request has a time budget of at most `BODY_SECONDS`. The time spent waiting for the client is
-    subtracted from the budget, and `MIN_BODY_BYTES_PER_SECOND` received bytes add one second to it. A request
-    whose budget is used up gets a 408.
+    Each request begins with a time budget of `BODY_SECONDS`. The time spent waiting for the client is
+    subtracted from the budget. For every `MIN_BODY_BYTES_PER_SECOND` bytes that arrive, the budget grows by
+    one second, up to `BODY_SECONDS` again. A request whose budget is used up gets a 408.
     """
 
     def __init__(self, receive: Receive) -> None:

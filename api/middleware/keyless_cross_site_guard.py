@@ -1,9 +1,13 @@
 """Protects an API without keys from web pages of other sites.
 
 Without keys, requests contain no secret. Any web page could then use the API through a browser that can reach
-the API. Two headers show this: Origin shows whether a request comes from a page of another site. Host shows
-whether a page reaches the API by a DNS name of its own that points to the API's address (DNS rebinding).
-Requests of programs are allowed, and so are pages whose origin is in `api_cors_origins`.
+the API. The middleware checks two headers to prevent this:
+
+- Host is the name under which a page calls the API. Unknown names are rejected, because the owner of a site
+  can let the site's DNS name point to the API's address (DNS rebinding).
+- Origin is the site of the page. It must be the API itself, or be in `api_cors_origins`. It is not checked if
+  the request only reads, because browsers do not show the response to pages of other sites. Programs send no
+  Origin, and are allowed.
 
 Forms of the pages at `/ui` are protected in every API, with keys or without (`ui/csrf.py`).
 """

@@ -64,7 +64,8 @@ class ResultRoutes:
         The lines are those of the output file (`status=completed`) or of the error file (`status=failed`).
         By default, they are in the order of the input, and stop before the first line of the input that has
         no result yet. So they are always the beginning of the file that the batch will have at its end. With
-        `order=settled`, they are all results so far, in the order in which they were found.
+        `order=settled`, they are all results so far, in the order in which the API found them in storage.
+        This order can differ between two requests.
         """
         in_input_order = one_of(order, "order", "input", "settled") == "input"
         if after is not None and not in_input_order:

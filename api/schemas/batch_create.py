@@ -142,7 +142,7 @@ class BatchCreate(NamedTuple):
     Attributes:
         template: those parameters of the batch that a schedule can also store, such as the input and the
             completion window.
-        webhook: URL and settings for the events of this batch; None to send no events for this batch alone.
+        webhook: endpoint that gets only the events of this batch; None if the request names no endpoint.
         start_at: time at which the batch starts; None to start it when it is created.
     """
 

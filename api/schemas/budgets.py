@@ -50,9 +50,9 @@ def tokens_per_day_of(fields: Mapping[str, object]) -> int | None:
 
 
 def cost_per_day_of(fields: Mapping[str, object]) -> str | None:
-    """Return the field `cost_per_day` as decimal text, in which `0` means no budget.
+    """Return the field `cost_per_day` as decimal text; None if the field is null or missing.
 
-    Return None if the field is null or missing.
+    The text `0` means no budget. The caller decides what None means.
 
     Raises:
         ApiError: the value is not a number in the allowed range.

@@ -106,8 +106,9 @@ def model_config_patch(fields: Mapping[str, object], base: ModelConfig | None) -
     The result is nested like a `ModelConfig`. A setting that is missing or null in the body is null in the
     result. This undoes an earlier change of the setting.
 
-    The body can only say that a model runs jobs (`async`), but not which kind of jobs. So the kind is taken
-    from `base`. If `base` runs no jobs, the kind is `poll`.
+    If the body says that the model runs jobs (`async`), it does not say how their results are received: by
+    polling (`poll`) or by callbacks (`callback`). This is taken from `base`. If `base` runs no jobs, it is
+    `poll`.
 
     Args:
         fields: the body.

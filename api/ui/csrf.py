@@ -1,4 +1,4 @@
-"""Protects the pages' forms against other sites (CSRF): each form has a token, and its sender is checked."""
+"""Protects the pages' forms against other sites (CSRF): checks the form's token, and which site sent it."""
 
 import hmac
 

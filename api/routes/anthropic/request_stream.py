@@ -85,7 +85,7 @@ class RequestStream:
         """Yield the requests as the parts of an upload form, so that they are stored like an uploaded file.
 
         Args:
-            count: called with the change of the number of bytes in memory; negative if it became smaller.
+            count: function that gets the number of bytes added to memory, or removed from it (negative).
 
         Raises:
             ApiError: the body is not a list of requests, or a `custom_id` is missing, malformed or repeated

@@ -139,7 +139,7 @@ class InteractiveForwarder:
             count: function that counts bytes in memory. It raises ApiError (429) if there are too many.
 
         Raises:
-            ApiError: the answer broke off, cannot be read, or is too large (as in `BackendAnswer.fail`).
+            ApiError: the answer broke off, cannot be read or is too large, or `count` has raised the error.
         """
         head, buffer = answer.response, BytesIO()  # one buffer, because pieces may be of one byte
         try:
@@ -175,7 +175,7 @@ class InteractiveForwarder:
 
         Raises:
             ResponseTooLarge: the body is too large.
-            Exception: the body cannot be received. The exception is one of the other `_RECEIVE_ERRORS`.
+            httpx.TransportError, TimeoutError: the body cannot be received, or not in time.
         """
         size = 0
         async for piece in answer.response.pieces:
