@@ -79,8 +79,9 @@ def for_each(
     the request because the batch has ended meanwhile, this is no error, and the result is the ended batch.
 
     Raises:
-        ClientError: the API rejected some of the requests; the message lists their batches. Or the API did
-            not respond, and the remaining batches were not tried. Repeat the command to continue.
+        ClientError: the API rejected the requests for some batches, which the message lists. This is also
+            raised if the API does not respond. Then the remaining batches were not tried, and the message
+            tells the user to repeat the command.
     """
     done, rejected = list[BatchObject](), list[str]()
     for batch in batches:
@@ -120,10 +121,10 @@ def _call_or_ended(
 
 
 def parts_of(client: Client, group: str) -> dict[int, BatchObject]:
-    """Return the batches of a group by the numbers of their parts of the input.
+    """Return the batch that runs each part of a group's input, by the number of the part, from 1.
 
-    A key of the dict is the number of a part, from 1, and the value is the batch that runs this part. If this
-    batch was resumed, the value is the newest batch that resumes it. The dict is in the order of the numbers.
+    If this batch was resumed, the newest batch that resumes it is returned instead. The dict is sorted by
+    number.
     """
     found: dict[int, BatchObject] = {}
     for batch in whole_input_batches(client, GROUP_KEY, group):

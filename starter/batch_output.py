@@ -251,12 +251,11 @@ def batch_list_table(batches: list[BatchObject]) -> Table:
 
 
 def waits_column(batches: Sequence[BatchObject]) -> list[list[str]]:
-    """Return the column `waits` of a table of batches, which shows why each batch waits.
+    """Return the column `waits` of a table of batches: one list for the header, then one list for each batch.
 
-    The first list is for the header of the table, and each further list is for the row of one batch. Each
-    list has one cell, to be appended to the other cells of the row. If no batch waits, all lists are empty,
-    and the table has no such column. The reasons `paused` and `scheduled` are left out, because the status
-    shows them.
+    Each list contains one cell: the name of the column, or the reason why the batch waits. If no batch waits,
+    all lists are empty, so the table has no such column. The reasons `paused` and `scheduled` are left out,
+    because the status shows them.
     """
     cells = [_waits_text(batch) for batch in batches]
     return [[text] for text in ["waits", *cells]] if any(cells) else [[] for _ in ["waits", *cells]]

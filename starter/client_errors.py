@@ -19,8 +19,8 @@ class ClientError(Exception):
         is_rejected: True if it is certain that the API has rejected the request and changed nothing.
         code: error code of the API, such as `model_not_found`; None if there is none.
         status: HTTP status of the response; None if there was no response.
-        storage_left: number of bytes that the tenant may store in addition to the present ones, if the
-            request failed because it needs more; otherwise None.
+        storage_left: number of bytes that the tenant may still store, if the request was rejected because it
+            needs more; otherwise None.
     """
 
     storage_left: int | None = None

@@ -59,8 +59,9 @@ def _checked_ids(texts: list[str]) -> list[str]:
 
 
 def id_argument(thing: str, example: str, list_command: str, metavar: str = "ID") -> ArgumentInfo:
-    """Return the argument of a command that is the id of one object. An empty id ends the command with an
-    error.
+    """Return the definition of a command-line argument that takes the id of one object.
+
+    If the id is empty, the command ends with an error.
 
     Args:
         thing: kind of object that has the id, such as `schedule`.

@@ -1,6 +1,6 @@
-"""Turns the files that users drop into the folder into inputs. An input is a directory that runs as a batch.
+"""Turns the files that users drop into the folder into inputs. An input is a directory with one such file.
 
-A file becomes an input when it is complete.
+A file becomes an input when it is complete. Each input is run as one batch.
 """
 
 import os

@@ -173,11 +173,11 @@ class FolderRunner:
         return postponed is None or time.monotonic() >= postponed.until
 
     def _exceeds_storage(self, name: str) -> bool:
-        """Return True if the API would probably reject the queued input `name`, because it is too large.
+        """Return True if the queued input `name` is too large for the tenant's remaining storage.
 
-        The input is compared with the tenant's remaining storage, which the API reports when it rejects an
-        input. Without such a report in the last `_RETRY_SECONDS`, the result is False. This saves uploads
-        that the API would reject at their end.
+        Such an input is not uploaded, because the API would reject it at the end of the upload. The API
+        reports the remaining storage when it rejects an input. If it has not done this in the last
+        `_RETRY_SECONDS`, return False.
         """
         if time.monotonic() >= self._storage_left_until:
             return False

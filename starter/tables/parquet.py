@@ -258,10 +258,10 @@ class ParquetWriter:
 
 
 def _stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which the values of a type are stored, such as 16 bytes for a UUID.
+    """Return the type in which Arrow stores values of the type `kind`, such as 16 bytes for a UUID.
 
-    pyarrow cannot convert Python's values to lists, structs and maps of types like UUID or JSON. It can
-    convert them to those of the stored type, and cast these.
+    pyarrow cannot convert Python's lists and dicts to `kind` if they contain values such as UUIDs or JSON.
+    But it can convert them to the stored type, and then cast the result to `kind`.
     """
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type

@@ -266,8 +266,8 @@ def _with_failed_lines(
 def _has_failed_with(client: Client, batch: BatchObject, codes: Sequence[str]) -> bool:
     """Return True if a line of the batch failed with one of these error codes.
 
-    Return True, too, if the API refuses to send the error file, for example because it is gone. The API then
-    says why the batch cannot be retried.
+    Return True, too, if only the error file could tell, and the API refuses to send it, for example because
+    it is gone. The later request to retry the batch then gets the reason from the API.
     """
     known = _codes_of(batch)
     if batch.error_file_id is None or error_tally.OTHER not in known or not known.isdisjoint(codes):

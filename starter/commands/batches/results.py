@@ -106,8 +106,7 @@ def follow_results(
     Args:
         failed: True for the lines of the error file, False for the lines of the output file.
         in_input_order: True for the order of the input, False for the order in which results become final.
-        retry_seconds: seconds between two attempts to connect, and until a new request after a response
-            without new lines.
+        retry_seconds: seconds to wait before a new request if the last one failed or returned no new lines.
         spool_dir: directory for ids of yielded lines that do not fit into memory; None for the system's
             temporary directory. Not used in input order, which needs no ids.
 

@@ -110,15 +110,12 @@ def _progress_display(silent: bool) -> Generator[Callable[[BatchObject], None]]:
 def _states(client: Client, batch_id: str, interval: float) -> Generator[BatchObject]:
     """Yield the state of a batch after each event from the API's event stream and after each poll.
 
+    When the stream ends or cannot be opened, the batch is polled once, after `interval` seconds. Then the
+    stream is opened again. But if the stream had no events and was not refused with status 503, it is not
+    used again, and the batch is only polled, every `interval` seconds. In this case, the API may be old, or a
+    proxy may hold back events.
+
     The iterator does not end by itself, even after the end of the batch.
-
-    When a stream ends or cannot be opened, the batch is polled once. Then there are two cases:
-
-    - A new stream is opened if the last stream had events, or was refused with status 503.
-    - Otherwise, the batch is only polled from then on. The API may be old, or a proxy may hold back events.
-
-    Args:
-        interval: seconds before each poll.
     """
     has_events = True
     while True:
@@ -148,12 +145,14 @@ def _poll(client: Client, batch_id: str, interval: float) -> BatchObject:
 class TextProgress:
     """A display of the progress of a batch, which prints lines of text.
 
-    It prints a line when the status changes, when a reason why the batch waits appears or changes, or when
-    the forecast changes whether the batch will end within its completion window. It also prints a line each
-    time another tenth of the lines has settled.
+    It prints a line in these cases:
 
-    If there was a forecast before the batch began, it is printed once. Each error code of a model is printed
-    when it first occurs.
+    - The status or a reason why the batch waits has changed.
+    - The forecast has changed for the completion window, for example from `fits` to `late`.
+    - Another tenth of the lines has settled.
+    - An error code of a model occurs for the first time.
+
+    If there was a forecast before the batch began, it is printed once.
     """
 
     def __init__(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`batchwright admin audit-log`: lists and exports the audit log: who changed or destroyed what."""
+"""`batchwright admin audit-log`: lists and exports the audit log, which records who changed what."""
 
 import sys
 from collections.abc import Callable

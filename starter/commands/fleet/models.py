@@ -214,9 +214,8 @@ def set_some(
 def _remaining_backends(present: ModelSettingsObject, removed: list[str]) -> list[dict[str, object]]:
     """Return the backends of a model except those in `removed`, in the form that the API expects.
 
-    Each backend is a dict with the key `url`. If the model has another name at the backend, the dict also has
-    this name, with the key `model`. If a URL in `removed` is not a backend of the model, the command ends
-    with an error.
+    Each backend is a dict with the key `url`. If the model has another name at this backend, the key `model`
+    contains this name. If a URL in `removed` is not a backend of the model, the command ends with an error.
     """
     removed_urls = {url.rstrip("/").removesuffix("/v1") for url in removed}  # as the registry stores URLs
     unknown = sorted(removed_urls - {backend.url for backend in present.backends})

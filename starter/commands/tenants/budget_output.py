@@ -56,11 +56,11 @@ def checked_cost(text: str | None) -> str | None:
         stop(f"--cost-per-day: {problem}, but it is {text!r}.")
 
 
-def budget_text(budget: DailyAmounts, none: str = "no budget") -> str:
-    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`; `none` if there is no budget."""
+def budget_text(budget: DailyAmounts, fallback: str = "no budget") -> str:
+    """Return a budget as text, such as `500 tokens and a cost of 2.5 a day`; `fallback` if it is empty."""
     parts = [f"{budget.tokens} tokens"] if budget.tokens else []
     parts += [f"a cost of {amount_text(budget.cost)}"] if budget.cost else []
-    return f"{' and '.join(parts)} a day" if parts else none
+    return f"{' and '.join(parts)} a day" if parts else fallback
 
 
 def usage_texts(used: DailyAmounts, budget: DailyAmounts) -> tuple[str, str]:

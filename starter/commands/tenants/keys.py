@@ -231,7 +231,7 @@ def revoke(
 
 
 async def _listed(database: Database, tenant: str | None) -> tuple[list[KeyOutput], UsageOfDay]:
-    """Return the keys of one tenant, and what each key has used today. None stands for all tenants."""
+    """Return the keys of one tenant (None for all tenants), and what each key has used today."""
     usage = UsageOfDay(await database.quotas.daily_usage(datetime.now(UTC).date()))
     groups = await database.budget_groups.all(tenant=tenant)
     names = {(group.kind, key): group.name for group in groups for key in group.members}
