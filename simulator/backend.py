@@ -211,8 +211,7 @@ class SimulatedBackend:
     def _end(self, pending: _PendingCall, response: HttpResponse, *, status: str | None = None) -> None:
         """Record in the ledger (the record of all requests) that a request has ended, then send its response.
 
-        `status` is the name under which the ledger counts this way to end, such as `garbage`. If it is None,
-        the HTTP status of the response is the name.
+        `status` is a key of `LedgerEntry.statuses`, such as `garbage`; None for the status of `response`.
         """
         self._leave(pending, status or str(response.status))
         pending.exchange.respond(response)

@@ -37,8 +37,9 @@ class Fault(msgspec.Struct, forbid_unknown_fields=True):
             /v1/models and /healthz.
         rate: fraction of requests that are affected, from 0 to 1. The choice depends only on the request body
             and the number of the attempt, so repeated runs affect the same requests.
-        count: the fault ends after it has affected so many requests; None for no limit. A fault from a marker
-            (a text in a request that asks for a fault) affects only this request: its first `count` attempts.
+        count: number of requests that the fault affects before it ends; None for no limit. If the fault comes
+            from a marker (a text in a request that asks for a fault), it affects the first `count` attempts
+            of this request, and no other requests.
         retry_after: value of the Retry-After header in seconds; None for no header.
         seconds: duration of `slow` and `hang`. If None, `slow` takes 1 s, and `hang` lasts until the client
             disconnects.
@@ -134,8 +135,8 @@ class Faults:
     def call_at_end(self, fault: Fault, callback: Callable[[], None]) -> None:
         """Call `callback` when the time of the fault (`for_seconds`) is over, or when `clear` ends the fault.
 
-        A fault from a marker (a text in a request) ends when `clear` is called for all faults. It does not
-        matter how many requests the fault has affected.
+        For a fault from a marker (a text in a request), only a `clear` of all faults does this. `callback`
+        is not called when the fault has affected `count` requests.
         """
         self._end_callbacks.setdefault(fault.id, []).append(callback)
         if fault.id in self._end_times:

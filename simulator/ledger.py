@@ -17,8 +17,8 @@ class LedgerEntry(msgspec.Struct):
     Attributes:
         requests: number of requests.
         completed: number of complete responses with status 200.
-        statuses: number of ended requests for each way to end. A way to end is an HTTP status, the name of a
-            fault, `aborted`, or `disconnected` if the client closed the connection first.
+        statuses: number of ended requests by outcome. An outcome is an HTTP status, the name of a fault,
+            `aborted`, or `disconnected` if the client closed the connection first.
         body: digest of the latest body.
         user: field `user` of the latest body.
         trace: latest `traceparent` header.

@@ -21,7 +21,7 @@ class Slots:
         self._waiting: dict[object, Callable[[], None]] = {}  # in the order of arrival
 
     def enter(self, call: object, start: Callable[[], None], *, is_dispatched: bool) -> str:
-        """Request a slot (a place for one request that is processed) for a call, which is one request.
+        """Try to get a slot for a call. A call is one request to the simulated backend.
 
         If a slot is free, `start` is called before this method returns. If the call has to wait, `start` is
         called later, when a slot becomes free. Return "" in both cases. If the call is refused, return the
