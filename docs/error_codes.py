@@ -1,4 +1,4 @@
-"""Writes the reference page of errors: all error codes of lines, and what follows from invalid responses."""
+"""Writes the reference page of errors: all error codes of lines, and how responses affect a line."""
 
 from typing import NamedTuple
 
@@ -99,8 +99,9 @@ CODES: dict[LineCode, CodeExplanation] = {
 class AnswerOutcome(NamedTuple):
     """A row in the table of responses: a kind of response, and its effect on the line.
 
-    `what` describes the response. `budget` is the effect: the line ends, uses up an attempt, or waits. `ends`
-    is the error code that the line may end with, or a description of how the line ends.
+    `what` describes the response. `budget` decides if the response ends the line, uses up one of its
+    attempts, or makes it wait. `ends` is the error code that the line may end with, or a description of how
+    the line ends.
     """
 
     what: str

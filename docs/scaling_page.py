@@ -69,9 +69,10 @@ _RESOURCES = {
 
 
 class _Constants(NamedTuple):
-    """Measured constants. The numbers of events, statements and storage requests are for one line of a batch.
+    """Measured constants.
 
-    CPU times are in seconds, for one event and for one statement.
+    `events`, `statements` and `storage_requests` are the numbers for one line of a batch. `event_cpu` and
+    `statement_cpu` are the seconds of CPU time for one event and for one statement.
     """
 
     lines_per_second: float  # for a worker whose backend answers at once

@@ -110,7 +110,8 @@ def quantiles(
 
     Args:
         metric: name of the histogram.
-        by: label for whose values the panel shows separate lines; empty for one line for each quantile.
+        by: a label. For each quantile, the panel shows one line for each value of the label. If `by` is
+            empty, it shows only one line for each quantile.
         where: label selector in braces; empty to select all series.
         ranks: the quantiles, from 0 to 1.
     """

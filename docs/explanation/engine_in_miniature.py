@@ -24,7 +24,7 @@ LEASE_SECONDS, HEARTBEAT_SECONDS, SAFETY_SECONDS = 3.0, 0.5, 1.0
 
 
 class Verdict(Enum):
-    """The effect of a response or an error: it is final, retried a few times, or retried without limit."""
+    """The effect of a response or an error on its line: it ends the line, or the line is sent again."""
 
     SETTLED = auto()  # the result is final; it may be an error of the request
     ATTEMPT = auto()  # the request may be at fault: it is sent at most MAX_ATTEMPTS times
