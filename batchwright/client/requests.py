@@ -118,8 +118,7 @@ class Submission:
         metadata: Mapping[str, str] | None,
         x_batchwright: Mapping[str, object] | None,
     ) -> tuple[list[Upload], str]:
-        """Return one `Upload` for each batch to create, in the order of the requests, and the id of the group
-        of these batches.
+        """Return one `Upload` for each batch, in the order of the requests, and the id of their group.
 
         If there is only one batch, there is no group, and the id is empty.
         """

@@ -125,12 +125,13 @@ class InputOrder:
         self._cursors[status] = result.id
 
     def rewind(self) -> bool:
-        """Let the next requests read both lists of results from the beginning. Return False if they would
-        have done so anyway.
+        """Make the next requests read both lists of results from the beginning.
 
-        Call this if the API no longer knows the last result, after which a request should continue. For
-        example, a line was read as failed and has succeeded later. Its result is then no longer in the list
-        of failed lines.
+        Return False if they would begin there in any case, because no result was taken since the last call.
+
+        Call this if the API rejects a request because the list no longer contains the result after which the
+        request should continue. For example, the line of this result failed at first and has succeeded later,
+        so its result is no longer in the list of failed lines.
         """
         was_inside = bool(self._cursors)
         self._cursors.clear()
