@@ -32,8 +32,8 @@ class NewCall(Message):
     Attributes:
         group: name of the call's group. Only calls of the same group can be lines of the same batch.
         notifies: True if webhook endpoints receive an event when the call ends.
-        echoed: fields of the request that responses repeat until the call has an answer, as a JSON object;
-            empty if there are none.
+        echoed: fields of the client's request, as a JSON object; empty if there are none. Until the call has
+            an answer, the API shows these fields when a client requests the state of the call.
     """
 
     tenant: str
@@ -77,7 +77,7 @@ class Call(Message):
 
 
 class CallAnswer(Message):
-    """Result of a call (single request of a client), and the status that the call gets with it.
+    """The result and the final status of a call, which is a single request of a client.
 
     `line` is the result as a line of an output or error file.
     """

@@ -45,7 +45,7 @@ class OperatorBatchPage(ListPage[OperatorBatch]):
 class PendingObject(BaseModel):
     """An activity of a batch's workflow that is running or waiting.
 
-    It either prepares or ends the batch (a step of the batch), or it sends some of its lines.
+    It is either a step, which prepares or ends the batch, or a slice, which sends some of its lines.
     """
 
     state: ActivityState
@@ -166,7 +166,7 @@ class DeadLetterRetryPage(BaseModel):
 
 
 class RequestStats(BaseModel):
-    """The numbers of requests to backends that have ended. Retries count as requests.
+    """The numbers of ended requests to backends. Retries count as requests.
 
     A request that several lines share counts once for each line.
     """

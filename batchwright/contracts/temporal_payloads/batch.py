@@ -115,10 +115,10 @@ class BatchOrder(Message):
         return self.start_at or self.created_at
 
     def started_later(self, at: datetime) -> Self:
-        """Return a copy of this description with a later start and a later deadline.
+        """Return a copy in which the batch is created at the time `at`.
 
-        The completion window (the time that the batch may take) begins at the time `at`, or at `start_at` if
-        this is later. Its length does not change.
+        It starts at this time, or at `start_at` if this is later. The deadline moves with the start, so that
+        the batch may take as long as before.
         """
         starts_at = max(self.start_at, at) if self.start_at else None
         deadline = (starts_at or at) + (self.deadline - self.starts_at)

@@ -18,9 +18,9 @@ class ConsistencyCheckOrder(Message):
 
 
 class DifferenceCount(Message):
-    """The number of differences of one kind that a consistency check has `found`, and has `left`.
+    """The number of differences of one kind that a consistency check has found.
 
-    A difference is left if it was not repaired.
+    `left` is the number of those that were not repaired.
     """
 
     found: int = 0

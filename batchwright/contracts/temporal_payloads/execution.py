@@ -82,8 +82,7 @@ class ModelRun(Message):
             share: the model, and the number of its lines and slices (parts of its lines).
             ingest_prefix: beginning of the keys of the stored objects that ingestion (the validation of the
                 input) wrote for the batch.
-            progress_reports: how often the workflow reports its progress to the batch's workflow,
-                approximately.
+            progress_reports: approximate number of progress reports to the batch's workflow.
         """
         return cls(
             batch_id=order.batch_id,

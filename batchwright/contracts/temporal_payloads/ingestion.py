@@ -28,9 +28,9 @@ class ModelShare(Message):
 class IngestResult(Message):
     """The result of ingestion, which reads and checks the input of a batch.
 
-    Each attempt of the activity stores objects whose keys begin in its own way. Only the objects of one
-    attempt are used: `ingest_prefix` is the beginning of their keys. `failed` is True if the input is
-    invalid. The batch then already has the status `failed` in the database, and `ingest_prefix` is empty.
+    Each attempt of the activity stores objects under a key prefix of its own. Only the objects of one attempt
+    are used: those under `ingest_prefix`. `failed` is True if the input is invalid. The batch then already
+    has the status `failed` in the database, and `ingest_prefix` is empty.
     """
 
     failed: bool = False
