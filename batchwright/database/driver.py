@@ -46,8 +46,8 @@ def is_rolled_back(error: BaseException) -> bool:
     """Return True if the error means that PostgreSQL has undone the statement and its transaction.
 
     The result is True for errors that PostgreSQL reports with the severity ERROR. It is False for errors of
-    the driver and for errors that also end the connection (FATAL, PANIC). All these errors may come after a
-    COMMIT, so it is not certain that the transaction was undone.
+    the driver, and for errors that also end the connection (FATAL, PANIC). Errors of these two kinds may come
+    after a COMMIT, so it is not certain that the transaction was undone.
     """
     return isinstance(error, ServerError) and getattr(error, "severity_en", None) == "ERROR"
 

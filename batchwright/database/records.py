@@ -52,10 +52,10 @@ class FileRow(Message):
 
 
 class BatchRow(Message):
-    """The row of a batch in the table of batches: what was ordered, and the status, times, counts and files.
+    """The row of a batch in the table of batches, with the status, times, counts and files of the batch.
 
-    `order` is what was ordered: the input file, the endpoint, the completion window and so on. It is the
-    argument with which the batch's workflow is started.
+    `order` is the argument that starts the batch's workflow: the input file, the endpoint, the completion
+    window and so on.
 
     `status` is never `cancelling`. The API shows `cancelling` if `cancel_requested_at` is set and the batch
     has not ended.

@@ -33,10 +33,11 @@ class StoredCall(NamedTuple):
     start. There are three cases:
 
     - `order` describes the batch `batch_id`. The caller must start this batch.
-    - `order` describes another batch. The call was stored before, in the batch `batch_id`, which was perhaps
-      never started. The caller must start the batch of `order`, and then move the call to it with
-      `CallsTable.move`.
-    - `order` is None. The batch `batch_id` has started and accepts no further calls. The caller starts none.
+    - `order` describes another batch, because an earlier request stored the call in the batch `batch_id`, and
+      this batch may never have been started. The caller must start the batch of `order`, and then move the
+      call to it with `CallsTable.move`.
+    - `order` is None, because the batch `batch_id` has started and accepts no further calls. The caller must
+      start no batch.
     """
 
     batch_id: str
@@ -57,13 +58,12 @@ class CallsTable(Protocol):
     """
 
     async def insert(self, call: NewCall) -> StoredCall | None:
-        """Store a call (a single request of a client) as a line of a rolling batch, which collects such
-        calls.
+        """Store a call (a single request of a client) in the rolling batch that now collects the calls of its
+        group, `call.group`.
 
-        It is the batch that now collects the calls of the group `call.group`. The calls of a group have the
-        same caller, model, endpoint and completion window. If no batch of the group collects calls now, store
-        nothing and return None. If the call is stored already, the call stays in the batch to which it was
-        added first.
+        The calls of a group have the same caller, model, endpoint and completion window. If no batch collects
+        the calls of the group now, store nothing and return None. If the call is stored already, it stays in
+        its batch.
         """
         ...
 
@@ -93,13 +93,14 @@ class CallsTable(Protocol):
     async def withdraw(self, tenant: str, id: str, created_at: datetime) -> bool:
         """Delete a call (a client's single request), unless it is still needed.
 
-        Call this if the start of the call's batch has failed. There are three cases:
+        Call this if the client's request cannot start the call's batch. Return True if the call nevertheless
+        runs or has ended, so that the request has succeeded. There are three cases:
 
-        - A batch has already taken the call as a line, or the call has ended. The call is kept. Return True,
-          because the failed start does not matter then.
-        - Another request of the client has stored the same call again, and may still start a batch for it.
-          The call is kept. Return False, because this request has failed.
-        - In all other cases, the call is deleted. Return False.
+        - The call is already a line of a batch that has started, or the call has ended: keep it, and return
+          True.
+        - The client has sent the same request again, and the repeated request may still start a batch: keep
+          the call, and return False.
+        - In all other cases: delete the call, and return False.
 
         Args:
             created_at: time at which the call was stored. If the call was deleted and stored again at another
@@ -108,10 +109,10 @@ class CallsTable(Protocol):
         ...
 
     async def collect(self, tenant: str, group: str, batch_id: str) -> None:
-        """Make the stored calls of a rolling batch its lines, except calls that have ended.
+        """End the collection of calls (single requests of clients) by a rolling batch.
 
-        A rolling batch collects calls (single requests of clients) of one group: calls with the same caller,
-        model, endpoint and completion window. From now on, this batch collects no further calls of `group`.
+        Its stored calls become its lines, except calls that have ended. The batch gets no further calls of
+        `group`.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Ends of batches: the final status of a batch, and the files that are added after it."""
+"""Ends of batches: stores the final status of a batch, and files that are written after its end."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -37,11 +37,11 @@ class BatchList(Protocol):
     async def page_before(
         self, tenant: str, before: str, *, limit: int, endpoint: Endpoint
     ) -> tuple[list[BatchRow], bool]:
-        """Return a page of at most `limit` batches for one endpoint, newest first. Use it to go back in the
-        list, towards newer batches.
+        """Return a page of at most `limit` batches for one endpoint that are newer than the batch `before`.
 
-        The page ends right before the batch with the id `before`, which can have another endpoint. The second
-        item is True if there are even newer batches. Raises UnknownCursor if the tenant has no such batch.
+        The page has the oldest of these batches, sorted newest first. The second item is True if there are
+        even newer batches. The batch `before` can have another endpoint. Raises UnknownCursor if the tenant
+        has no batch `before`.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Converts records of the table of batches to BatchRow, and combines the counts of a batch by model.
 
-While a batch has not ended, its row counts only the lines that got their result when the input was read. For
-all other lines, workers report counts to another table. So until the batch has ended, its row is returned
-with the sum of both.
+Until a batch has ended, its counts are in two tables. Its row counts the lines that got their result when the
+input was read. The table of progress counts the lines for which workers have reported results. BatchRow has
+the sums.
 """
 
 from datetime import datetime
@@ -70,7 +70,10 @@ def final_counts(models: list[ModelCounts], planned: list[ModelCounts] | None) -
 
 
 def add_reported(row: BatchRow, reported: list[ModelCounts], errors: list[ErrorCount]) -> BatchRow:
-    """Return a copy of the row of a batch that has not ended, plus the counts and errors from workers."""
+    """Return a copy of `row` whose counts include the counts and errors that workers have reported.
+
+    Call this only for a batch that has not ended.
+    """
     own = {count.model: count for count in row.models}
     return row.model_copy(
         update={

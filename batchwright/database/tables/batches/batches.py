@@ -75,30 +75,31 @@ class BatchesTable(Protocol):
         ...
 
     async def claim_pause_or_resume(self, tenant: str, batch_id: str, max_changes: int) -> int | None:
-        """Count one more change of a batch, which is a pause or a resume. Return the number of this change: 1
-        for the first, then 2 and so on.
+        """Count a new pause or resume of a batch, and return its number.
 
-        If the batch already has `max_changes` changes, or if it has ended, store nothing and return None.
-        Changes that failed do not count towards this limit.
+        All pauses and resumes of a batch are numbered together, from 1. If the batch has ended, or if it
+        already has `max_changes` pauses and resumes that have not failed, store nothing and return None.
         """
         ...
 
     async def release_pause_or_resume(self, tenant: str, batch_id: str) -> None:
         """Record that a pause or resume has failed. If the batch has ended, do nothing.
 
-        A failed pause or resume does not count towards the maximum number of pauses and resumes of the batch
-        (`max_changes` in `claim_pause_or_resume`). But the number that `claim_pause_or_resume` has returned
-        for it is not used again.
+        It then no longer counts towards `max_changes` of `claim_pause_or_resume`. Its number is not used
+        again.
         """
         ...
 
     async def record_output_copy(self, tenant: str, batch_id: str, copy: OutputCopy) -> None:
         """Record the result of an attempt to copy the files of a batch to its output location.
 
-        The output location is a place outside of Batchwright's own storage, to which the client wants the
-        files copied. The stored state `written` never changes. The stored state `failed` can only become
-        `written`, because a copy may still succeed after the workflow has stopped waiting for it. Nothing
-        changes if there is no such batch, if it has not ended, or if it has no output location.
+        The output location is a place outside of Batchwright's own storage, which the client has chosen. In
+        these cases, nothing changes:
+
+        - There is no such batch, it has not ended, or it has no output location.
+        - The stored state is `written`.
+        - The stored state is `failed`, and the new state is not `written`. The state `written` replaces
+          `failed`, because a copy may still succeed after the workflow has stopped waiting for it.
         """
         ...
 

@@ -40,10 +40,10 @@ class CustomIdsTable(Protocol):
     """Fingerprints (short hashes) of the custom ids of lines, by batch. They are deleted with the batch."""
 
     async def store(self, tenant: str, batch_id: str, number: int, part: CustomIdPart) -> None:
-        """Store the fingerprints (short hashes) of some of a batch's custom ids.
+        """Store one part of the fingerprints (short hashes) of a batch's custom ids.
 
-        They are the part `number` of all fingerprints of the batch. If this part is stored already, or if the
-        batch has no row, nothing changes.
+        `number` is the number of the part in the batch. If this part is stored already, or if the batch has
+        no row, nothing changes.
         """
         ...
 
@@ -129,11 +129,11 @@ async def search_in_steps(
     examined.
 
     Args:
-        examine: function that does one step: it examines the next EXAMINED_AT_ONCE batches of the list. Its
-            argument is the last record of the previous step; None in the first step. It returns one record
-            for each found batch, and always a record for the last batch that it examined, except at the end
-            of the list. In a record, `is_found` is True for a found batch, and `place` is the number of the
-            batch in the step, from 1.
+        examine: function that does one step: it examines the next EXAMINED_AT_ONCE batches of the list, and
+            returns a record for each batch that it has found. If it has examined EXAMINED_AT_ONCE batches, it
+            also returns a record for the last of them. Its argument is the last record of the previous step;
+            None in the first step. In a record, `is_found` is True if the batch was found, and `place` is the
+            position of the batch in the step, from 1.
     """
     found, last, end = list[str](), None, time.monotonic() + _MAX_SECONDS
     for _ in range(MAX_STATEMENTS):

@@ -13,10 +13,9 @@ from batchwright.database.sql import queries
 
 
 class WaitingSource(StrEnum):
-    """A source that reports why batches wait: the workers, a control worker (which watches them), or a
-    person.
+    """A source that reports why batches wait.
 
-    All workers together count as one source. A source can clear only the reasons that it reported itself.
+    All workers together are one source. A source can clear only the reasons that it reported itself.
     """
 
     WORKER = "worker"

@@ -66,13 +66,13 @@ class ModelChangesTable(Protocol):
         check: Callable[[list[ModelChange]], None],
         expected: Sequence[int] | None = None,
     ) -> list[ModelChange]:
-        """Replace the change of a model that an operator made earlier. Return the stored changes of all
-        models.
+        """Replace an operator's change of a model by the change that `merge` makes from it. Return the stored
+        changes of all models.
 
         Args:
-            merge: gets the stored change of the model; None if the model has no change. It returns the new
-                change: all settings of the model, or a dict with only the settings to change. An empty dict
-                deletes the change.
+            merge: called with the stored change of the model; None if there is none. Returns the change to
+                store instead: a ModelConfig with all settings of the model, or a dict with only the settings
+                to change. If the dict is empty, the stored change is deleted.
             check: called with the changes of all models before they are stored; raises an exception to reject
                 them.
             expected: versions of the model that the caller accepts; None for any version.

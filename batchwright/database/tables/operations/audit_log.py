@@ -115,8 +115,8 @@ class AuditLogExtent(NamedTuple):
     Attributes:
         latest: position of the newest entry, even if this entry was deleted; 0 if there never was an entry.
         oldest: position of the oldest entry that still exists; None if no entry exists.
-        ended_below: all actions with a smaller entry id have ended. It is the id of the oldest action that
-            may still be running, or the next new id if no action is running.
+        ended_below: id of the oldest action that may still be running; the next new id if there is none. So
+            all actions with smaller ids have ended.
     """
 
     latest: int
@@ -156,8 +156,8 @@ class AuditLogTable(Protocol):
 
         Args:
             running_since: an action without an outcome counts as running if it began after this time, and as
-                ended if it began earlier. Repairs by the consistency check take longer. They count as running
-                if they began at most one day before this time.
+                ended if it began earlier. A repair by the consistency check may run for long. It counts as
+                running even if it began up to one day before this time.
         """
         ...
 

@@ -75,14 +75,15 @@ class LiveBatches(Protocol):
         ...
 
     async def awaited_models(self, now: datetime) -> dict[str, dict[str, int]]:
-        """Return all models that batches in progress still need. Workers poll the models' task queues in this
-        order.
+        """Return all models that batches in progress still need, in the order in which workers poll the
+        models' task queues.
 
-        The value for a model is the number of batches that need it, by tenant. Only batches that may send
-        lines now are counted (`lines_due` lists the conditions). So the value may be an empty dict.
+        The value for a model is the number of batches that need it and may send lines now, by tenant
+        (`lines_due` lists the conditions). If there is no such batch, the value is an empty dict.
 
-        The order is fair to tenants: the first model of every tenant comes before the second model of any
-        tenant. Within a tenant, models of older batches come first. Models with an empty dict come last.
+        Models with an empty dict come last. The order of the others is fair to tenants: the first model of
+        every tenant comes before the second model of any tenant. Within a tenant, models of older batches
+        come first.
         """
         ...
 

@@ -1,6 +1,6 @@
 """Tables of forecasts and of models' speeds, and a query for the lines that still need a result.
 
-The speed of a model is the number of its lines that get a result per second, with durations of its requests.
+The speed of a model says how many of its lines get a result per second, and how long its requests take.
 """
 
 from collections.abc import Collection, Mapping, Sequence

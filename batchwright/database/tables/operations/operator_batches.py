@@ -44,9 +44,10 @@ class OperatorBatchFilters:
 class BatchCount:
     """Number of batches of one tenant that have the same status.
 
-    `oldest` is the creation time of the oldest of these batches; None if the status is final. `at_risk` and
-    `late` are the numbers of these batches that, by their forecasts, may miss or will probably miss their
-    completion window.
+    `oldest` is the creation time of the oldest of these batches; None if the status is final.
+
+    `at_risk` and `late` come from the forecasts of these batches. `at_risk` is the number of batches that may
+    miss their completion window. `late` is the number of batches that will probably miss it.
     """
 
     tenant: str

@@ -38,8 +38,8 @@ class AdmissionsTable(Protocol):
     async def admit(self, admission: Admission) -> None:
         """Count a new batch, file or upload towards a quota before its row exists.
 
-        When the row is inserted, the row counts instead. If no row is inserted, nothing counts after a
-        minute. If you call this again for the same batch, file or upload, the minute begins again.
+        The admission ends after a minute, or when the row is inserted, because the row then counts. If you
+        call this again for the same batch, file or upload, the minute begins again.
 
         Raises:
             QuotaExhausted: the tenant would exceed the limit. Nothing is counted.
@@ -47,7 +47,7 @@ class AdmissionsTable(Protocol):
         ...
 
     async def release(self, tenant: str, id: str) -> None:
-        """End what `admit` began: a batch, file or upload no longer counts towards a quota without a row.
+        """Remove the admission of a batch, file or upload. From now on, it counts only if it has a row.
 
         Call this after the row was inserted, or if no row will be inserted.
         """
@@ -95,11 +95,11 @@ class PostgresAdmissions(AdmissionsTable):
             lock.release()
 
     def transaction_for(self, *admissions: Admission | None) -> AbstractAsyncContextManager[Session]:
-        """Open a transaction in which the caller then calls `admit_by` for each of `admissions`.
+        """Open a transaction for `admissions`, which must all be of one tenant.
 
-        Each admission makes a new batch, file or upload count towards a quota. All must be of one tenant.
-        Until the transaction ends, other callers that decide about quotas of this tenant must wait. If all
-        `admissions` are None, the transaction is a normal one, for which no other caller has to wait.
+        The caller must then call `admit_by` for each of them. Until the transaction ends, other callers that
+        decide about quotas of the tenant wait, as in `transaction`. If all `admissions` are None, no other
+        caller waits.
         """
         tenant = next((each.tenant for each in admissions if each is not None), None)
         return self._connections.transaction() if tenant is None else self.transaction(tenant)
@@ -124,8 +124,5 @@ class PostgresAdmissions(AdmissionsTable):
         await self._connections.execute(self._sql.release, tenant, id)
 
     async def release_by(self, session: Session, tenant: str, id: str) -> None:
-        """Do the same as `release` (a batch, file or upload no longer counts towards a quota without a row).
-
-        The change belongs to the transaction of `session`.
-        """
+        """Remove the admission of a batch, file or upload in the transaction of `session`, like `release`."""
         await session.execute(self._sql.release, tenant, id)

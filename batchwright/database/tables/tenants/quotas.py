@@ -105,9 +105,9 @@ class QuotasTable(Protocol):
 
         Args:
             requested: number of lines and tokens to reserve.
-            waits: True if the batch can wait for a reservation. If it gets none now, an earlier reservation
-                of the batch is deleted, and newer batches of the tenant that can wait get none before it. A
-                batch that would exceed a limit even without other batches does not wait.
+            waits: True if the batch can wait for a reservation. If it gets none now, its earlier reservation
+                is deleted, and newer batches of the tenant that can wait also get none until this batch has
+                its reservation. A batch that would exceed a limit even without other batches does not wait.
         """
         ...
 
@@ -154,9 +154,9 @@ class QuotasTable(Protocol):
     async def count_request(self, tenant: str) -> RequestCount:
         """Count a new API request of the tenant. Return the number of its requests in the current minute.
 
-        Requests to all API processes count. When a minute has ended, the tenant's next request begins a new
-        one. At the beginning of a minute, ended minutes of other tenants are deleted. So the table stays
-        small, even if callers invent names of tenants.
+        Requests to all API processes count. A minute begins with the tenant's first request after the
+        previous minute has ended. Rows of ended minutes of other tenants are deleted at this time, so that
+        the table stays small even if callers invent names of tenants.
         """
         ...
 
@@ -307,8 +307,8 @@ class PostgresQuotas(QuotasTable):
         """Return the quota that a batch would exceed with the `requested` lines and tokens; None if there is
         none.
 
-        If `waits` is True, also return a quota as long as earlier batches of the tenant wait to reserve lines
-        and tokens.
+        If `waits` is True and earlier batches of the tenant wait for a reservation, also return a quota,
+        because this batch must wait for its turn.
         """
         waiting = await session.fetchrow(self._sql.waiting_before, tenant, batch_id) if waits else None
         used = await self._enqueued(session, tenant, batch_id)

@@ -25,8 +25,10 @@ SHOWN_ATTEMPTS = 50  # the latest attempts of a delivery
 class UnstartedDelivery(NamedTuple):
     """A delivery (an event to send to one webhook endpoint) for which a workflow of Temporal must be started.
 
-    `replays` says how many times a client has requested to send the event again. `is_of_one` is True if the
-    endpoint belongs to one batch or call, and False if it receives the events of all batches.
+    Attributes:
+        replays: number of times that a client has requested to send the event again.
+        is_of_one: True if the endpoint receives the events of only one batch or call, False if it receives
+            the events of all batches.
     """
 
     tenant: str
