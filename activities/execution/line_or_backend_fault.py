@@ -62,7 +62,7 @@ class FaultAttribution:
             line.request_id,
             since=_last_tried_at(line, dispatch),
             proved=line.attempt.count > 0,
-            vouched=line.backend_verified if outcome.is_unanswered else None,
+            backend_verified=line.backend_verified if outcome.is_unanswered else None,
         )
         return Budget.CAPACITY if blames_backend else Budget.ATTEMPT
 

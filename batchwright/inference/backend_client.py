@@ -174,8 +174,8 @@ class InferenceClient:
             extra: headers of the caller that are forwarded.
 
         Raises:
-            httpx.ConnectError: this process has no usable API key or certificate for the backend. Nothing was
-                sent. Later, the context manager can raise every exception of `Transport.stream`.
+            httpx.ConnectError: this process has no usable API key or certificate for the backend, so nothing
+                was sent. The context manager itself raises the exceptions of `Transport.stream`.
         """
         if self.problem:
             raise httpx.ConnectError(self.problem)

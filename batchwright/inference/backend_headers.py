@@ -64,7 +64,7 @@ class BackendHeaders:
         return [*self._interactive, *self._key_headers]
 
     def without_own(self, extra: Sequence[Header]) -> list[Header]:
-        """Return the headers `extra` without those that `shared` contains, the headers of every request."""
+        """Return the headers in `extra` whose names are not in `shared`."""
         own = {name for name, _ in self.shared.headers}
         return [header for header in extra if header[0] not in own]
 

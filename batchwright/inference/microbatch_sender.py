@@ -1,9 +1,9 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
-If the backend fails to process a shared request, its lines are sent again in these steps: first all of them
-in one request again, then in halves, and at last each line alone. If the backend refuses a shared request as
-invalid, each of its lines is sent alone, without a pause before. A failure uses one of a line's attempts only
-if the line was sent alone.
+If the backend fails to process a shared request, the request is sent again after a pause. If it fails again,
+each half of its lines is sent in a request of its own. A half that fails is split again, until each line is
+sent alone. If the backend refuses a shared request as invalid, each of its lines is sent alone at once. A
+failure uses one of a line's attempts only if the line was sent alone.
 """
 
 import asyncio

@@ -28,12 +28,9 @@ PROBED_ENDPOINTS = tuple(_REQUESTS)
 
 
 class ProbeResult(IntEnum):
-    """Result of a probe (a small test request): nothing works, only a health check, or normal requests, too.
+    """The result of a probe (a small test request). A higher value means that more of the backend works."""
 
-    A higher value means that more of the backend works.
-    """
-
-    NONE = 0
+    NONE = 0  # nothing works
     ALIVE = 1  # its health check succeeds, or it lists its models
     NORMAL = 2  # it answers inference requests
 

@@ -142,9 +142,9 @@ class CircuitBreaker:
             self._retry_at = max(self._retry_at, self.clock())
 
     def record_success(self, attempt: CircuitAttempt) -> None:
-        """Record a normal response. If it shows that the backend has recovered, the circuit closes.
+        """Record a normal response. If the request was a trial, the circuit closes.
 
-        This is so if the request was a trial: a request that was sent because the circuit is open.
+        A trial is a request through the open circuit, which shows if the backend has recovered.
         """
         attempt.is_recorded = True
         self._in_flight.discard(attempt)
@@ -166,9 +166,9 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record a refusal: a response with status 401 or 403. Return True if the API key is not at fault.
 
-        The API key is not at fault if the backend has accepted it since the previous refusal. The backend has
-        accepted the key if it has sent a normal response to a probe (a small test request), or to a request
-        that was sent after the previous refusal.
+        The API key is not at fault if the backend has accepted it since the refusal before this one: it has
+        sent a normal response to a probe (a small test request), or to a request that was sent after the
+        earlier refusal.
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -222,12 +222,10 @@ class CircuitBreaker:
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request because it is busy with requests of other clients.
 
-        If the circuit is closed and the backend seems to process other requests of this process, the circuit
-        stays closed. In all other cases, the refusal counts as a failure. If the circuit is then open, single
-        requests are still sent after short pauses, because the backend may accept requests again at any time.
-
-        The backend seems to process other requests if some are in flight, and if it has responded recently or
-        one of them was sent recently.
+        If the circuit is closed, it stays closed as long as the backend probably works on other requests of
+        this process: some are in flight, and it has responded recently, or one of them was sent recently. In
+        all other cases, the refusal counts as a failure. If the circuit is then open, the pauses between
+        trials are short, because the backend may accept requests again at any time.
 
         Args:
             attempt: the request that was refused.
@@ -240,9 +238,10 @@ class CircuitBreaker:
             self.record_failure(attempt, reason, pause=pause, short_pauses=True)
 
     def _processes_others(self, refused: CircuitAttempt) -> bool:
-        """Return True if the backend probably still works on another request of this worker than `refused`.
+        """Return True if the backend probably works on a request of this process other than `refused`.
 
-        This is so if it has responded lately, or if another request was sent lately.
+        Such a request must be in flight. In addition, the backend must have responded recently, or one of
+        these requests must have been sent recently.
         """
         others = [one for one in self._in_flight if one is not refused]
         longest = max(_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES * self._response_seconds)
@@ -284,11 +283,8 @@ class CircuitBreaker:
 
         - The backend has responded normally since `since`: return False, because the line is at fault.
         - The circuit is open: return True if the request was a trial, which was sent to test the backend.
-        - The circuit is closed: count the line as failed. Return True if at least `failures_to_open` lines
-          are counted.
-
-        The line is counted before the probe, because the count is also needed for lines that fail during the
-        probe.
+        - The circuit is closed: count the line as failed now, not after the probe, because other lines may
+          fail during the probe. Return True if at least `failures_to_open` lines are counted.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -304,7 +300,7 @@ class CircuitBreaker:
         return self._count_suspect(request_id, proved)
 
     def attribute_to_backend(
-        self, request_id: str, *, since: float, proved: bool, vouched: bool | None = None
+        self, request_id: str, *, since: float, proved: bool, backend_verified: bool | None = None
     ) -> bool:
         """Return True if the backend is at fault for a failed request, False if the line is at fault.
 
@@ -313,8 +309,8 @@ class CircuitBreaker:
         - The backend has responded normally to any line since `since`: the line is at fault.
         - `failures_to_open` lines have failed since the backend's last normal response: the backend is at
           fault.
-        - `vouched` is True: the line is at fault.
-        - `vouched` is False: the backend is at fault.
+        - `backend_verified` is True: the line is at fault.
+        - `backend_verified` is False: the backend is at fault.
         - The circuit is open: the backend is at fault.
         - Otherwise, the line is at fault.
 
@@ -323,15 +319,15 @@ class CircuitBreaker:
             since: when the line was last sent, in seconds of `clock`.
             proved: True if an earlier attempt has shown that the line is at fault. The line then does not
                 count towards `failures_to_open`.
-            vouched: result of a check of the backend just before a request that got no response. True if the
-                check reached the backend. False if the check failed, or if there was no check. None if the
-                check was inconclusive, or if the request got a response.
+            backend_verified: True if the request got no response, and a check just before it reached the
+                backend. False if that check failed, or if there was no check. None if the check was
+                inconclusive, or if the request got a response.
         """
         if self.succeeded_since(since):
             return False
         if self._count_suspect(request_id, proved):
             return True
-        return self.is_open if vouched is None else not vouched
+        return self.is_open if backend_verified is None else not backend_verified
 
     def _count_suspect(self, request_id: str, proved: bool) -> bool:
         """Count a line as failed. Return True if at least `failures_to_open` different lines have failed.
@@ -344,15 +340,15 @@ class CircuitBreaker:
         return len(self._suspects) >= self.failures_to_open
 
     def _is_trial(self, attempt: CircuitAttempt) -> bool:
-        """Return True if the request was sent through the open circuit, since this circuit last opened."""
+        """Return True if the circuit is open, and the request was sent as a trial since it opened."""
         return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
 
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. The result of
-        another tenant's line can show this. While such a line waits or was just sent, the method returns
-        False, but only in the first seconds after the first failure.
+        If all failed lines belong to one tenant, this tenant may be at fault, not the backend. A line of
+        another tenant can show this. If such a line waits or was just sent, return False until ten seconds
+        have passed since the first failure.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

@@ -28,8 +28,8 @@ class PermitRequest:
         weight: the tenant's share of the capacity, relative to others; `TenantSettings` may override it.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        cost: returns a number for the next line. It is higher if a backend must compute the line's system
-            prompt again, because its prefix cache lacks it; 0 for no cost. None if the cost is always 0.
+        cost: returns the cost of sending the next line. It is higher if a backend must compute the line's
+            system prompt again, because its prefix cache lacks it. None if sending never costs anything.
     """
 
     model: str

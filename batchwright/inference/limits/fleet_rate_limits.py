@@ -98,8 +98,8 @@ class FleetRates(EffectiveRates):
         """Return every rate limit as (model, task queue, pacing).
 
         The pacing says how many requests one turn (attempt of a slice) may send, and how many turns may start
-        per second. All models without a rate of their own share one rate and one task queue. They are one
-        item of the list, with the model name `ALL_MODELS`.
+        per second. All models without a rate of their own share one rate and one task queue. If there is such
+        a rate, it is the last item of the list, with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -125,8 +125,8 @@ class FleetRates(EffectiveRates):
         Raises:
             Exception: the database is unreachable. The class of this exception is the argument `unavailable`
                 of the constructor.
-            RatesConflict: if the limits of single models are subtracted from the limit over all models,
-                nothing is left for the other models.
+            RatesConflict: the limits of single models leave too little of the limit over all models for the
+                other models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
         rates = effective_rates(self._settings.rates, changes)

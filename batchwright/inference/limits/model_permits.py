@@ -23,7 +23,8 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        last_grant: position of the model's last grant in the sequence of all grants, from 1; 0 if none.
+        last_grant: number of the model's last permit. The permits of all models are numbered from 1, in the
+            order in which they were granted. 0 if the model has got no permit yet.
         max_permits: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order in which each tenant's batches send their lines.
@@ -57,15 +58,12 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Return the weight of a tenant that had reached a limit, if the tenant may send again; None if not.
+        """Return the weight (share of the capacity) of a tenant in `capped` if it may send again.
 
-        The weight says how much of the capacity the tenant gets. The tenant is in `capped`. It may not send
-        in two cases:
+        In two cases, it may not send. The result is then None, and the limit is stored in `capped_by`:
 
-        - The tenant still has reached a limit.
-        - The API key of each of its waiting requests has reached its cap on requests in flight.
-
-        If the result is None, the limit that was reached is stored in `capped_by`.
+        - The tenant is still at a limit.
+        - The API keys of all its waiting requests are at their caps on requests in flight.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -79,8 +77,8 @@ class ModelPermits(Generic[Request]):
         Call this only if the model has no request in flight. The result is True if both conditions are met:
 
         - The backends have been full for ten seconds.
-        - At least one backend has no limit that all processes share, or this process has not used up its part
-          of this limit.
+        - For at least one backend, this process has not used up its part of the limit that all processes
+          share, or there is no such limit.
 
         Without this rule, the model could wait forever while other models keep its backends full with
         requests that never get a response.

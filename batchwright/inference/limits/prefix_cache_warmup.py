@@ -38,9 +38,9 @@ class PrefixGroups:
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
-        slots: number of requests that the model's backends together process at the same time; 0 if the number
-            is not below 16 or not known. With so few slots (places for one request), each slot may keep only
-            the prompt of its last request.
+        slots: number of slots of the model's backends together. A slot is a place for one request. If there
+            are fewer than 16, each slot may keep only the prompt of its last request. `slots` is 0 if there
+            are 16 or more, or if the number is not known.
         max_in_flight: returns how many lines of the model this process may have in flight now. Other
             processes may use the slots beyond this number. By default, there is no limit.
     """
@@ -62,9 +62,9 @@ class PrefixGroups:
 
         Args:
             in_flight: for each backend, the configured number of requests that it processes at the same time;
-                None if no number is configured. If one of the numbers is None, or if there is no backend,
-                `width` becomes infinity and `slots` becomes 0. The reason: a backend without a number may
-                have a queue, in which lines of one group should follow each other.
+                None if no number is configured. Such a backend may have a queue, in which lines of one group
+                should follow each other. So if one number is None, or if there is no backend, `width` becomes
+                infinity and `slots` becomes 0.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -97,12 +97,17 @@ class PrefixGroups:
         return max(0, most - self._in_flight.get(group, 0))
 
     def slot_wait_seconds(self, group: int, lines_left: int) -> float:
-        """Return how long a line of a full group should wait for a slot that has the group's prompt.
+        """Return how many seconds a line of a full group should wait at most for a slot that has the group's
+        prompt.
 
-        Any other slot would first have to compute a copy of the prompt. A copy is worth it in three cases, in
-        which the result is 0: the time that it takes is too short to measure, or the remaining lines end
-        earlier by at least this time, or they would otherwise need a second or more. In other cases, the
-        result is the longest wait in seconds, at most 1.
+        Without waiting, the line would use another slot, which must first compute the prompt. In these cases,
+        that is better, and the result is 0:
+
+        - The time to compute the prompt is not known, or too short to measure.
+        - With the additional slot, the remaining lines of the group end earlier by at least this time.
+        - Without the additional slot, they need at least one second.
+
+        In all other cases, the result is between 0 and 1.
 
         Args:
             lines_left: number of lines of the group that are not sent yet.
@@ -122,30 +127,30 @@ class PrefixGroups:
 
     @property
     def has_several(self) -> bool:
-        """True if at least two groups are in use.
+        """True if at least two groups have a line in flight, or have their prompt in a free slot.
 
-        A group is in use if one of its lines is in flight, or if its prompt is in a free slot of a backend. A
-        slot is a place for one request, which keeps the prompt of its last request.
+        A slot is a backend's place for one request, which keeps the prompt of its last request.
         """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1
 
     @property
     def must_keep_slots(self) -> bool:
-        """True if a line with a new system prompt could replace a prompt that a backend soon needs again.
+        """True if a line with a new system prompt should wait, because it could replace a prompt that is
+        needed soon.
 
-        This is so if the backends have few slots (places that each keep one prompt), and if a line of a warm
-        group is in flight. More lines of this group probably follow.
+        This is so if a line of a warm group is in flight, because more lines of this group probably follow,
+        and if the backends have few slots (places that keep one prompt each).
         """
         return bool(self.slots) and any(group in self._warm for group in self._in_flight)
 
     def in_slot(self, groups: Container[int]) -> int | None:
-        """Return the one of `groups` whose prompt was used last in a free slot; None if there is none.
+        """Return the group in `groups` whose prompt is in a free slot; None if there is no such group.
 
-        A slot is a backend's place for one request, which keeps the prompt of its last request. The next line
-        of the returned group costs the least, because the backend need not compute the prompt again, and no
-        other prompt is replaced. A prompt that was used earlier may be lost: other clients of the backend get
-        the slot that was not used for the longest time.
+        A slot is a backend's place for one request, which keeps the prompt of its last request. So the
+        backend need not compute the prompt of the returned group again. If there are several such groups,
+        return the one whose slot was used last, because other clients' requests replace the oldest prompts
+        first.
         """
         return next((each for each in reversed(self._free_slots) if each in groups), None)
 
@@ -188,9 +193,6 @@ class PrefixGroups:
                 del self._in_flight[group]
 
     def _limit_free_slots(self, slots: int) -> None:
-        """Keep only as many free slots as there can be if this process uses `slots` slots.
-
-        Each line in flight uses one of them. The free slots that were used last are kept.
-        """
+        """Drop the oldest free slots, so that lines in flight and free slots are at most `slots` together."""
         free = max(0, slots - self._running)
         del self._free_slots[: max(0, len(self._free_slots) - free)]

@@ -268,7 +268,7 @@ class TenantAndModelLimits:
     # Charges
 
     def charge(
-        self, model: str, tenant: str, line_bytes: int, now: float, most_of_model: float = math.inf
+        self, model: str, tenant: str, line_bytes: int, now: float, max_model_tokens: float = math.inf
     ) -> Charge | None:
         """Count a request and its estimated tokens towards the limits per minute of its model and tenant.
 
@@ -277,7 +277,7 @@ class TenantAndModelLimits:
         Args:
             line_bytes: length of the line, from which its tokens are estimated.
             now: the current time in seconds.
-            most_of_model: greatest number of estimated tokens that may count towards the model's limit.
+            max_model_tokens: greatest number of estimated tokens to count towards the model's limit.
         """
         of_tenant = _current(self._tenants, tenant, self.tenant_settings.rates.get(tenant, NO_RATES), now)
         of_model = _current(self._models, model, self.model_rates.get(model, NO_RATES), now)
@@ -285,7 +285,7 @@ class TenantAndModelLimits:
             return None
         further = self._further_tokens.get((model, tenant), _FIRST_OUTPUT_TOKENS)
         tokens = max(1.0, line_bytes / _BYTES_PER_TOKEN + further)
-        charge = Charge(model, tenant, line_bytes, of_tenant, of_model, tokens, min(tokens, most_of_model))
+        charge = Charge(model, tenant, line_bytes, of_tenant, of_model, tokens, min(tokens, max_model_tokens))
         _take(charge, 1, charge.tokens, charge.model_tokens)
         return charge
 
@@ -293,24 +293,23 @@ class TenantAndModelLimits:
         """Undo what `charge` has counted for a request, because the request was not sent."""
         _take(charge, -1, -charge.tokens, -charge.model_tokens)
 
-    def correct(self, charge: Charge, used: int, most_of_model: float | None = None) -> None:
+    def correct(self, charge: Charge, used: int, max_model_tokens: float | None = None) -> None:
         """Replace the estimated tokens that `charge` has counted by the tokens that the request has used.
 
-        This also improves later estimates. An estimate is one token per four bytes of the line, plus an
-        average. The average is kept for each model and tenant. It says how many tokens earlier requests have
-        used in addition to one token per four bytes.
+        If the backend has reported `used`, this also improves later estimates for the model and tenant. An
+        estimate is one token per four bytes of the line, plus the average number of tokens that earlier
+        requests have used in addition.
 
         Args:
             charge: the result of the method `charge`.
-            used: number of tokens that the request has used, or a better estimate. If `used` is 0, the
-                average does not change.
-            most_of_model: None if `used` is the number that the backend reported. If `used` is only an
-                estimate, `most_of_model` is the greatest number of tokens to take from the model's rate, and
-                the average does not change.
+            used: number of tokens that the request has used; 0 if the backend refused it. Later estimates do
+                not change if it is 0.
+            max_model_tokens: None if the backend has reported `used`. If `used` is a new estimate, this is
+                the greatest number of its tokens to count towards the model's limit.
         """
-        of_model = used if most_of_model is None else min(used, most_of_model)
+        of_model = used if max_model_tokens is None else min(used, max_model_tokens)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)
-        if not used or most_of_model is not None:
+        if not used or max_model_tokens is not None:
             return
         if len(self._further_tokens) >= _MAX_AVERAGES:
             self._further_tokens.clear()

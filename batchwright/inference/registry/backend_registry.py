@@ -181,15 +181,15 @@ class BackendRegistry:
         return frozenset(self._routers.keys() & self._registered)
 
     async def refresh(self) -> None:
-        """Update the registry from the backends and from the database, in four steps.
+        """Update the registry from the backends and from the database, in five steps.
 
-        1. Reload API keys and certificates.
-        2. Request the model list of each backend. If the backend is a gateway, store its list in the
+        1. Except in the first call, apply the changes that operators made at run time.
+        2. Reload API keys and certificates.
+        3. Request the model list of each backend. If the backend is a gateway, store its list in the
            database. A gateway is a backend whose own model list says which models it serves.
-        3. Read the stored lists of all gateways from the database. These are the new lists of step 2, and the
+        4. Read the stored lists of all gateways from the database. These are the new lists of step 3, and the
            last stored lists of the gateways that did not respond.
-        4. Read the changes that operators made at run time from the database. Apply the lists and these
-           changes. Each call except the first one also applies the operators' changes before step 1.
+        5. Apply these lists, and the changes that operators have made at run time until now.
 
         If the database is unreachable, the call raises the exception that the constructor got as
         `unavailable`.
