@@ -141,14 +141,13 @@ class TemporalBatchSchedules(BatchSchedules):
                 raise _unless_time_zone(error) from error
 
     async def _update(self, spec: ScheduleSpec) -> None:
-        """Replace the times of a schedule, and what happens if the previous batch has not ended. Replace
-        nothing else.
+        """Replace only the times of a schedule and its overlap policy (what happens if the previous batch has
+        not ended).
 
         The SDK's own update reads the schedule and writes it back, so it would undo a pause that happens in
-        between. Here, Temporal ignores an update, without an error, if the schedule has changed since it was
-        read. To notice this, each update also stores a unique text at the end of the schedule's note, after
-        the reason for which an operator has paused it. If the note does not end with this text afterwards,
-        the update is repeated.
+        between. Here, Temporal ignores an update if the schedule has changed since it was read, but reports
+        no error. Therefore, each update adds a unique text to the end of the schedule's note. If the note
+        then does not end with this text, Temporal has ignored the update, and it is repeated.
         """
         service, namespace = self._client.workflow_service, self._client.namespace
         change = f"{_CHANGED} ({uuid4().hex})"

@@ -45,8 +45,8 @@ class TemporalOutcomeUnknown(TemporalUnavailable):
 class TemporalNotSetUp(TemporalUnavailable):
     """Raised if Temporal answers, but its namespace is not ready for batches. The message names the remedy.
 
-    The namespace or a search attribute is missing, or a search attribute has the wrong type. By search
-    attributes, workflows are found in Temporal.
+    The namespace or a search attribute is missing, or a search attribute has the wrong type. Search
+    attributes are the fields by which workflows are found in Temporal.
     """
 
 
