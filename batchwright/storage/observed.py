@@ -62,7 +62,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Context manager for use inside a `paused` block. The time of its own block is counted."""
+        """Context manager that counts the time of its block, even though it is inside a `paused` block."""
         since = time.perf_counter()
         try:
             yield

@@ -87,9 +87,9 @@ class ColumnSpace:
     def new_spill_space(self) -> SpillSpace:
         """Create a SpillSpace, which creates sequences of bytes that can grow.
 
-        Use such a sequence instead of a column if it is not known yet how many numbers there will be. The
-        sequences together take 8 MiB of memory; further bytes are in files. The caller must close the
-        SpillSpace, to delete these files.
+        Use such a sequence instead of a column if it is not known yet how many numbers there will be. If all
+        sequences together need more than 8 MiB of memory, some of their bytes are moved to files. The caller
+        must close the SpillSpace, to delete these files.
         """
         return SpillSpace(self._directory, _PURPOSE, _SPILL_BYTES)
 
