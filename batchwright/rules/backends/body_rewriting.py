@@ -47,11 +47,10 @@ def with_priority(body: bytes, priority: int) -> bytes:
 
 
 def with_string(body: bytes, name: str, value: str) -> bytes:
-    """Return the JSON body with the field `name` set to the string `value`.
+    """Return the JSON body with a further field `name` at its end, which has the string `value`.
 
-    The field is always added at the end, even if the body already has a field with this name. Existing fields
-    with this name get the value, too, if they contain a string or null. Otherwise they stay as they are. A
-    body that is not an object is returned unchanged.
+    Fields with this name that the body already has stay in it. Those that contain a string or null get the
+    value, too. A body that is not an object is returned unchanged.
     """
     text, key = json.dumps(value).encode(), json.dumps(name).encode()
     spans = _value_spans(body, key)

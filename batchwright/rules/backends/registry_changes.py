@@ -66,10 +66,10 @@ _GATEWAY_ONLY = {"retries", "limits", "prices"}  # settings of the gateway's mod
 
 
 class _Gateways(RegistryEntry):
-    """A validator for the settings of one gateway, a backend that serves all models in its own model list.
+    """A validator for one gateway in a model's list of backends.
 
-    `backends` has one value: the gateway. Its key is the index of the gateway in the model's list of
-    backends, because error messages show the key.
+    A gateway is a backend that serves all models. `backends` contains only this gateway. Its key is its index
+    in the model's list, so that error messages show this index.
     """
 
     backends: dict[int, GatewayConfig]

@@ -54,7 +54,9 @@ def find_conflict(model: str, config: ModelConfig, dispatch_header: str) -> Head
         subject = f"of the backend {backend.url} of {model!r}"
         if found := _first_conflict(backend, subject, dispatch_header, callback):
             return found._replace(backend=number)
-    if reserved := callback and reserved_for(callback, _dispatch_mark_of(config.backends, dispatch_header)):
+    if reserved := callback and reserved_for(
+        callback, _used_dispatch_header(config.backends, dispatch_header)
+    ):
         message = f"the callback_header {callback!r} of {model!r} would replace {reserved}: choose another"
         return HeaderConflict("callback_header", callback, message)
     return None
@@ -131,7 +133,7 @@ def _first_conflict(
         callback_header: name of the header with the URL that backends call; empty if the model uses no
             callbacks.
     """
-    dispatch_mark = _dispatch_mark_of([backend], dispatch_header)
+    used_dispatch_header = _used_dispatch_header([backend], dispatch_header)
     for field in HEADER_SETTINGS:
         seen: dict[str, str] = {}
         for name in getattr(backend, field):
@@ -144,23 +146,23 @@ def _first_conflict(
             if lower == callback_header.lower():
                 reserved = "the URL to call, which is sent as jobs.callback_header: rename one of the two"
                 return HeaderConflict(field, name, f"{replaces} {reserved}")
-            if reserved := reserved_for(name, dispatch_mark):
+            if reserved := reserved_for(name, used_dispatch_header):
                 return HeaderConflict(field, name, f"{replaces} {reserved}: remove it")
     return None
 
 
-def _dispatch_mark_of(backends: Iterable[BackendConfig], dispatch_header: str) -> str:
+def _used_dispatch_header(backends: Iterable[BackendConfig], dispatch_header: str) -> str:
     return dispatch_header.lower() if any(backend.send_dispatch_header for backend in backends) else ""
 
 
-def reserved_for(name: str, dispatch_mark: str = "") -> str:
-    """Return what Batchwright itself sends in a header, as words for a message.
+def reserved_for(name: str, dispatch_header: str = "") -> str:
+    """Return what Batchwright itself sends in a header, in a few words; empty if it does not send it.
 
-    Example: "the trace context of its request". The result is empty if Batchwright does not send this header.
+    The words are a part of error messages. Example: "the trace context of its request".
 
     Args:
         name: name of the header.
-        dispatch_mark: lower-case name of the header that Batchwright sends to each backend whose
+        dispatch_header: lower-case name of the header that Batchwright sends to each backend whose
             `send_dispatch_header` is on; empty if it is on for no backend.
     """
     lower = name.lower()
@@ -168,7 +170,7 @@ def reserved_for(name: str, dispatch_mark: str = "") -> str:
         return "the trace context of its request"
     if lower in _BODY_HEADERS:
         return "the description of the body, which is sent plain and complete"
-    if lower == dispatch_mark:
+    if lower == dispatch_header:
         return "BATCHWRIGHT_DISPATCH_HEADER, which marks requests to it (send_dispatch_header)"
     return ""
 
