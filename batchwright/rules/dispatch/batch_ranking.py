@@ -28,24 +28,23 @@ def priority_weight(priority: int) -> float:
     return 2.0 ** (priority - DEFAULT_PRIORITY)
 
 
-def fairness_key_of(key: str, priority: int, group: str = "") -> str:
+def fairness_key_of(tenant_key: str, priority: int, group: str = "") -> str:
     """Return the fairness key of a batch's tasks, by which Temporal divides workers between tasks.
 
-    A fairness key is a text. All tasks with the same key together get a part of the workers, in proportion to
-    the weight of the tenant. Among themselves, they start in the order in which they were scheduled. Each
-    priority and each size of batch has a key of its own. So an urgent batch does not wait for the tasks of
-    other batches.
+    All tasks with the same key together get a part of the workers, in proportion to the weight of the tenant.
+    Tasks with the same key start in the order in which they were scheduled. The result contains the priority
+    and the size of the batch, so that an urgent batch does not wait for tasks of the tenant's other batches.
 
     Args:
-        key: fairness key of the tenant.
+        tenant_key: fairness key of the tenant, with which the result begins.
         priority: priority of the batch.
         group: letter for the size of the batch, from `size_group`; empty for no letter.
     """
     suffix = f"/{priority}{group}"
-    full = key + suffix
+    full = tenant_key + suffix
     if len(full.encode()) > _MAX_KEY_BYTES:
-        prefix = key.encode()[:_PREFIX_BYTES].decode(errors="ignore")
-        full = f"{prefix}~{hashlib.sha256(key.encode()).hexdigest()[:_DIGITS]}{suffix}"
+        prefix = tenant_key.encode()[:_PREFIX_BYTES].decode(errors="ignore")
+        full = f"{prefix}~{hashlib.sha256(tenant_key.encode()).hexdigest()[:_DIGITS]}{suffix}"
     return full
 
 
@@ -107,8 +106,8 @@ class BatchRanks(dict[str, Rank]):
     their deadline, and before all others.
 
     Attributes:
-        first: for each tenant and priority, the pair (tenant, id of the batch that sends first). A tenant
-            with only one batch of the model is left out, because its batch competes with no other.
+        first: pairs (tenant, id of the batch that sends first), one for each priority of each tenant. A
+            tenant with only one batch of the model is left out, because its batch competes with no other.
         priorities: the current priority of each batch, by id. An operator may have changed it since the batch
             was created.
     """

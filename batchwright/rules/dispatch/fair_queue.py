@@ -29,7 +29,7 @@ class _TimeInFlight:
     Attributes:
         clock: weighted time of the tenant's requests in seconds, at the time `since`. Each request adds its
             duration, divided by the tenant's weight. Example: two requests of 3 s each add 6 s if the weight
-            is 1, and 3 s if it is 2. `FairShare` says when else the clock is changed.
+            is 1, and 3 s if it is 2. The clock also changes in other cases (see `FairShare`).
         since: when `clock` was last updated.
         default_weight: the tenant's weight as long as no other weight is set for it.
         share: 1 divided by the tenant's present weight.
@@ -52,8 +52,9 @@ class _TimeInFlight:
     def reweigh(self, share: float, present: float) -> None:
         """Set `share` after the tenant's weight has changed, and adapt `clock`.
 
-        Without the second step, the change would be an advantage or disadvantage for the tenant. With it, the
-        tenant's lead (its clock minus `present`) counts as the same number of requests in flight as before.
+        The tenant's lead (its clock minus `present`) counts as a number of requests in flight. The clock is
+        adapted so that this number stays the same. So the tenant gets no advantage or disadvantage from the
+        change.
 
         Args:
             share: 1 divided by the new weight.
@@ -197,9 +198,9 @@ class QueuedRequest(Protocol):
         number: number of the slice among the slices of the batch for this model.
         key_id: id of the API key that created the batch; empty if there was none.
         weight: weight of the tenant.
-        cost: returns how much additional work the slice's next line is, because the backend has not cached
-            the line's system prompt. The slice with the lowest cost goes first. If `cost` is None, the cost
-            is 0.
+        cost: returns how much additional work the slice's next line is if a backend must first compute the
+            line's system prompt; otherwise 0. The slice with the lowest cost goes first. If `cost` is None,
+            the cost is 0.
     """
 
     batch_id: str
@@ -288,9 +289,9 @@ class FairQueue(Generic[Request]):
 
     Attributes:
         waiting: number of requests in the queue.
-        shares: divides the permits between priorities; None as long as all requests had the same priority. If
-            it is set when `pop` returns a request, call `shares.release` with `str(request.priority)` after
-            the permit of this request is given back.
+        shares: divides the permits between priorities; None until there are requests of a second priority. If
+            it is not None when `pop` returns a request, the caller must later call `shares.release` with
+            `str(request.priority)`, when the permit of this request is given back.
     """
 
     def __init__(self) -> None:

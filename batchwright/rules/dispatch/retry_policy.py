@@ -68,10 +68,11 @@ class RetryPolicy(NamedTuple):
     """The retry settings of one model. Times are in seconds.
 
     Attributes:
-        max_attempts: a line fails after so many failed attempts that may be its own fault.
+        max_attempts: number of failed attempts after which a line fails. Only failures that may be the
+            line's own fault count.
         initial_backoff: maximum wait after the first failure.
         max_backoff: maximum wait after any failure.
-        give_up_after: a line also fails if it has waited for so long, because of failures that are the
+        give_up_after: time after which a line also fails if it waits because of failures that are the
             backend's fault. 0 means that it waits until the batch's deadline.
     """
 
