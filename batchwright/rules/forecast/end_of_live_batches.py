@@ -254,10 +254,9 @@ class Forecaster:
 
         The work that was done since the last call of `observe` is divided in two steps:
 
-        1. Between the priorities of all tenants, by the parts of the model's capacity that they had at that
-           call.
-        2. Between the batches of a priority, in proportion to the lines that really got a result. The order
-           of the batches is not used, because it may have changed since then.
+        1. Each priority of each tenant gets the fraction that it had of the model's capacity at that call.
+        2. Within a priority, each batch gets a part in proportion to its lines that really got a result. The
+           order of the batches is not used, because it may have changed since then.
 
         Args:
             model: measurements of the model, with its batches at the last call.

@@ -105,10 +105,9 @@ class QueueForecast:
         return RemainingTime(p50, p90, self._work(work).lines_per_second, ahead)
 
     def soonest(self, work: UnsettledWork) -> float:
-        """Return the seconds that a batch of the queue takes in the best case.
+        """Return the seconds that a batch of the queue takes at least, with a probability of 90 %.
 
-        In the best case, its lines are sent before those of all other batches of its priority. Even in this
-        case, the batch takes longer than the returned seconds with a probability of 90 %.
+        This is the best case: its lines are sent before those of all other batches of its priority.
         """
         done = self._until.last_line_if_first(work)
         sending, error = done / self._speed.lines_per_second, self._error(work, done - self._queued[work.key])
@@ -122,9 +121,9 @@ class QueueForecast:
     def _last_answers(self, work: UnsettledWork, probability: float) -> float:
         """Return the seconds from the sending of a batch's last line until all its requests have ended.
 
-        The requests have ended by then with the given probability. When the last line of a batch is sent, it
-        is the first batch of its priority. So all requests in flight of this priority are counted as its
-        requests.
+        The requests have ended by then with the given probability. Shortly before its end, a batch sends more
+        than all others of its priority. So all requests in flight of this priority are counted as its
+        requests, but at most as many as it has lines left.
 
         Args:
             work: the batch.

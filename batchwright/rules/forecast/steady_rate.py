@@ -50,8 +50,8 @@ class SteadyRate:
     def per_second(self, mean_duration: float) -> float | None:
         """Return the rate in lines per second; None if it was measured for too short a time.
 
-        The measurement must last several times as long as an average request. At first, all requests begin at
-        the same time, and none of them ends for a while.
+        The measurement must last several times as long as an average request: at its beginning, all requests
+        may have just begun, so that none of them ends for a while.
 
         Args:
             mean_duration: mean duration of the model's requests, in seconds.
