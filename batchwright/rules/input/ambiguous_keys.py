@@ -63,11 +63,10 @@ def is_unambiguous(line: bytes) -> bool:
 class LineTemplates:
     """A fast check for ambiguous keys, for lines that differ only in their `custom_id` and their prompt.
 
-    A key is ambiguous if it is repeated or not in lower case. The first such line gets the full check. If it
-    passes, two texts of it are stored as a template: the text from its `"body"` to its prompt, and the text
-    after its prompt. A later line with the same two texts needs no full check. Its text before `"body"`
-    contains the `custom_id`, so this text is not compared. Its quotes are counted instead: with an unknown
-    key, there would be more of them.
+    A key is ambiguous if it is repeated or not in lower case. The first of these lines gets the full check.
+    If it passes, its text from `"body"` on, without the prompt, is stored as a template. A later line with
+    the same text needs no full check. The text before `"body"` contains the `custom_id`, so it is not
+    compared. Only its quotes are counted, because each further key would add quotes.
     """
 
     def __init__(self, field: str) -> None:

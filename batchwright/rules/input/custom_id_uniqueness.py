@@ -26,8 +26,8 @@ class LineIds:
     def add(self, custom_id: bytes, line: int) -> bool:
         """Record the `custom_id` of a line. Return False if it is known that an earlier line has the same id.
 
-        Otherwise return True. After the first million ids, the id may be a repetition all the same.
-        `repeated` finds it at the end.
+        Otherwise return True. After the first million ids, this method does not find every repeated id.
+        `repeated` finds the others at the end.
         """
         if len(self._table) < _MAX_IN_TABLE:
             return self._table.add(custom_id)
