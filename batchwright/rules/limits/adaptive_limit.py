@@ -5,8 +5,8 @@ it by at most 30 %. If a backend rejects requests at any concurrency, its reject
 (`backend_load.py`). After rejections, each response raises the limit, up to its earlier value. Most other
 changes are trials: later responses decide whether a change is kept or undone (`limit_trial.py`).
 
-Responses are measured only while the load is steady. The last responses of a batch are its longest ones, and
-the first responses of the next batch are its shortest ones. They do not show how busy the backend is.
+Responses are measured only while the load is steady. At the end of a batch, only long responses are left. At
+the start of the next batch, short responses arrive first. Neither shows how busy the backend is.
 
 A backend may serve other callers first, and refuse requests while they use all its slots (`LoadSignal.BUSY`).
 A slot is the capacity for one request. Such a refusal does not mean that the backend is overloaded. After the
@@ -225,7 +225,7 @@ class AdaptiveLimit:
         return self._set_target(lower, now, change)
 
     def _evaluate_window(self, now: float) -> LimitChange | None:
-        """Change the limit if the responses of the last seconds (the current window) show that it helps.
+        """Change the limit if the responses of the last seconds (the current window) give a reason for it.
 
         Return the reason of the change; None if the limit stays as it is, or if more responses are needed.
         """
@@ -256,7 +256,7 @@ class AdaptiveLimit:
     def _on_slow_window(self, now: float) -> LimitChange | None:
         """Decrease the limit if responses were slow for long enough, and return the reason.
 
-        Otherwise return None, and start a new window, which records since when responses have been slow.
+        Otherwise return None, and start a new window, which stores when responses began to be slow.
         """
         meter, window = self._meter, self._meter.window
         since = min(window.slow_since, window.since)
@@ -310,7 +310,7 @@ class AdaptiveLimit:
         The limit may be increased again immediately.
         """
         self._good_limit = self._limit
-        self._regrowth.goal = self._regrowth.began  # the backend accepts more than at its last rejection
+        self._regrowth.goal = self._regrowth.highest  # the backend accepts more than at its last rejection
         self._schedule.expect_decreases_to_help()
         self._end_trial(now)
         self._schedule.continue_increases(now)
@@ -328,10 +328,10 @@ class AdaptiveLimit:
     def _keep_decrease(self, trial: LimitTrial, now: float) -> LimitChange | None:
         """Keep a decreased limit or decrease it further, because the decrease made responses faster.
 
-        Before, requests waited in the backend. Some may still wait in two cases: responses are slower than
-        usual, or the limit was decreased without slow responses (`DECREASE_PROBE`; waiting may be usual). In
-        both cases, decrease the limit once more as a new trial, and return the reason. In all other cases,
-        or if fewer than 4 requests were in flight, end the trial and return None.
+        The decrease has shown that requests waited in the backend. Some may still wait if responses are
+        slower than usual, or if the trial began without slow responses (`DECREASE_PROBE`). In both cases,
+        decrease the limit once more as a new trial, and return the reason. In all other cases, or if fewer
+        than 4 requests were in flight, end the trial and return None.
         """
         self._good_limit = self._limit
         self._schedule.expect_decreases_to_help()
@@ -343,13 +343,13 @@ class AdaptiveLimit:
         return self._end_trial(now)
 
     def _undo_decrease(self, trial: LimitTrial, now: float) -> LimitChange:
-        """React to a decrease of the limit that did not make responses faster, and return the reason.
+        """Undo or repeat a decrease that did not make responses faster. Return why the limit changed.
 
-        - If there was no sign of overload (`DECREASE_PROBE`), restore the limit from before the decrease.
-        - After the first decrease because of slow responses, decrease the limit once more if the limit is
-          above 1.
-        - Otherwise the backend is slow but not crowded. Restore the limit from before the first decrease, and
-          from now on treat the slow response time as the usual one.
+        - The trial began without slow responses (`DECREASE_PROBE`): restore the limit from before the trial.
+        - It began because of slow responses, this was its first decrease, and the limit is above 1: decrease
+          the limit once more.
+        - Otherwise the backend is slow but not crowded: restore the limit from before the trial, and from now
+          on treat the slow response time as the usual one.
         """
         level, slow = self._meter.window.level, trial.change is LimitChange.SLOW
         trial.failures += 1

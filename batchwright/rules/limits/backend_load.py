@@ -86,17 +86,17 @@ class CongestionWindow:
 class Regrowth:
     """The growth of a limit after rejections. Each response to a request sent since then raises the limit.
 
-    Other increases of a limit are tested by the responses that follow. This growth is not. Tests would take
-    long after an outage, which may have lowered the limit far.
+    Other increases of a limit are trials. This growth is not, because trials would take long after an outage,
+    which may have lowered the limit far.
 
     Attributes:
-        began: highest number of requests in flight at a rejection; 0 if no request was rejected.
+        highest: highest number of requests in flight at a rejection; 0 if no request was rejected.
         goal: the limit grows up to this number; 0 if it does not grow.
         rejected_at: time of the last rejection.
         has_grown: True if the limit has grown since the last rejection.
     """
 
-    began: float = 0.0
+    highest: float = 0.0
     goal: float = 0.0
     rejected_at: float = -math.inf
     has_grown: bool = False
@@ -115,7 +115,7 @@ class Regrowth:
             now: the current time.
         """
         self.goal = min(self.goal, _BELOW_REJECTED * used) if self.has_grown else max(self.goal, used)
-        self.began, self.rejected_at, self.has_grown = max(self.began, used), now, False
+        self.highest, self.rejected_at, self.has_grown = max(self.highest, used), now, False
 
     def grow(self, limit: float) -> float:
         """Return the limit after one more response, at most `goal`.

@@ -23,9 +23,10 @@ def interactive_share(per_minute: int, others: float, processes: int) -> float:
     """Return how much of a limit per minute one API process may use for interactive calls.
 
     An interactive call is a single request whose client waits for the answer. A tenth of the limit, rounded
-    up, is left to batches, but at least 1 is for calls. Of this rest, this process may use what the other API
-    processes do not use, but at least an equal part. Example: the limit is 100, so the rest is 90, and one
-    other process uses 80 of it. This process may use 45, half of the rest, although only 10 are left.
+    up, is left to batches. The rest, at least 1, is for the calls of all API processes. This process may use
+    what the others do not use of the rest, but at least an equal part. Example: the limit is 100, so the rest
+    is 90, and one other process uses 80 of it. This process may use 45, half of the rest, although only 10
+    are left.
 
     If the limit is 1, calls and batches may each use 1, so together twice the limit. Otherwise one of the two
     could be blocked forever.

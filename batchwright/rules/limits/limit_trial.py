@@ -193,8 +193,8 @@ class TrialSchedule:
         The pause takes at least two seconds and at least five measurement windows.
 
         The first increase after this pause is larger than usual if `good_limit` is below half of the best
-        limit so far. At the start, the best limit is the maximum of the limit. Each call of this method
-        lowers the best limit by 2 %, but not below `good_limit`.
+        limit so far: the highest `good_limit`, which counts 2 % less at each further call. Before the first
+        call, the best limit is the maximum of the limit.
 
         Args:
             good_limit: the limit that the backend can probably handle.
