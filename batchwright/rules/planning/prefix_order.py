@@ -208,9 +208,9 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
     """Sort packed lines (records of a fixed size) by the text of their prompts, and yield them.
 
     Args:
-        rows: packed lines, already sorted by their prefix (system messages and tools) and then by sort key
-            (bytes that sort like the rest of the prompt, but do not cover all of it). Only lines with the
-            same prefix and the same sort key still have to be sorted.
+        rows: packed lines, already sorted by their prefix (system messages and tools) and then by sort key. A
+            sort key depends only on the beginning of the text after the prefix. So lines with the same prefix
+            and the same sort key still have to be sorted.
         read_line: returns the bytes of a line, given its offset and length in the input.
     """
     key, first, equal = b"", b"", bytearray()
@@ -229,10 +229,10 @@ def _in_text_order(rows: Iterable[bytes], read_line: ReadLine) -> Iterator[bytes
 
 
 def _sorted_by_text(rows: bytearray, read_line: ReadLine) -> Iterator[bytes | bytearray]:
-    """Sort packed lines with the same sort key by the part of their prompts that the key does not cover.
+    """Sort packed lines with the same prefix and sort key by the rest of their prompts, which is read again.
 
-    A sort key is 32 bytes that sort like the beginning of the prompt. If it ends in a zero byte, it covers
-    the whole prompt, and the lines keep their order.
+    If the sort key ends in a zero byte, the prompts have no further bytes. So they are equal, and the lines
+    keep their order.
 
     Args:
         rows: the lines as records of a fixed size.
@@ -261,18 +261,19 @@ def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Ite
     """Yield packed lines in a new order: among lines with the same prefix, expensive groups go first.
 
     A prefix is the system messages and tools of a prompt. The order of the prefixes does not change. A group
-    is neighbouring lines whose prompts begin alike. They stay together, because backends can cache more than
-    the prefix for them. Two neighbouring lines are in the same group in two cases:
+    is neighbouring lines whose texts after the prefix begin alike. They stay together, because backends can
+    cache this common text, too. Two neighbouring lines are in the same group in two cases:
 
-    - Their sort keys (bytes that sort like the prompts) are equal.
-    - Their prompts have many leading bytes in common: at least 128 more than all lines with this prefix have.
+    - Their sort keys are equal.
+    - Their texts begin with the same N bytes. N is 128 more than the number of bytes with which the texts of
+      all lines with this prefix begin.
 
-    A group counts as expensive as its most expensive line. Groups of equal cost are in the order of their
-    first line in the input. The order within a group does not change.
+    The cost of a group is that of its most expensive line. Groups of equal cost are sorted by their first
+    position in the input. The order within a group does not change.
 
     Args:
         rows: packed lines (records of a fixed size), sorted by the rank of their prefix and then by text.
-        by_cost: False to order the groups only by their first line in the input.
+        by_cost: False to sort the groups only by their first position in the input.
     """
     for _, of_prefix in groupby(rows, key=itemgetter(_RANK_BYTES)):
         lines = list(of_prefix)
@@ -298,7 +299,7 @@ def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Ite
 
 
 def _first_offset(group: Sequence[bytes | bytearray]) -> bytes | bytearray:
-    """Return the lowest position in the input of a group's lines, as bytes that sort like the number."""
+    """Return the lowest position of a group's lines in the input, as a big-endian number of 8 bytes."""
     return group[0][_OFFSET] if len(group) == 1 else min(line[_OFFSET] for line in group)
 
 

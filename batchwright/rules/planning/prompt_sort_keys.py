@@ -99,11 +99,10 @@ def common_bytes(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def keys_with_in_common(count: int) -> tuple[bytes, bytes]:
-    """Return the lowest and the highest sort key that a text with a similar text can have.
+    """Return the lowest and the highest sort key with which a text can be similar to another text.
 
-    Two texts are similar if their sort keys differ, and at least `count` of their leading bytes are equal.
-    Most texts have a key below the lowest or above the highest, so they have no similar text. To compare
-    their keys with these two is faster than to call `common_bytes`.
+    Two texts are similar if their sort keys differ and their first `count` bytes are equal. The sort keys of
+    most texts are outside of the returned range, so the slower `common_bytes` need not be called for them.
     """
     code = max(count - _FOLLOWING, 0)
     return _CODE.pack(code), _CODE.pack(_ABOVE - code) + b"\xff" * _FOLLOWING

@@ -68,10 +68,10 @@ def next_slice_lines(plan: int, left: int, max_lines: int, min_lines: int) -> in
 
 
 def lines_alike(prefix_hashes: Sequence[int]) -> list[int]:
-    """Return for each line how many lines of its group are left, with this line.
+    """Return for each line the number of lines from this line to the end of its group.
 
-    A group consists of neighbouring lines with the same system prompt. The line itself counts, so the results
-    for a group of three lines are 3, 2 and 1.
+    A group consists of neighbouring lines with the same system prompt. The results for a group of three lines
+    are 3, 2 and 1.
 
     Args:
         prefix_hashes: hash of each line's system prompt; 0 for a line without one.
@@ -135,9 +135,9 @@ class Slicer:
         Args:
             length: length of the line in bytes, with the newline.
             units: work units of the line, the estimated cost of its request.
-            alike: result of `lines_alike` for the line. An equal slice ends where a group of lines with the
-                same system prompt ends, if the slice then has at least three quarters, and at most double, of
-                its usual number of lines.
+            alike: result of `lines_alike` for the line. If the plan is cut into equal slices, a slice ends at
+                the end of a group of lines with the same system prompt, if possible with 75 % to 200 % of its
+                usual number of lines.
         """
         size, work = self._bytes + length, self._units + units
         max_bytes = (
