@@ -12,7 +12,7 @@ import msgspec
 class AttemptOrder(NamedTuple):
     """The progress of a line's attempts, read from one stored record.
 
-    Objects are compared as tuples. Of two records of the same line, the newer one is never the smaller one.
+    Objects can be compared with `<` and `>=`. Of two records of a line, the newer one is greater or equal.
 
     Attributes:
         attempts: number of failed attempts.

@@ -46,9 +46,9 @@ class AttemptLimiter:
     def acquire(self, client: str) -> None:
         """Count an attempt of a client. This method never rejects an attempt.
 
-        First check with `wait_seconds` that the client may try now. Then call this method, and make the
-        attempt after that. So attempts at the same time all count. If only failed attempts shall count, call
-        `release` after each success.
+        Check with `wait_seconds` that the client may try now, call this method, and only then make the
+        attempt. In this order, attempts that are still in progress count, too. If only failed attempts shall
+        count, call `release` after each success.
         """
         self._change(client, 1)
 

@@ -24,9 +24,9 @@ class DailyAmounts(NamedTuple):
     cost: int = 0
 
     def of(self, quota: Quota) -> int:
-        """Return the cost if `quota` is the daily quota of cost, and the tokens if it is that of tokens.
+        """Return the cost if `quota` is `COST_PER_DAY`, the tokens if it is `TOKENS_PER_DAY`.
 
-        Other quotas are not allowed (see `BUDGETS`).
+        Do not pass any other quota.
         """
         return self.cost if quota is Quota.COST_PER_DAY else self.tokens
 
