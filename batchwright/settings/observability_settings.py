@@ -24,9 +24,9 @@ def variable_name(name: str) -> str:
 class Sampler(StrEnum):
     """The rules that decide which traces are recorded.
 
-    A request may belong to a trace that its caller began. A rule `parentbased_X` records such a request if
-    the caller records the trace. For all other requests, the rule `parentbased_X` decides like the rule X. A
-    rule without `parentbased` decides about every request in the same way.
+    A request may belong to a trace that its caller began. The rule `parentbased_X` records such a request if
+    the caller records the trace, and decides about all other requests like the rule X. A rule without
+    `parentbased` ignores the decision of the caller.
     """
 
     ALWAYS_ON = "always_on"
