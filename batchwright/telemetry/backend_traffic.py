@@ -100,22 +100,21 @@ class BackendTraffic:
                 self._metrics.backend_request_tokens.labels(model, backend, kind).observe_all(tokens)
 
     def record_deferral(self, model: str, reason: str) -> None:
-        """Count an error of the model if its lines are sent later because no backend can accept them now.
+        """Count an error of the model if its lines must wait because no backend can accept them.
 
         Args:
-            reason: why the lines are sent later. If it is a reason of another kind, nothing is counted.
+            reason: why the lines must wait. For all other reasons, nothing is counted.
         """
         if error_type := _DEFERRAL_ERRORS.get(reason):
             self._metrics.errors.labels(error_type, model).inc()
 
     def retain(self, models: Collection[str], backends: Collection[str]) -> None:
-        """Combine the totals of all other models and backends, so that the number of totals stays limited.
+        """Keep separate totals only for these models and backends, to limit the number of totals.
 
-        A total counts the requests of one model at one backend.
+        A total counts the requests of one model at one backend. All other totals are added up:
 
-        - `models` contains the model, and `backends` contains the backend: the total stays separate.
-        - Only `models` contains the model: the total is added to that of this model at the backend `other`.
-        - `models` does not contain the model: the total is added to that of model `other` at backend `other`.
+        - For each model in `models`, they become one total of this model, at the backend `other`.
+        - For all other models together, they become one total of the model `other` at the backend `other`.
         """
         for key in [key for key in self._totals if key[0] not in models or key[1] not in backends]:
             self._fold(self._totals.pop(key), key[0] if key[0] in models else OTHER)

@@ -74,8 +74,8 @@ class ModelLabels:
 def top_names(weights: Mapping[str, float], limit: int) -> frozenset[str]:
     """Return the `limit` names with the greatest weights.
 
-    Use the names only as labels of gauges whose values are all replaced at every refresh, because the names
-    change when the weights change.
+    The names change when the weights change. So use them only as labels of a gauge, and replace all values of
+    the gauge at every refresh.
     """
     ranked = sorted(weights, key=lambda name: (-weights[name], name))
     return frozenset(ranked[:limit])
