@@ -67,7 +67,8 @@ class _Worker:
     def count(self, requests: int) -> float:
         """Record responses in all metrics, as a worker does. Return the CPU time in seconds.
 
-        The responses are distributed evenly among all pairs of a model and a backend. One in ten has failed.
+        The responses are distributed evenly among all pairs of a model and a backend. One in ten of each
+        pair has failed, rounded down.
 
         Args:
             requests: number of responses to record.
@@ -76,12 +77,12 @@ class _Worker:
         started = time.process_time()
         for number in range(requests):
             self._count(lanes[number % len(lanes)][0])
+        each = requests // len(lanes)
+        failed, succeeded = [0.5] * (each // 10), [0.5] * (each - each // 10)
         for model, backend in lanes:
-            failed = [0.5] * (requests // (10 * len(lanes)))
-            succeeded = 9 * failed
             self.meter.record(model, backend, succeeded, status=200, category=Category.NONE, chat=CHAT)
             self.meter.record(model, backend, failed, status=500, category=Category.UPSTREAM_5XX, chat=CHAT)
-            self.meter.record_usage(model, backend, [_USAGE] * (requests // len(lanes)))
+            self.meter.record_usage(model, backend, [_USAGE] * each)
         for model in self.models:
             self.metrics.request_seconds.labels(model).observe_all([0.5] * (requests // len(self.models)))
         return time.process_time() - started
