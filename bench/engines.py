@@ -2,12 +2,12 @@
 
 `python -m bench.engines transformers` measures calls that are sent directly to the engine, first without a
 batch and then while a batch runs. With `--interactive`, the calls are sent through the API, which passes
-them on. For several values of `in_flight`, it prints the durations of the calls. It also prints which share
-of the slots without a call is used by the batch. The machine should have no other load.
+them on. For several values of `in_flight`, it prints the durations of the calls, and the fraction of the
+remaining slots that the batch uses. The machine should have no other load.
 
-The engine is `transformers` or `llamacpp`. `transformers serve` has a model of which a step takes nearly the
-same time for one sequence and for eight, as on a GPU. In llama.cpp's server, each sequence slows the others
-on a CPU. `make .venv/.tools/ENGINE/.installed` installs an engine.
+The engine is `transformers` or `llamacpp`. `transformers serve` runs a model that computes a step of eight
+sequences in nearly the same time as a step of one, as on a GPU. In llama.cpp's server on a CPU, each sequence
+slows the others. `make .venv/.tools/ENGINE/.installed` installs an engine.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class _Kind(NamedTuple):
         in_flight: the values of `in_flight` to measure.
         arrivals: direct calls per second.
         tokens: median length of a response.
-        options: fields of all request bodies, so that responses have their lengths.
+        options: additional fields of all request bodies, so that responses are as long as `max_tokens` says.
     """
 
     start: _Start
@@ -108,10 +108,10 @@ def main() -> None:
 
 
 def _direct(kind: _Kind, folder: Path, rounds: int, seconds: float, *, interactive: bool) -> None:
-    """Print the 95th percentile of the durations of direct calls, and which share of the slots without a
-    direct call is used by a batch.
+    """Print how long direct calls take, and which fraction of the remaining slots a batch uses.
 
-    If `interactive` is True, the calls are sent through the API, and workers leave free what they need.
+    If `interactive` is True, the calls are sent through the API, and workers leave free the slots that the
+    calls need.
     """
     print(
         f"{'interactive' if interactive else 'direct'} calls, {kind.arrivals:g} a second, {kind.slots} slots"

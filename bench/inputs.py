@@ -18,9 +18,9 @@ def write_input(
 ) -> None:
     """Write an input file of `count` chat requests with the same system prompt and different questions.
 
-    The first line is for the first model, the second line for the second model, and so on, again from the
-    first model after the last. Each line has about `line_bytes` bytes. `fields` are added to the body of each
-    request. A field that the body already has is replaced.
+    The lines are for the models in turn: one line for each model, then again one line for each, and so on.
+    Each line has about `line_bytes` bytes. `fields` are added to the body of each request. A field that the
+    body already has is replaced.
     """
     with path.open("w") as file:
         file.writelines(

@@ -221,7 +221,7 @@ def cpu_seconds(processes: Iterable[psutil.Process]) -> float:
 
 
 def forget_peak(process: psutil.Process) -> None:
-    """Reset the recorded peak memory of a process. Later readings then count only from now on."""
+    """Reset the recorded peak memory of a process. `peak_mib` then returns the peak since this call."""
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")
 
 

@@ -136,10 +136,11 @@ def _backend() -> Generator[Simulator]:
 
 
 def _models(first: Simulator, second: Simulator) -> dict[str, object]:
-    """Return the models of the registry file: for each batch and for the calls, a model with one backend.
+    """Return the models of the registry file, each with one backend.
 
-    The backend `first` refuses lines of batches while direct calls use all of its slots. The backend `second`
-    answers all requests in the order in which they arrive.
+    The batch that runs during direct calls has the backend `first`, which refuses lines of batches while
+    direct calls use all of its slots. The calls through the API and the batch during them have the backend
+    `second`, which answers all requests in the order in which they arrive.
     """
     cooperative = {"url": first.url, "send_dispatch_header": True, "in_flight": _SLOTS}
     plain = {"url": second.url, "in_flight": _SLOTS}

@@ -49,8 +49,8 @@ def measure(options: SectionOptions) -> list[Figure]:
 def _once(settled: Path, folder: Path) -> Finalized:
     """Write the output files of the batch in the directory `settled`. Return the measured times and memory.
 
-    All lines of this batch have results. Finalization deletes these results. So it runs on a copy (of hard
-    links) in `folder`, in a new process. The copy is deleted at the end.
+    All lines of this batch have results. Finalization deletes these results, so it gets a copy of the
+    directory: hard links in `folder`, which are deleted at the end. It runs in a new process.
     """
     shutil.copytree(settled, folder, copy_function=os.link)
     try:

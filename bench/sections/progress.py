@@ -109,9 +109,9 @@ def _done(batch: BatchObject) -> int:
 
 
 def oldest(samples: list[ProgressSample]) -> float:
-    """Return the greatest age of the reported progress in seconds.
+    """Return the greatest delay of the reported progress in seconds.
 
-    The age is the time for which the API has reported fewer lines than the simulator has answered.
+    The delay of a report is the time since the simulator had first answered more lines than reported.
     """
     worst, reached = 0.0, 0
     for sample in samples:

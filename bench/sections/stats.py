@@ -52,7 +52,7 @@ class _Lists:
 
 
 class _Worker:
-    """A substitute for a worker, which only has metrics: those of requests to these models and backends."""
+    """A substitute for a worker, which only has the metrics of requests to `models` at `backends`."""
 
     def __init__(self, models: Sequence[str], backends: Sequence[str]) -> None:
         self.models, self.backends = models, backends

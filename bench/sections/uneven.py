@@ -39,15 +39,15 @@ class Case:
 
     Attributes:
         lines: number of lines of all batches together.
-        turn_seconds: seconds from its first request after which a slice (part of a batch) stops if other
-            slices wait, so that one of them can run.
+        turn_seconds: how long a slice (part of a batch) runs if other slices wait, in seconds from its first
+            request. After this time, it stops, so that one of them can run.
         has_lengths: True if response times differ because responses have different lengths. False if all
             responses have the same length.
         in_flight: permits of all workers together.
         seed: seed of the random response times. It was chosen so that no single long response decides the
             duration of the case, because this would hide unused permits.
-        is_queued: True to read and plan all batches before the first line is sent. Otherwise short cases with
-            many batches would mostly wait for this.
+        is_queued: True to read and plan all batches before the first line is sent. Without this, a short case
+            with many batches would mostly wait until they are read and planned.
         earlier: values measured with an earlier version of Batchwright, as text. In that version, a slice
             always stopped after `turn_seconds`.
     """
