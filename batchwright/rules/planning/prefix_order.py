@@ -265,8 +265,8 @@ def _groups_in_order(rows: Iterable[bytes | bytearray], *, by_cost: bool) -> Ite
     cache this common text, too. Two neighbouring lines are in the same group in two cases:
 
     - Their sort keys are equal.
-    - Their texts begin with the same N bytes. N is 128 more than the number of bytes with which the texts of
-      all lines with this prefix begin.
+    - Their texts begin with the same N bytes. N is 128 more than the number of leading bytes that the texts
+      of all lines with this prefix have in common.
 
     The cost of a group is that of its most expensive line. Groups of equal cost are sorted by their first
     position in the input. The order within a group does not change.
