@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
@@ -14,7 +13,8 @@ from batchwright.database.records import BackendLoad, InteractiveRate, WorkerHea
 from batchwright.inference.limits.tenant_and_model_limits import FleetRate, Rates
 from batchwright.inference.router import ModelRouter
 from batchwright.rules.ids import safe_name
-from batchwright.rules.limits.limit_shares_of_workers import left_to_batches, share_of, share_of_rate
+from batchwright.rules.limits.interactive_reserve import left_to_batches, places_for_interactive_calls
+from batchwright.rules.limits.limit_shares_of_workers import share_of, share_of_rate
 from batchwright.rules.worker_stats import (
     FRESH_AGE,
     INTERACTIVE_AGE,
@@ -182,14 +182,7 @@ class LimitShareUpdater:
         return limits
 
     def _reserved(self, url: str) -> int:
-        """Return how many requests in flight at a backend are kept free for interactive requests.
-
-        The number of interactive requests varies around its mean, by about the square root of the mean. The
-        mean and half of this root are kept free: 18 if the mean is 16. More is not necessary, because an
-        interactive request that finds no free place waits only until the next line ends.
-
-        If many more interactive requests than the mean are in flight now, the traffic has grown. Then the
-        number of these requests minus the root is kept free.
+        """Return how many requests in flight at a backend are kept free for interactive calls.
 
         If a backend serves direct callers first, the result is 0, because the backend refuses lines of
         batches itself.
@@ -197,8 +190,7 @@ class LimitShareUpdater:
         load = self._load.get(url)
         if load is None or url in self._direct_first():
             return 0
-        spread = math.sqrt(load.mean)
-        return round(max(load.mean + spread / 2, load.in_flight - spread))
+        return places_for_interactive_calls(load.mean, load.in_flight)
 
     def _direct_first(self) -> set[str]:
         """Return the URLs of backends that recognize lines of batches, and serve all other requests first."""

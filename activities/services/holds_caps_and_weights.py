@@ -16,7 +16,8 @@ from batchwright.database.records import InteractiveRate
 from batchwright.database.tables.tenants.quota_records import TenantShare
 from batchwright.inference.limits.tenant_and_model_limits import NO_RATES, FleetRate, Rates, TenantSettings
 from batchwright.rules.dispatch.batch_ranking import WaitingBatch
-from batchwright.rules.limits.limit_shares_of_workers import left_to_batches, share_of, share_of_rate
+from batchwright.rules.limits.interactive_reserve import left_to_batches
+from batchwright.rules.limits.limit_shares_of_workers import share_of, share_of_rate
 from batchwright.rules.worker_stats import FRESH_AGE, INTERACTIVE_AGE
 from batchwright.telemetry.outage_log import OutageLog
 

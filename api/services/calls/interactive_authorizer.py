@@ -29,7 +29,7 @@ from batchwright.inference.limits.tenant_and_model_limits import (
     TenantSettings,
 )
 from batchwright.inference.router import ModelRouter
-from batchwright.rules.limits.limit_shares_of_workers import interactive_share
+from batchwright.rules.limits.interactive_reserve import interactive_share
 from batchwright.rules.worker_stats import INTERACTIVE_AGE
 
 _ALL = ""  # key of the permissions, which are read for all tenants together

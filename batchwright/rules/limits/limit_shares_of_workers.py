@@ -1,43 +1,6 @@
-"""Divide limits that hold for all processes together: between batches and calls, and between processes."""
+"""Divide a limit that holds for all workers together between the workers."""
 
-import math
 from collections.abc import Collection
-
-_BATCH_FRACTION = 0.1  # fraction of a limit that interactive calls never take from batches
-
-
-def left_to_batches(limit: int, interactive: float) -> int:
-    """Return how much of a limit batches may use: what interactive calls do not use, but at least a tenth.
-
-    An interactive call is a single request whose client waits for the answer. The tenth is rounded up.
-    Example: of a limit of 100, batches may use 10 even if interactive calls use all 100.
-
-    Args:
-        limit: the whole limit, such as a number of permits or of requests per minute.
-        interactive: how much of the limit interactive calls use now.
-    """
-    return max(limit - round(interactive), math.ceil(limit * _BATCH_FRACTION))
-
-
-def interactive_share(per_minute: int, others: float, processes: int) -> float:
-    """Return how much of a limit per minute one API process may use for interactive calls.
-
-    An interactive call is a single request whose client waits for the answer. A tenth of the limit, rounded
-    up, is left to batches. The rest, at least 1, is for the calls of all API processes. This process may use
-    what the others do not use of the rest, but at least an equal part. Example: the limit is 100, so the rest
-    is 90, and one other process uses 80 of it. This process may use 45, half of the rest, although only 10
-    are left.
-
-    If the limit is 1, calls and batches may each use 1, so together twice the limit. Otherwise one of the two
-    could be blocked forever.
-
-    Args:
-        per_minute: the whole limit, in requests or tokens per minute.
-        others: how much the interactive calls of all other API processes use, per minute.
-        processes: number of the other API processes that use the limit.
-    """
-    most = max(per_minute - math.ceil(per_minute * _BATCH_FRACTION), 1)
-    return max(most - others, most / (processes + 1))
 
 
 def share_of(total: int, worker: str, workers: Collection[str]) -> int:

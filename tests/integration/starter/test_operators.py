@@ -16,7 +16,7 @@ from batchwright.database.driver import connect as connect_database
 from batchwright.database.postgres import open_database
 from batchwright.settings import Settings, load
 from batchwright.starter.commands.operations.config import configuration
-from batchwright.starter.commands.operations.doctor import examine
+from batchwright.starter.diagnostics.examine import examine
 from batchwright.starter.diagnostics.findings import DiagnosticReport, Finding, Level
 from batchwright.starter.embedded_stack.ports import free_port
 from tests.integration.starter.commands import batchwright

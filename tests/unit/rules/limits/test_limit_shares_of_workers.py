@@ -1,15 +1,10 @@
-"""Division of a fleet-wide limit between batches and interactive calls, and between processes."""
+"""Division of a limit between the workers for which it holds together."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.rules.limits.limit_shares_of_workers import (
-    interactive_share,
-    left_to_batches,
-    share_of,
-    share_of_rate,
-)
+from batchwright.rules.limits.limit_shares_of_workers import share_of, share_of_rate
 
 
 @given(total=st.integers(1, 10_000), workers=st.sets(st.text(max_size=8), min_size=1, max_size=50))
@@ -42,18 +37,3 @@ def test_a_worker_that_begins_to_use_a_rate_waits_until_others_see_it() -> None:
 
 def test_without_users_of_a_rate_each_live_worker_may_begin_with_an_equal_part() -> None:
     assert share_of_rate(600, "new", [], live=3) == 200.0
-
-
-@given(rate=st.integers(2, 10_000), used=st.lists(st.floats(0, 20_000), min_size=1, max_size=5))
-def test_batches_and_interactive_calls_together_keep_a_rate(rate: int, used: list[float]) -> None:
-    total = sum(used)
-    of_calls = interactive_share(rate, total, processes=len(used))
-    assert left_to_batches(rate, of_calls + min(total, rate)) >= rate / 10
-    alone = interactive_share(rate, 0.0, processes=0)
-    assert left_to_batches(rate, alone) + alone <= rate
-    assert alone / (len(used) + 1) <= of_calls <= alone
-    assert of_calls + total <= alone + 0.001 or of_calls == alone / (len(used) + 1)
-
-
-def test_a_rate_of_one_request_per_minute_allows_an_interactive_call() -> None:
-    assert interactive_share(1, 0.0, processes=0) == 1
