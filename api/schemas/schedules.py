@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from batchwright.api.errors import ApiError, invalid_value, missing_parameter, one_of
 from batchwright.api.schemas.batch_create import EXTENSION, NO_NUL, BatchCreate, parse_batch_create
+from batchwright.api.schemas.cron_expressions import MAX_CRON_CHARACTERS, check_cron
 from batchwright.api.schemas.json_body import as_object, check_text, reject_unknown, wrong_type
 from batchwright.api.schemas.webhooks import MAX_DESCRIPTION_CHARACTERS, parse_description
 from batchwright.contracts.api_objects.schedules import (
@@ -20,7 +21,6 @@ from batchwright.contracts.api_objects.schedules import (
 )
 from batchwright.contracts.temporal_payloads.batch_schedules import BatchTemplate, OverlapPolicy
 from batchwright.database.tables.schedules import ScheduleRow, ScheduleRunRow
-from batchwright.rules.cron_expressions import MAX_CRON_CHARACTERS, check_cron
 from batchwright.settings import Settings
 from batchwright.temporal.batch_schedules import ScheduleStatus
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from batchwright.rules.cron_expressions import check_cron
+from batchwright.api.schemas.cron_expressions import check_cron
 
 
 @pytest.mark.parametrize(
