@@ -1,7 +1,7 @@
-"""Send the lines of one slice attempt, each when it gets a permit, and settle most lines that succeed.
+"""Send the lines of one slice attempt. Each line needs a permit, the right to have one request in flight.
 
-A permit is the right to have one request in flight. To save CPU time, most lines need no asyncio task: they
-are sent and settled in functions that the event loop calls and that await nothing.
+To save CPU time, most lines need no asyncio task. The event loop calls functions that await nothing. These
+functions send the lines, and handle the responses to them.
 """
 
 import asyncio
@@ -37,11 +37,10 @@ _WAIT_FOR_SLICES_SECONDS = 0.1
 class LineSender:
     """The sender of one turn (attempt of a slice): it sends one line for each permit.
 
-    The next line waits for a permit (the right to have one request in flight). When a permit is free,
-    `_on_permit` sends this line. Most lines take the fast path, without a task: the request is sent at once,
-    and the callback that reads the response settles the line (`_try_send_now`, `_on_response`). A task for
-    each request would cost more CPU time than all other work for the request. Only a line that must await
-    more than its response, such as a hook, gets a task (`RequestTasks`).
+    When a permit (the right to have one request in flight) is free, `_on_permit` sends the next line. Most
+    lines need no task: `_try_send_now` sends the request, and the callback `_on_response` settles the line
+    (gives it its final result). A task for each request would cost more CPU time than all other work for the
+    request. A line gets a task (`RequestTasks`) only if it must await more than its response, such as a hook.
 
     Attributes:
         tasks: sends the lines that need an asyncio task.
@@ -72,7 +71,7 @@ class LineSender:
         self._wake_timer: asyncio.TimerHandle | None = None  # runs while a line waits for its system prompt
 
     def can_dispatch(self, now: float) -> bool:
-        """Return False if, for example, a rate limit or an ended lease forbids another request; else True.
+        """Return True if nothing (such as a rate limit or an ended lease) forbids another request now.
 
         Args:
             now: the monotonic time in seconds.
@@ -91,8 +90,8 @@ class LineSender:
     def may_send_now(self) -> bool:
         """Return True if a line may be sent now.
 
-        It may if lines are left, this attempt of the slice does not have to stop, and `can_dispatch` returns
-        True. This can change between two sends. So call this method right before each send.
+        The result is True if lines are left, this attempt of the slice does not have to stop, and
+        `can_dispatch` returns True. The result can change between two sends, so call this before each.
         """
         return (
             time.time() < self._stop.sends_until
@@ -105,11 +104,12 @@ class LineSender:
     # Permits
 
     def queue_next(self) -> None:
-        """Request a permit for the next line. A permit is the right to have one request in flight.
+        """Request a permit (right to have one request in flight) for the next line, unless it must wait.
 
-        If a permit is free, the line is sent at once. If workers crashed during earlier attempts of the
-        slice, each line must be recorded in storage before it is sent. If the next line is not recorded yet,
-        it stays in the queue of lines, and `must_track` becomes True.
+        If a permit is free, the line is sent at once. In two cases, the line must wait in the queue of lines:
+
+        - Workers crashed earlier, and the line is not recorded in storage. `must_track` becomes True.
+        - The line needs a slot that has its system prompt (`_must_wait`).
         """
         line = None if self.is_exclusive else self._queue.next()
         if line is None:
@@ -125,13 +125,13 @@ class LineSender:
             self._limiter.enqueue(self._permit_request)
 
     def _must_wait(self, line: SliceLine) -> bool:
-        """Return True, and wake the slice soon, if the line must wait for a slot that has its system prompt.
+        """Return True if the line must wait for a slot that has its system prompt.
 
-        A slot is a place for one request at a backend, and keeps the prompt of its last request. Any other
-        slot would have to compute the prompt again. A line waits in two cases:
+        If so, also wake the slice soon. A slot is a place for one request at a backend, and keeps the prompt
+        of its last request. Any other slot must compute the line's prompt again. A line waits in two cases:
 
         - The slice has just begun. Other slices, which may have other prompts, get the free permits first.
-        - Few lines with this prompt are left, so that it is not worth computing it again.
+        - Few lines with this prompt are left. Another slot would save less time than it needs for the prompt.
         """
         has_slots = self._router.prefixes.slots and not self._quarantine.is_tracking
         if self.is_exclusive or not has_slots or self._queue.prompt_cost(line) < PromptCost.SECOND_COPY:
@@ -152,9 +152,9 @@ class LineSender:
 
     @contextmanager
     def sending_alone(self, line: SliceLine) -> Generator[None]:
-        """Context manager that requests a permit for a quarantined line. No other line is sent in its block.
+        """Context manager that requests a permit for a quarantined line.
 
-        If a permit is free, the line is sent at once.
+        If a permit is free, the line is sent at once. In the `with` block, the slice sends no other line.
         """
         self.is_exclusive = True
         try:
@@ -206,10 +206,10 @@ class LineSender:
             state.wake.set()
 
     def _prompt_cost(self) -> float:
-        """Return whether a backend must compute a system prompt for the next line (a `PromptCost`).
+        """Return how much work the line that waits for a permit causes in prefix caches (`PromptCost`).
 
-        The slice with the lowest value gets the next permit. If the number of lines in flight with the same
-        system prompt is not limited, the value is 0 for all slices.
+        The slice with the lowest cost gets the next permit. If the number of lines in flight with the same
+        system prompt is not limited, the cost is 0 for all slices.
         """
         line = None if self.is_exclusive else self._state.waiting_line
         has_width = self._router.prefixes.width < math.inf
@@ -245,9 +245,9 @@ class LineSender:
     # Lines that may no longer be sent
 
     def reject_waiting_line(self) -> None:
-        """Reject the line that waits for a permit if it may no longer be sent: settle it with an error.
+        """If the line that waits for a permit may no longer be sent, settle this line with an error.
 
-        The lines after it are rejected in the same way, up to the first line that may be sent.
+        The next lines are settled in the same way, up to the first line that may be sent.
         """
         line = self._state.waiting_line
         if line is None or not self._authorizer.denial_reason(has_job=line.attempt.job is not None):
@@ -334,9 +334,9 @@ class LineSender:
     def _on_response(self, sent: InFlightRequest, outcome: Outcome) -> None:
         """Handle the response to a request that was sent without a task of its own.
 
-        If the request succeeded, settle its line at once. If it failed, or if the circuit is open, start a
-        task that handles the response. This method must not raise or log, because the HTTP connection calls
-        it outside any task.
+        If the request failed, or if the backend's circuit breaker is open, start a task that handles the
+        response. Otherwise, settle the line at once. This method must not raise or log, because the HTTP
+        connection calls it outside any task.
         """
         upstream, sent.exchange = sent.dispatch.upstream, None
         try:
@@ -360,8 +360,8 @@ class LineSender:
     def _complete(self, sent: InFlightRequest) -> None:
         """Free the memory of a request that has ended, and release its permit for the next waiting line.
 
-        If the backends keep only few system prompts, and no waiting line has one of them, the permit is
-        released a moment later. A line that has one may come in this time, and then gets the permit.
+        If the backends keep only few system prompts, and all waiting lines need other prompts, the permit is
+        released 10 ms later. Meanwhile, a line whose prompt is kept may arrive. It then gets the permit.
         """
         self._state.in_flight.discard(sent)
         self._budget.response_bytes -= sent.held

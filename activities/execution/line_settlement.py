@@ -1,4 +1,4 @@
-"""Apply the outcomes of requests to their lines: settle a line, or schedule its retry."""
+"""Handle the outcomes of requests: give a line its final result (settle the line), or schedule a retry."""
 
 import logging
 import time
@@ -222,10 +222,10 @@ class LineSettler:
         return OutboundRequest(line.request_id, custom_id, body)
 
     def observe(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Report the outcome of a request to everything that adapts to the responses of backends.
+        """Report the outcome of a request to all objects that adapt to the responses of backends.
 
-        These are the limits on requests in flight, the prefix groups (lines with the same system prompt), and
-        the memory that is reserved for each response.
+        These objects limit the requests in flight, group lines by their system prompt, and reserve memory for
+        each response.
         """
         sent.permit.record_outcome(outcome)
         if outcome.verdict is SUCCESS:

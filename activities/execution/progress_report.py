@@ -63,12 +63,13 @@ class SliceReporter:
         self._report_waiting(writer.completed + writer.failed)
 
     def clear_waiting(self, *, another_turn_follows: bool) -> None:
-        """Clear what was published about the slice's wait, at the end of an attempt that sent lines.
+        """Clear the waiting reason (a text for the tenant) and the deferral (a record for the metrics).
 
-        Usually, both the waiting reason (a text for the tenant) and the deferral (a record for the metrics)
-        are cleared. If the model's circuit breaker allows only trial requests (single requests that test the
-        backend), the waiting reason stays. The deferral then stays, too, if the slice has another attempt
-        (`another_turn_follows`).
+        Call this at the end of an attempt that sent lines. If the model's circuit breaker allows only trial
+        requests (single requests that test the backend):
+
+        - The waiting reason is not cleared.
+        - The deferral is cleared only if the slice has no further attempt (`another_turn_follows` is False).
         """
         is_open = self._open_circuit() is not None
         if not is_open:

@@ -129,8 +129,8 @@ def _closed(_item: object) -> NoReturn:
 class RequestTasks:
     """The asyncio tasks of one turn (attempt of a slice): they send lines, and apply the outcomes to them.
 
-    A task also handles a request that was sent without a task and has failed. The task then does not send the
-    request, but begins with its outcome.
+    If a request was sent without a task and has failed, a task handles the outcome. This task may then send
+    the request to another backend.
 
     Attributes:
         jobs: runs lines as jobs of their backends.
@@ -215,8 +215,8 @@ class RequestTasks:
     async def _call_hooks(self, request: OutboundRequest) -> OutboundRequest | Outcome:
         """Call the operator's hooks for the request. Return the request as the hooks changed it.
 
-        A hook is the operator's own function, which may change or reject a request before it is sent. If a
-        hook rejects the request or fails, return the outcome that the line gets because of this.
+        A hook is the operator's own function. It can change or reject a request before the request is sent.
+        If a hook rejects the request or fails, return the outcome for the line instead of a request.
         """
         slice_ = self._request
         place = (slice_.tenant, slice_.batch_id, request.custom_id, slice_.model, slice_.endpoint.value)
@@ -302,18 +302,18 @@ class RequestTasks:
         sent.permit.charge(sent.line_bytes)
 
     def _claim_repeat(self, sent: InFlightRequest) -> bool:
-        """Return True if the line may be sent again now. If so, count this for the rate limits."""
+        """Return True if the line may be sent again now. If so, count another request for the rate limits."""
         may_send = self._may_send_again(sent)
         if may_send:
             self._count_repeat(sent)
         return may_send
 
     async def _probe_if_in_doubt(self, sent: InFlightRequest, outcome: Outcome) -> None:
-        """Send a probe if it is unclear whether the line or the backend caused the failure.
+        """If it is unclear whether the line or the backend caused a failure, send a probe to the backend.
 
-        A probe is a small test request to the backend. If the backend answered the probe and had also sent a
-        response (such as an error) for the line, the line's `is_backend_alive` becomes True. In all other
-        cases, it becomes False.
+        A probe is a small test request. The line's `is_backend_alive` becomes True if the backend sent a
+        response (such as an error) to the line, and then also to the probe. Otherwise, `is_backend_alive`
+        becomes False.
         """
         line, dispatch, attribution = sent.line, sent.dispatch, self._outcomes.attribution
         line.is_backend_alive = False

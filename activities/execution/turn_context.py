@@ -1,4 +1,4 @@
-"""Objects and state that all classes that work on one turn share, and the error that ends a turn early.
+"""Objects and state of one turn, which several classes share, and the error that ends a turn early.
 
 A turn is one attempt of the activity that sends the lines of a slice.
 """

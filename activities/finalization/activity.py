@@ -262,7 +262,7 @@ class Finalization(FinalizationActivities):
         return _SettledLines(selected, models, missing.by_model, failed_copies, errors, jobs)
 
     async def _settle_missing(self, order: BatchOrder, settler: MissingLineSettler) -> list[ErrorCount]:
-        """Give every line without a result an error as its result. Return how many, by model."""
+        """Give every line without a result an error as its result. Return the number of errors per model."""
         row = await self._database.files.get(order.tenant, order.input_file_id)
         async with translated(Failure.INPUT_VANISHED):
             return await settler.settle(row.storage_key if row else None)
@@ -327,8 +327,9 @@ def _check_counts(
 def _is_completed_in_time(request: FinalizeRequest, before: BatchRow, settled: _SettledLines) -> bool:
     """Return True if the batch counts as completed, although the workflow reports a passed deadline.
 
-    This is so if each line had a result in time. The workflow cannot know this if a worker crashed after it
-    stored the last result of a slice. If the batch has already ended, or was cancelled, the result is False.
+    If each line had a result in time, the batch counts as completed. The workflow does not know this if a
+    worker stored the last result of a slice and then crashed. If the batch has already ended, or was
+    cancelled, the result is False.
     """
     return (
         request.missing_line_code is LineCode.BATCH_EXPIRED

@@ -98,7 +98,7 @@ class DuplicateSettler:
             raise PlanDamaged(f"{key!r} has {lines} lines; {share.duplicates} were committed.")
 
     def _add_rows(self, number: int, lines: list[bytes]) -> int:
-        """Store the positions of duplicate lines, and write their custom_ids to the local file.
+        """Remember the positions of duplicate lines, and write their custom_ids to the spool (a local file).
 
         Return the number of duplicates.
 
@@ -178,8 +178,7 @@ class _Originals:
         self._dead_letter = next(self._dead_letters, None)
 
     def find(self, offset: int) -> _Original:
-        """Return the result of the line at `offset` in the input, and its dead letter (record of why it
-        failed).
+        """Return the result of the line at `offset` in the input, with the line's dead letter if it has one.
 
         Raises:
             PlanDamaged: the line has no result.

@@ -43,13 +43,13 @@ class MissingLineSettler:
         self.running_jobs: dict[int, RunningJob] = {}  # jobs of these lines by offset, after `settle`
 
     async def settle(self, input_key: str | None) -> list[ErrorCount]:
-        """Give every line without a result an error as its result. Return how many, by model.
+        """Give every line without a result an error as its result. Return the number of errors per model.
 
         Each returned count also has one of the errors as an example.
 
         Args:
-            input_key: storage key of the input file. If it is None or the object is missing, the lines are
-                read from the shards, which contain the lines in the order of sending.
+            input_key: storage key of the input file. If the key is None, or if the input file is missing, the
+                lines are read from the shards, which contain the lines in the order of sending.
 
         Raises:
             ObjectMissing: both the input and a shard are missing.
@@ -111,10 +111,10 @@ class MissingLineSettler:
 
 
 class _PlacedLines:
-    """A reader that finds the lines without a result in the shards. It is used if the input file is missing.
+    """A reader that selects the lines without a result from the lines of the shards.
 
-    A shard is the stored copy of a model's lines. The caller must read the shards in the order of the models'
-    numbers.
+    A shard is the stored copy of a model's lines. Shards are read only if the input file is missing. The
+    caller must read the shards in the order of the models' numbers.
     """
 
     def __init__(self, missing: MissingLines) -> None:

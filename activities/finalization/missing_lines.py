@@ -36,8 +36,8 @@ class MissingLines:
         found: number of planned lines (lines in a model's plan) that have a result.
         models: line counts of each model that has a plan. A line without a result counts as failed.
         by_model: number of lines without a result, by model.
-        first_of: for each model, the offset in bytes of a line in the input. The line is the first one in the
-            model's plan that has no result. A model has no entry if all its lines have a result.
+        first_of: for each model, the position (in bytes) in the input of the first line in the model's plan
+            that has no result. If all lines of a model have a result, the model has no entry.
     """
 
     def __init__(self, spool: ResultSpool, shares: list[ModelShare]) -> None:

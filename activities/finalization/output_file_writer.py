@@ -1,4 +1,4 @@
-"""The output and error file of a batch: write or delete the objects in storage, make the database rows."""
+"""Write the output and error file of a batch to storage (or delete them), and make their database rows."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Record an answer for each call that still has none when the files of its rolling batch are written."""
+"""Record answers for calls (single requests in a rolling batch) that have no answer when the batch ends."""
 
 from collections.abc import Iterator
 from itertools import chain, islice

@@ -83,9 +83,11 @@ class Ingestion(IngestionActivities):
         """Validate the input of a batch, put its lines in the order of sending, and divide them into slices.
 
         Return the counts of lines and slices, and the prefix of the storage keys of the written objects. The
-        batch's status becomes `in_progress`; `failed` if the input is invalid or the batch is refused;
-        `cancelled` if it is a rolling batch (its lines are single requests of clients, called calls) and all
-        its calls were cancelled.
+        batch gets one of these statuses:
+
+        - `failed` if the input is invalid or the batch is refused.
+        - `cancelled` if the lines are calls (single requests of clients), and all calls were cancelled.
+        - `in_progress` in all other cases.
 
         If the deadline has passed, no line will be sent. The order of the lines is still written, because
         finalization needs it to write the files.
@@ -261,8 +263,8 @@ class Ingestion(IngestionActivities):
     async def _scan(self, deadline: Deadline, file: FileRow, scanner: Scanner, spool: InputSpool) -> None:
         """Validate the lines of the input, and copy the input to `spool`, a file on the local disk.
 
-        Each piece is validated while the next piece is read. If the input is on the same disk, its own file
-        is used instead of a copy.
+        Each piece is validated while the next piece is read. If storage keeps the input as a file on the same
+        disk as the spool, this file is used and not copied.
         """
         local_file = await self._storage.open_file(file.storage_key)
         copy = local_file is None or not spool.try_to_use_file(local_file)

@@ -36,14 +36,14 @@ class Heartbeat(Protocol):
 
 
 class LeaseLost(Exception):
-    """The error that another attempt has the slice: results of this attempt must not be stored any more."""
+    """The error raised if another attempt has the slice. This attempt must then store no more results."""
 
 
 class SliceLease:
     """The right of this attempt to send the slice's lines. Each acknowledged heartbeat renews it.
 
-    The lease ends at `valid_until`, shortly before Temporal may give the slice to another worker. Time during
-    which the machine is suspended counts, too.
+    The lease ends at `valid_until`, shortly before Temporal may give the slice to another worker. The lease
+    can also end while the machine is suspended.
 
     Attributes:
         is_lost: True if another attempt is known to have the slice.
@@ -96,9 +96,9 @@ class SliceLease:
     async def check(self) -> None:
         """Check that no other attempt has the slice. Call this before results are stored.
 
-        After the end of the lease, ask Temporal with the last heartbeat again, because this process may have
-        been frozen. If Temporal does not reply for 5 s, the check passes: results may then be stored twice,
-        but are not lost.
+        If the lease has ended, for example because this process was frozen, the last heartbeat is sent again.
+        Temporal's reply shows if another attempt has the slice. If there is no reply for 5 s, the check
+        passes. Results may then be stored twice, but are not lost.
 
         Raises:
             LeaseLost: another attempt has the slice.
@@ -109,7 +109,7 @@ class SliceLease:
             raise LeaseLost
 
     async def report(self, details: SliceResult) -> None:
-        """Send a heartbeat now. Return when Temporal has replied, or has not replied for 5 s.
+        """Send a heartbeat now. Return when Temporal has replied, at the latest after 5 s.
 
         The reply is not used, because `run` gets the same reply to its next heartbeat.
         """
@@ -118,15 +118,14 @@ class SliceLease:
 
 
 def is_fresh_attempt(info: activity.Info, now: datetime) -> bool:
-    """Return True if this is the slice's first attempt and it has just started: its heartbeat can wait.
+    """Return True if this is the slice's first attempt, and if this attempt started less than 2 s ago.
 
-    In two cases, the result is False, and a heartbeat must be sent at once:
+    The first heartbeat can then wait. If the result is False, a heartbeat must be sent at once:
 
     - A later attempt must report the crashes of earlier attempts.
-    - A first attempt that started long ago, in a process that was frozen, must find out if it still has the
-      slice.
+    - A first attempt in a process that was frozen must find out if it still has the slice.
 
-    If the worker's clock is wrong, the result may be False by mistake, which only costs one heartbeat.
+    If the worker's clock is wrong, the result can be False by mistake. This only costs one heartbeat.
     """
     return info.attempt == 1 and abs((now - info.started_time).total_seconds()) < HEARTBEAT_SECONDS
 

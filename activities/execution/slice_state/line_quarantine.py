@@ -1,14 +1,13 @@
-"""The quarantine of lines: which lines may crash workers, so that they are sent one at a time.
-
-`attempt.py` fails a line after 3 crashes.
+"""The quarantine of lines that may crash workers. Quarantined lines are sent one at a time.
 
 After two crashes, a slice stores which lines it is about to send. If its worker crashes again, these lines
 are quarantined. A quarantined line is sent only while no other line of its slice is in flight. No other
 quarantined line or quarantined step (activity such as ingestion) of the process may run at the same time.
+After three crashes while a line was sent, `attempt.py` settles this line with an error.
 
-An attempt may also crash before it sends a line, while it reads the stored results and the lines. This is
-the preparation of the slice. After two crashes, preparations are quarantined, too. After three crashes during
-a quarantined preparation, the slice fails.
+Before an attempt sends lines, it reads the stored results and the lines. This part of the attempt is called
+preparation. A worker can also crash during the preparation. After two crashes, preparations are quarantined,
+too. After three crashes during a quarantined preparation, the slice fails.
 """
 
 from collections.abc import Sequence
@@ -25,13 +24,13 @@ TRACKED_BATCH_SIZE = 16  # while tracking: number of lines recorded together, an
 class AttemptHistory(NamedTuple):
     """The crashes of earlier attempts of a slice, as the current attempt knows them.
 
-    The counts begin again after an attempt that has read the slice's lines and did not crash.
+    If an attempt has read the slice's lines and did not crash, the counts start at 0 again.
 
     Attributes:
         attempt: number of the current attempt.
         crashes: number of attempts that crashed.
-        first_crash: number of the first attempt that crashed; 0 if no attempt crashed. Each later attempt has
-            also crashed, or ended before it read the lines.
+        first_crash: number of the first attempt that crashed; 0 if no attempt crashed. Each attempt between
+            `first_crash` and `attempt` has also crashed, or has not read the lines.
         preparation_crashes: how many of the crashed attempts crashed during a quarantined preparation.
     """
 
@@ -89,10 +88,10 @@ class CrashQuarantine:
         history: the attempts that crashed before this attempt.
         is_tracking: True if lines must be recorded before they are sent.
         marker: marker of this attempt.
-        crashed_markers: markers of all attempts that crashed. The last marker is not enough: an attempt may
-            crash before it has quarantined the lines of the attempt before it.
-        is_preparing: True during a quarantined preparation.
-        has_read: True when the attempt has read the lines.
+        crashed_markers: markers of all attempts that crashed. The marker of the last crash is not enough,
+            because that attempt may have crashed before it quarantined the lines with an older marker.
+        is_preparing: True during a quarantined preparation (the reading of stored results and lines).
+        has_read: True after the attempt has read the lines.
     """
 
     def __init__(self, history: AttemptHistory, generation: int) -> None:

@@ -50,9 +50,9 @@ class LineAttempt(BaseModel):
     job: SubmittedJob | None = None  # the job that is running
 
     def supersedes(self, other: "LineAttempt") -> bool:
-        """Return True if this record is at least as new as `other`, a record of the same line.
+        """Return True if this record replaces `other`, a record of the same line that was read earlier.
 
-        So if two records are equally new, the one that is read later is used.
+        The result is False only if `other` is newer. If both are equally new, this record replaces `other`.
         """
         return self._order >= other._order
 
@@ -103,9 +103,9 @@ class PromptCost(IntEnum):
         NONE: a free slot of a backend has the line's system prompt. If the worker does not know the prompts
             in the slots, every line whose group is not full has this cost.
         ONE_PROMPT: a backend may have to compute the line's system prompt.
-        SECOND_COPY: lines with the same system prompt are in flight, and one more slot has to compute it.
-            `DueLines.prompt_cost` adds a number from 0 to 1, which is smaller if more lines of the group are
-            left to use this slot.
+        SECOND_COPY: lines with the same system prompt are in flight. One more slot would have to compute this
+            prompt. `DueLines.prompt_cost` adds a number from 0 to 1. The more lines of the group are left to
+            use the slot, the smaller is this number.
     """
 
     NONE = 0
@@ -126,12 +126,12 @@ Line = TypeVar("Line", bound=GroupedLine)
 class DueLines(Generic[Line]):
     """A queue of the lines that may be sent now, by prefix group (lines with the same system prompt).
 
-    A group is *full* if its next line should wait. A backend caches the system prompt of a group when it
-    responds to the group's first line. The group is full until this response. Later, it is full while as many
-    of its lines are in flight as `PrefixGroups.width` allows. `pop` selects the group of the next line.
+    A group is *full* if its next line should wait. While the group's first line is in flight, no backend has
+    the system prompt in its cache, so the group is full. Later, the group is full while `PrefixGroups.width`
+    of its lines are in flight. `pop` selects the group of the next line.
 
-    The groups are in the order of the plan, and so are the lines within a group. Lines without a group are in
-    group 0, which is never full.
+    The groups, and the lines within each group, are in the order in which ingestion planned to send them.
+    Lines without a group are in group 0, which is never full.
     """
 
     def __init__(self, prefixes: PrefixGroups) -> None:
@@ -164,13 +164,13 @@ class DueLines(Generic[Line]):
     def pop(self) -> Line | None:
         """Remove and return the next line to send; None if there are no lines.
 
-        It is the first line of a group. The group is selected by the first of these rules that finds one:
+        This line is the first line of a group. If a rule selects no group, the next rule applies:
 
-        - A group whose prompt is in a free slot (place for one request) of a backend.
-        - The first group that is not full.
-        - If the backends have few slots: the group with the most lines left for each line in flight. One more
-          slot computes its prompt, and many lines then use this slot.
-        - The first group.
+        1. A group whose prompt is in a free slot (place for one request) of a backend.
+        2. The first group that is not full.
+        3. If the backends have few slots: the group with the most queued lines per line in flight. One more
+           slot then computes the group's prompt, and many lines use this slot.
+        4. The first group.
         """
         groups = self._groups
         if self._emptied is not None and not groups[self._emptied]:
@@ -195,7 +195,7 @@ class DueLines(Generic[Line]):
         return len(self._groups[group]) / (self._prefixes.count_in_flight(group) or 1)
 
     def count_outside_full_groups(self) -> float:
-        """Return how many lines can be sent now, without the lines that wait because their group is full.
+        """Return how many of the lines can be sent before every group is full.
 
         A group is full while its next line should wait for the response to an earlier line of the group.
         """
@@ -205,7 +205,7 @@ class DueLines(Generic[Line]):
     def slot_wait_seconds(self, line: Line) -> float:
         """Return how many seconds `line` should wait for a slot that has its system prompt; 0 for no wait.
 
-        `line` was returned by `pop`, so it is not in the queue, and its group is full.
+        Call this only for a line that `pop` has returned, and only if the group of this line is full.
         """
         group = line.due_group
         return self._prefixes.slot_wait_seconds(group, 1 + len(self._groups.get(group, ())))
@@ -255,9 +255,9 @@ class LineQueue:
 
     @property
     def due_outside_full_groups(self) -> float:
-        """Number of lines that can be sent now, without the lines that wait because their group is full.
+        """Number of due lines that can be sent before every prefix group is full.
 
-        A prefix group consists of the lines with the same system prompt. It is full while its next line
+        A prefix group consists of the lines with the same system prompt. A group is full while its next line
         should wait.
         """
         return self._ready.count_outside_full_groups()
@@ -279,9 +279,9 @@ class LineQueue:
     def next(self) -> SliceLine | None:
         """Remove and return the next line that may be sent now; None if there is none.
 
-        Quarantined lines (in flight when a worker crashed) are never returned. This method first adds lines
-        whose wait for a retry has ended: at the end of their prefix group (lines with the same system
-        prompt), or at its beginning if a job for the line already runs at a backend.
+        Quarantined lines (in flight when a worker crashed) are never returned. Lines whose wait for a retry
+        has ended are first added to the due lines. A line that already runs as a job goes before the lines
+        without a prefix group. Any other line goes behind the lines with the same system prompt.
         """
         while self._later and self._later[0][0] <= time.time():
             line = heapq.heappop(self._later)[2]
@@ -292,11 +292,10 @@ class LineQueue:
         return self._ready.pop()
 
     def reselect(self, line: SliceLine) -> SliceLine:
-        """Return the line to send now: usually `line`, which `next` has returned earlier.
+        """Put back `line`, which `next` has returned earlier, and return the line that is best to send now.
 
-        A line without a prefix group (lines with the same system prompt), with a running job, or with crashes
-        is returned unchanged. Any other line is put back, and the next line is selected again, because other
-        groups may be full now.
+        Since `next` was called, other groups (lines with the same system prompt) may have become full. If
+        `line` has no group, has a running job, or may have crashed a worker, `line` itself is returned.
         """
         if not line.prefix_group or line.attempt.job is not None or line.attempt.crashes:
             return line
@@ -320,15 +319,16 @@ class LineQueue:
     def slot_wait_seconds(self, line: SliceLine) -> float:
         """Return how many seconds `line` should wait for a slot that has its system prompt; 0 for no wait.
 
-        `line` was returned by `next`, and its prefix group is full.
+        Call this only for a line that `next` has returned, and only if its prefix group is full.
         """
         return self._ready.slot_wait_seconds(line)
 
     def pop_quarantined(self) -> SliceLine | None:
         """Remove and return the next quarantined line that may be sent now; None if there is none.
 
-        A line is quarantined if it may have crashed a worker. The line with the fewest crashes is returned:
-        the number of slice attempts whose worker crashed while the line was about to be sent or in flight.
+        A line is quarantined if it may have crashed a worker. A slice attempt counts as a crash of the line
+        if the attempt crashed while the line was in flight or about to be sent. The line with the fewest
+        crashes is returned.
         """
         ready = [line for line in self._quarantined if line.attempt.not_before <= time.time()]
         found = min(ready, key=lambda line: (line.attempt.crashes, line.offset), default=None)
@@ -337,9 +337,9 @@ class LineQueue:
         return found
 
     def quarantine(self, markers: Container[str]) -> list[SliceLine]:
-        """Quarantine the lines that crashed attempts were about to send or had in flight. Return these lines.
+        """Quarantine and return the lines that were in flight, or about to be sent, when an attempt crashed.
 
-        The number of crashes of each line is increased by one. `markers` are the texts that name the crashed
+        Each line's number of crashes is increased by one. `markers` are the texts that name the crashed
         attempts in the lines' records.
         """
         lines = [*self._ready, *(line for _, _, line in self._later), *self._quarantined]
@@ -364,8 +364,8 @@ class LineQueue:
     def settle_quarantined(self, line: SliceLine) -> None:
         """Remove a quarantined line from the queue, and count it as settled.
 
-        A line is quarantined if it was in flight when a worker crashed. After several crashes it is not sent
-        again: its result is an error. Call this when the error is written.
+        A line is quarantined if it was in flight when a worker crashed. After several crashes, the line gets
+        an error as its result and is not sent again. Call this after the error was added to the results.
         """
         self._quarantined.remove(line)
         self.settle(line)

@@ -91,9 +91,10 @@ async def _read_listed(storage: Storage, folder: str) -> StoredResults:
 
 
 async def read_slice_record(storage: Storage, request: SliceRequest) -> SliceRecord:
-    """Read the record of a slice: which part of the plan and of the shard belongs to the slice.
+    """Read the record of a slice. It says which part of the plan and of the shard belongs to the slice.
 
-    The plan lists the model's lines in the order of sending. The shard holds their JSON.
+    The plan lists the model's lines in the order of sending. The shard holds the lines' JSON. A table in
+    storage has the records of all slices of the model.
 
     Raises:
         PlanDamaged: the model's table of slices has no valid record of the slice.
@@ -112,7 +113,7 @@ async def read_line_queue(
     *,
     is_grouped: bool,
 ) -> LineQueue:
-    """Read those lines of the slice from storage that have no result yet. Return them as a queue.
+    """Read the slice's lines from storage. Return a queue of the lines that have no result yet.
 
     This takes two requests to storage. The first reads the slice's part of the plan, which lists the model's
     lines in the order of sending. The second reads the slice's lines in the shard, which holds their JSON.

@@ -39,7 +39,7 @@ _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.25, 4.0
 
 
 class SegmentStore:
-    """The segments of a slice in storage (objects with many results each), as one attempt writes them."""
+    """The part of storage to which one attempt of a slice writes segments (objects with many results)."""
 
     def __init__(
         self, storage: Storage, folder: str, generation: int, attempt: int, lease: SliceLease
@@ -48,8 +48,8 @@ class SegmentStore:
 
         Args:
             folder: storage key under which all attempts of the slice store their segments.
-            lease: checked before each segment is stored. If another attempt has the slice, it may already
-                send the same lines, and a line with a stored result must never be sent.
+            lease: checked before each segment is stored. If another attempt has the slice, nothing is stored.
+                Otherwise, that attempt could send lines that already have a stored result.
         """
         self.storage, self._lease = storage, lease
         self._folder, self._generation, self._attempt = folder, generation, attempt
@@ -137,8 +137,8 @@ class SegmentBuffer:
     async def run(self) -> None:
         """Store the buffered results at regular intervals until cancelled.
 
-        If storage fails, retry. This attempt of the slice sends no lines until the results are stored. If
-        another attempt has the slice, the results stay in the buffer.
+        If storage fails, retry. While results are overdue (`is_overdue`), this attempt of the slice sends no
+        lines. If another attempt has the slice, the results stay in the buffer.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -228,9 +228,9 @@ class SegmentBuffer:
                 await storage.delete(info.key)
 
     def _small_segments(self) -> list[ObjectInfo]:
-        """Return the slice's smallest segments, as many as have at most 8 MiB in total.
+        """Return the slice's smallest segments, up to 8 MiB in total.
 
-        They are in the order in which they were written.
+        The segments are in the order in which they were written.
         """
         small: list[ObjectInfo] = []
         total = 0
