@@ -1,6 +1,6 @@
 """Build the Temporal workers of each role, and the objects that their activities share.
 
-No other module creates the real dependencies.
+`worker.process` opens the connections that these objects use.
 """
 
 import asyncio
@@ -198,7 +198,8 @@ def build_io_worker(resources: WorkerResources, failing: Callable[[], str]) -> W
     """Build the Temporal worker that runs ingestion, finalization, retention and consistency checks.
 
     Args:
-        failing: returns the required dependencies that fail now, with their errors; empty if none fails.
+        failing: returns, as text, the required dependencies that fail now, and their errors. The text is
+            empty if none fails.
     """
     database, storage, settings, metrics = (
         resources.database,
@@ -285,10 +286,10 @@ class InferenceWorkers:
         return self._execution.running
 
     def poller_factories(self, models: frozenset[str]) -> dict[str, PollerFactory]:
-        """Return the functions that create the pollers of task queues, by the name of the queue.
+        """Return, for each name of a task queue, the function that creates the queue's poller.
 
-        These are the queues of `models` and the dispatch queue, which several models share. While there is a
-        rate limit over all models, a model without its own rate limit uses the dispatch queue.
+        The task queues are one queue for each model in `models`, and the dispatch queue. If there is a rate
+        limit over all models, the models without their own rate limit share the dispatch queue.
         """
         queues = {temporal_names.inference_queue(safe_name(model)): model for model in models}
         queues[temporal_names.DISPATCH_QUEUE] = ALL_MODELS
@@ -384,8 +385,8 @@ def deployment_config(settings: Settings) -> WorkerDeploymentConfig | None:
 def workflow_sandbox() -> SandboxedWorkflowRunner:
     """Return the runner that executes workflow code in the SDK's sandbox, with the default restrictions.
 
-    All workflow runs share the imported modules of `batchwright`. The sandbox would otherwise import them
-    again for each run (decision 0060).
+    All workflow runs share the imported modules of `batchwright`. By default, the sandbox imports these
+    modules again for each run (decision 0060).
     """
     restrictions = SandboxRestrictions.default.with_passthrough_modules("batchwright")
     return SandboxedWorkflowRunner(restrictions=restrictions)

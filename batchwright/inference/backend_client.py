@@ -72,9 +72,9 @@ class InferenceClient:
                 None to use only the settings of the process.
             problem: why the backend cannot be used; empty if it can be used. If it is not empty, every
                 request fails with this text.
-            of_batches: False if the process sends only interactive calls (requests outside of batches). Its
-                probes (small test requests) then have the same headers as interactive calls. So a backend
-                that prefers interactive calls answers the probes first, too.
+            of_batches: False if the process sends only interactive calls (requests outside of batches). The
+                client's probes (small test requests) then have the same headers as interactive calls. If a
+                backend prefers interactive calls, it also prefers these probes.
         """
         self._transport, self._secrets_dir = transport, settings.secrets_dir
         self.serves_direct_first = backend is not None and backend.send_dispatch_header
@@ -93,8 +93,8 @@ class InferenceClient:
     def set_transport(self, transport: Transport) -> None:
         """Use another transport for further requests, and read the backend's API key again.
 
-        A transport holds the connections to the backend. Afterwards, the client is usable if it needs no API
-        key, or if it has read its API key now or earlier.
+        A transport holds the connections to the backend. The client becomes usable if the backend needs no
+        API key, or if this call or an earlier call has read the key.
         """
         self._transport = transport
         self._initial_problem = ""
@@ -142,8 +142,8 @@ class InferenceClient:
     ) -> Exchange | None:
         """Send a POST request if that is possible without awaiting. No trace span is created.
 
-        Return an exchange, which is the request in flight: its method `cancel` cancels the request. If
-        nothing was sent, return None.
+        If the request was sent, return its exchange. `Exchange.cancel` cancels the request. If nothing was
+        sent, return None.
 
         Args:
             on_outcome: called once with the outcome when the request has ended. It must not raise. It is not
@@ -165,17 +165,17 @@ class InferenceClient:
         """Send a request for a client that waits. Return a context manager that yields the response as it
         arrives.
 
-        The headers that mark requests of batches are not sent: the header of the setting `dispatch_header`
-        and the backend's `batch_headers`. So the backend can serve this request before the requests of
-        batches.
+        Two kinds of headers mark requests of batches: the header that the setting `dispatch_header` names,
+        and the backend's `batch_headers`. This request has none of these headers. The backend can therefore
+        serve this request before the requests of batches.
 
         Args:
             request_id: id of the request.
             extra: headers of the caller that are forwarded.
 
         Raises:
-            httpx.ConnectError: this process has no usable API key or certificate for the backend, so nothing
-                was sent. The context manager itself raises the exceptions of `Transport.stream`.
+            httpx.ConnectError: this process has no usable API key or certificate for the backend. Nothing
+                was sent. The context manager raises the exceptions of `Transport.stream` later.
         """
         if self.problem:
             raise httpx.ConnectError(self.problem)
@@ -285,11 +285,11 @@ class InferenceClient:
         on_outcome(outcome)
 
     def _recognize_busy(self, outcome: Outcome) -> Outcome:
-        """Return the outcome, but with the verdict BUSY if the backend answered 503 because of other clients.
+        """Set the verdict BUSY if the backend answered 503 because of other clients. Return the outcome.
 
-        Some backends also serve other clients, and serve these first. If such a backend answers 503, it is
-        busy with the requests of these clients. The outcome stays unchanged for all other backends and
-        statuses, and with BATCHWRIGHT_ADAPTIVE_LIMITS=false.
+        Some backends serve other clients first (`serves_direct_first`). If such a backend answers 503, it is
+        busy with the requests of other clients. In all other cases, the outcome stays unchanged. If
+        BATCHWRIGHT_ADAPTIVE_LIMITS is false, every outcome stays unchanged.
         """
         if not self._recognizes_busy or outcome.verdict is not retry_policy.UNAVAILABLE:
             return outcome

@@ -32,7 +32,8 @@ class BackendHeaders:
     """Headers that all requests to one backend have in common. They change when a new API key is read.
 
     Attributes:
-        shared: headers of every request except interactive ones, whose clients wait for the answer.
+        shared: headers of every request that is not interactive. The client of an interactive request waits
+            for the answer.
         key_changes: number of times that a new API key was read.
     """
 
@@ -42,8 +43,8 @@ class BackendHeaders:
         Args:
             backend: the backend's configuration in the registry (the operator's list of models and backends);
                 None to use only the settings of the process.
-            of_batches: True if `shared` marks requests as requests of batches; False for a process that sends
-                only interactive calls (requests outside of batches, whose clients wait).
+            of_batches: True if the headers in `shared` show that a request belongs to a batch. False for a
+                process that sends only interactive calls (requests outside of batches).
         """
         self._backend, self._secrets_dir = backend, settings.secrets_dir
         self._common = [*_BATCH_HEADERS, *_registry_headers(settings, backend, of_batches=of_batches)]
@@ -108,14 +109,15 @@ def forwarded_headers(endpoint: Endpoint, caller: Caller) -> list[Header]:
 
 
 def _registry_headers(settings: Settings, backend: BackendConfig | None, *, of_batches: bool) -> list[Header]:
-    """Return the headers that the operator's list of models and backends (the registry) sets for the backend.
+    """Return the backend's headers in the registry (the operator's list of models and backends).
 
-    Their names are in lower case.
+    The names of the headers are in lower case.
 
     Args:
-        of_batches: True to include the headers that mark requests of batches: the backend's `batch_headers`,
-            and the header in the setting `dispatch_header` if the backend has `send_dispatch_header`. False
-            for interactive calls, which are requests outside of batches.
+        of_batches: True to include the headers that mark requests of batches. These are the backend's
+            `batch_headers`. If the backend has `send_dispatch_header`, the header that the setting
+            `dispatch_header` names is included, too. False for interactive calls (requests outside of
+            batches).
     """
     if backend is None:
         return []

@@ -67,10 +67,10 @@ def from_poll(outcome: Outcome, config: JobConfig) -> JobReport | Outcome:
 
 
 def from_callback(body: bytes, config: JobConfig) -> JobReport | Outcome:
-    """Read the body of a callback, with which a backend reports the end of a job. Return this report.
+    """Read the body of a callback, and return the backend's report on the job.
 
-    If the body has no status, the whole body is the job's result. If the body is invalid, return an Outcome
-    with the error.
+    A callback is a request by which the backend reports the end of a job. If the body has no status, the
+    whole body is the job's result. If the body is invalid, return an Outcome with the error.
     """
     try:
         report = parse_job_report(body, config)

@@ -30,7 +30,7 @@ def open_transport(
 ) -> Transport:
     """Create a transport, which opens connections to backends and sends requests over them.
 
-    `settings.http_engine` selects the kind of transport. It connects when it is first used.
+    `settings.http_engine` selects the kind of transport. No connection is opened before the first request.
 
     Args:
         tls: the TLS context of a backend with its own certificates; None to use the system's certificate
@@ -126,7 +126,7 @@ class ClientPool:
     async def retain_only(self, keys: Collection[str]) -> None:
         """Drop the clients of backends that are no longer configured.
 
-        `keys` has the texts that identify the clients that are still needed. `client_key` returns them.
+        `keys` contains the result of `client_key` for each backend that is still configured.
         """
         for key in self._clients.keys() - keys:
             del self._clients[key]
@@ -184,10 +184,9 @@ class ClientPool:
         logger.info("backend is usable again", extra={"backend": backend.url})
 
     async def _replace(self, shared: _SharedTransport, context: ssl.SSLContext) -> None:
-        """Replace a transport that clients share by a new one, which has the TLS context `context`.
+        """Give all clients of a shared transport a new transport with the TLS context `context`.
 
-        The old transport, which holds the old connections, gets no new requests. Its requests in flight still
-        complete.
+        The old transport gets no new requests. Its requests in flight complete on the old connections.
         """
         old = shared.transport
         shared.transport = self._open_transport(self._settings, context, shared.connect_seconds)

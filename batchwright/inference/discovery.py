@@ -1,6 +1,6 @@
 """Request information from a backend about itself: its models, and how many requests it can process at once.
 
-Only servers of llama.cpp report the second number.
+Only servers of llama.cpp report how many requests they can process at once.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ class ModelListing(NamedTuple):
     Attributes:
         models: the usable model ids, sorted.
         backend_time: date of the response; None if it has no valid date.
-        ignored: number of listed ids that `models` lacks, because they are invalid names or because there are
-            too many.
+        ignored: number of listed ids that are not in `models`. An id is ignored if it is an invalid name, or
+            if the backend lists too many ids.
     """
 
     models: list[str]

@@ -184,7 +184,7 @@ class _Threads:
         self._free = asyncio.Semaphore(_MAX_THREADS)
 
     async def run(self, hook: Hook, call: HookCall) -> object:
-        """Call a hook in a thread. Return its result, or raise the exception that it raised.
+        """Call a hook in a thread. Return the hook's result, or raise the hook's exception.
 
         If the call is cancelled, the thread stays busy until the hook ends.
         """

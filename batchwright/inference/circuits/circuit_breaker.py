@@ -48,9 +48,11 @@ class CircuitBreaker:
     """Circuit breaker that stops the requests of one model to one backend while the backend fails.
 
     The circuit opens after a number of failures in a row: `failures_to_open`, or half the number of requests
-    in flight if this is higher. If all failed lines belong to one tenant, the circuit may first wait some
-    seconds for the result of another tenant's line. While the circuit is open, only trials are sent. A trial
-    is a single request that shows if the backend has recovered. All times are seconds of `clock`.
+    in flight if this is higher. If all failed lines belong to one tenant, the circuit may stay closed until
+    ten seconds after the first failure. In this time, a line of another tenant can show if the backend works.
+
+    While the circuit is open, only trials are sent. A trial is a single request that shows if the backend has
+    recovered. All times are seconds of `clock`.
     """
 
     failures_to_open: int
@@ -88,9 +90,8 @@ class CircuitBreaker:
         """Return the seconds until a line of the tenant may be sent; 0 if a line may be sent now.
 
         While the circuit is open, a line may be sent only as a trial, to show if the backend has recovered.
-        This method then also records that the tenant waits. If this tenant sent the last trial without
-        success and another tenant waits, this tenant has to wait longer, so that the other one can send the
-        next trial.
+        In this state, each call records that `tenant` waits. If `tenant` sent the last trial without success,
+        and another tenant waits, the result is longer. The other tenant can then send the next trial.
         """
         if not self._pause:
             return 0.0
@@ -166,9 +167,11 @@ class CircuitBreaker:
     def record_refusal(self) -> bool:
         """Record a refusal: a response with status 401 or 403. Return True if the API key is not at fault.
 
-        The API key is not at fault if the backend has accepted it since the refusal before this one: it has
-        sent a normal response to a probe (a small test request), or to a request that was sent after the
-        earlier refusal.
+        The API key is not at fault if the backend has accepted the key since the previous refusal. One of
+        these responses shows this:
+
+        - a normal response to a probe (a small test request)
+        - a normal response to a request that was sent after the previous refusal
         """
         accepts_key, self._accepts_key = self._accepts_key, False
         self._refused_at = self.clock()
@@ -198,8 +201,9 @@ class CircuitBreaker:
             reason: the failure in words for tenants, who see it while the circuit is open.
             at_once: True to open the circuit after this one failure.
             pause: seconds for which the backend asked the client to wait; 0 if it did not ask.
-            others_wait: True if a line of another tenant is waiting. While all failed lines belong to one
-                tenant, the circuit then stays closed for some seconds, because the other line may succeed.
+            others_wait: True if a line of another tenant is waiting. If all failed lines belong to one
+                tenant, a waiting line of another tenant delays the opening of the circuit by some seconds.
+                The waiting line may succeed in this time.
             short_pauses: True to keep the pauses between trials short, because the backend still answers
                 probes (small test requests).
         """
@@ -222,10 +226,9 @@ class CircuitBreaker:
     def record_busy(self, attempt: CircuitAttempt, reason: str, *, pause: float) -> None:
         """Record that the backend refused a request because it is busy with requests of other clients.
 
-        If the circuit is closed, it stays closed as long as the backend probably works on other requests of
-        this process: some are in flight, and it has responded recently, or one of them was sent recently. In
-        all other cases, the refusal counts as a failure. If the circuit is then open, the pauses between
-        trials are short, because the backend may accept requests again at any time.
+        If the circuit is closed and the backend probably works on other requests of this process, the refusal
+        does not count. In all other cases, the refusal counts as a failure, which may open the circuit. The
+        pauses between trials are then short, because the backend may accept requests again at any time.
 
         Args:
             attempt: the request that was refused.
@@ -240,8 +243,10 @@ class CircuitBreaker:
     def _processes_others(self, refused: CircuitAttempt) -> bool:
         """Return True if the backend probably works on a request of this process other than `refused`.
 
-        Such a request must be in flight. In addition, the backend must have responded recently, or one of
-        these requests must have been sent recently.
+        The result is True if both conditions are met:
+
+        - At least one other request is in flight.
+        - The backend has responded recently, or one of the other requests was sent recently.
         """
         others = [one for one in self._in_flight if one is not refused]
         longest = max(_MIN_ALIVE_SECONDS, _ALIVE_RESPONSES * self._response_seconds)
@@ -276,15 +281,14 @@ class CircuitBreaker:
         return self._last_success_at is not None and self._last_success_at >= since
 
     def record_suspect(self, attempt: CircuitAttempt, request_id: str, *, since: float, proved: bool) -> bool:
-        """Record a failed line. Return True if the caller must send a probe (a small test request), which
-        shows if the backend or the line is at fault.
+        """Record a failed line. Return True if the caller must send a probe (a small test request).
 
-        The first rule that fits decides:
+        A probe shows if the backend or the line is at fault. The first rule that fits decides:
 
-        - The backend has responded normally since `since`: return False, because the line is at fault.
-        - The circuit is open: return True if the request was a trial, which was sent to test the backend.
-        - The circuit is closed: count the line as failed now, not after the probe, because other lines may
-          fail during the probe. Return True if at least `failures_to_open` lines are counted.
+        - The backend has responded normally since `since`: the line is at fault. Return False.
+        - The circuit is open: return True if the request was a trial (a request that tests the backend).
+        - The circuit is closed: count the line as failed. Return True if at least `failures_to_open` lines
+          are counted. Other lines may fail during the probe, so this line is counted before the probe.
 
         Args:
             attempt: the failed request. Its response was an error such as 500.
@@ -319,9 +323,9 @@ class CircuitBreaker:
             since: when the line was last sent, in seconds of `clock`.
             proved: True if an earlier attempt has shown that the line is at fault. The line then does not
                 count towards `failures_to_open`.
-            backend_verified: True if the request got no response, and a check just before it reached the
-                backend. False if that check failed, or if there was no check. None if the check was
-                inconclusive, or if the request got a response.
+            backend_verified: None if the request got a response. Otherwise, the result of a check of the
+                backend just before the request: True if the backend responded to the check; False if the
+                check failed or there was no check; None if the check was inconclusive.
         """
         if self.succeeded_since(since):
             return False
@@ -340,15 +344,15 @@ class CircuitBreaker:
         return len(self._suspects) >= self.failures_to_open
 
     def _is_trial(self, attempt: CircuitAttempt) -> bool:
-        """Return True if the circuit is open, and the request was sent as a trial since it opened."""
+        """Return True if the circuit is open, and the request is a trial that was sent after the opening."""
         return attempt.is_trial and self.is_open and attempt.sent_at >= self.opened_at
 
     def _should_open(self, others_wait: bool, now: float) -> bool:
         """Return True if there are enough failures in a row to open the circuit.
 
-        If all failed lines belong to one tenant, this tenant may be at fault, not the backend. A line of
-        another tenant can show this. If such a line waits or was just sent, return False until ten seconds
-        have passed since the first failure.
+        If all failed lines belong to one tenant, the tenant may be at fault, not the backend. If another
+        tenant has a line that waits or was just sent, the result of that line can show which is at fault. In
+        this case, return False until ten seconds after the first failure.
 
         Args:
             others_wait: True if a line of another tenant is waiting.

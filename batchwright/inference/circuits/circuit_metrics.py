@@ -9,8 +9,9 @@ from batchwright.telemetry.metrics import Metrics
 def update_backend_circuits(routers: Iterable[ModelRouter], metrics: Metrics) -> None:
     """Set a gauge metric for each model at each backend: 1 if its circuit breaker is open, otherwise 0.
 
-    Remove the gauges of all other models and backends. If several models share a metric label, they share one
-    gauge at each backend. This gauge is 1 only if all circuit breakers of these models are open.
+    Remove the gauges of models and backends that are not in `routers`. Models with the same metric label
+    share one gauge for each backend. A shared gauge is 1 only if the circuit breakers of all its models are
+    open.
     """
     is_open: dict[tuple[str, ...], bool] = {}
     for router in routers:

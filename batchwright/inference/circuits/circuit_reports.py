@@ -38,9 +38,8 @@ def report_failure(
         outcome: the outcome of the request.
         tenant: the tenant of the request. Only this tenant may see the backend's error message.
         others_wait: True if a request of another tenant is waiting.
-        short_pauses: True if the backend answers probes (small test requests) but not normal requests. If the
-            circuit is open, the next trial (a request that shows if the backend has recovered) is then
-            allowed sooner.
+        short_pauses: True if the backend answers probes (small test requests) but not normal requests. The
+            pauses between trials (requests that show if the backend has recovered) are then short.
     """
     circuit, blocked = dispatch.upstream.circuit, outcome.verdict.budget is Budget.CREDENTIALS
     reason = outcome.verdict.category.value if blocked else outcome.message

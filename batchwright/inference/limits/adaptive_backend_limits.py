@@ -1,6 +1,6 @@
-"""Limit on the requests of this process in flight at each backend. It adapts to the backend's responses.
+"""Limits how many requests this process has in flight at each backend.
 
-All models that the backend serves share this limit.
+The limit of a backend adapts to the backend's responses. All models of the backend share the limit.
 """
 
 import sys
@@ -25,8 +25,8 @@ _TOLERANCE, _INTERACTIVE_TOLERANCE = 1.5, 1.25
 class AdaptiveLimitPolicy(NamedTuple):
     """Settings for the adaptive limits of a process: how many requests each backend may have in flight.
 
-    An adaptive limit is raised or lowered, as the responses of its backend show. It is at most `ceiling`
-    requests. If `adaptive` is False, it stays at `ceiling`.
+    The responses of a backend raise or lower its adaptive limit. The limit is never higher than `ceiling`
+    requests. If `adaptive` is False, the limit is always `ceiling`.
     """
 
     adaptive: bool = True
@@ -38,8 +38,8 @@ class AdaptiveLimitPolicy(NamedTuple):
 class BackendUsage:
     """Requests in flight at one backend, over all models, and the limits that apply to them.
 
-    `limit` is the adaptive limit. The whole fleet of workers may also share a limit for the backend. `share`
-    is this process's part of it; `sys.maxsize` if there is no such limit.
+    `limit` is the adaptive limit of this process. The backend may also have a fleet-wide limit, which all
+    processes share. `share` is this process's part of the fleet-wide limit; `sys.maxsize` if there is none.
     """
 
     url: str
@@ -58,8 +58,9 @@ class PlacedRequest(Struct, eq=False):
 
     Attributes:
         sent_at: when the request was sent, in seconds of the limits' clock.
-        in_flight_when_sent: number of requests that the backend then had in flight, including this request.
-        has_outcome: True if the adaptive limit of the backend has got the outcome of the request.
+        in_flight_when_sent: number of requests in flight at the backend when this request was sent, including
+            this request.
+        has_outcome: True if the request's outcome has been reported to the adaptive limit of the backend.
     """
 
     use: BackendUsage
@@ -73,7 +74,7 @@ class BackendLimits:
     """The requests in flight at each backend, and a limit for each backend that adapts to its responses.
 
     A permit (the right to have one request in flight) is granted before a backend is chosen for the request.
-    Until then, the permit counts at each backend that may be chosen.
+    Until a backend is chosen, `has_room` counts the permit as one more request at the backends.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class BackendLimits:
     def has_room(self, urls: Collection[str]) -> bool:
         """Return True if one of the backends `urls` may get another request, or if `urls` is empty.
 
-        Permits without a backend yet also take room, because their requests may be sent to these backends.
+        A permit for which no backend is chosen yet takes one free place of these backends, because its
+        request may be sent to one of them.
         """
         if not urls:
             return True
@@ -141,10 +143,10 @@ class BackendLimits:
         return self._usage_of(url).max_in_flight
 
     def limit_of_model(self, model: str) -> int | None:
-        """Return the sum of the limits on requests in flight of the model's backends; None if it has no
-        backend.
+        """Return the sum of the limits of the model's backends; None if the model has no backend.
 
-        The limit of a backend applies to the requests of all models together.
+        The limit of a backend is the maximum number of this process's requests in flight, for all models
+        together.
         """
         urls = self.backends_of(model)
         return sum(self.limit_of(url) for url in urls) if urls else None
@@ -155,8 +157,8 @@ class BackendLimits:
         Args:
             model: the model of the request.
             url: the backend that gets the request.
-            before: the record that an earlier call returned for the same request. The request then no longer
-                counts at the earlier backend. None if the request had no backend yet.
+            before: None if the request had no backend yet. If the request moves from another backend, the
+                record that the earlier call returned. The request no longer counts at the other backend.
         """
         if before is None:
             self.unplaced -= 1
@@ -184,11 +186,11 @@ class BackendLimits:
             self._metrics.backend_limit_changes.labels(use.url, change).inc()
 
     def search_free_slots(self, urls: Collection[str]) -> None:
-        """Raise the limits of full backends by one request, to find out if they accept more requests again.
+        """Raise the limits of full backends by one request, to test if they accept more requests again.
 
-        A backend is full if its limit is used up. The limit changes only if the backend has refused requests
-        because of other clients, and has sent no response for a long time. Call this regularly while requests
-        wait.
+        A backend is full if its adaptive limit is used up. If the backend has refused requests because of
+        other clients, and has then sent no response for a long time, its limit is raised. All other limits
+        stay unchanged. Call this regularly while requests wait.
         """
         for url in urls:
             use = self._usage_of(url)
@@ -223,11 +225,10 @@ class BackendLimits:
             use.limit.bounds = self._bounds(url)
 
     def set_shares(self, shares: Mapping[str, int]) -> None:
-        """Set this process's part of the limit of requests in flight that all processes share, for each
-        backend.
+        """Set, for each backend, this process's part of the backend's fleet-wide limit.
 
-        The keys of `shares` are URLs of backends. A value may be 0. A backend that is not in `shares` has no
-        such limit.
+        All processes together share this limit of requests in flight. The keys of `shares` are URLs of
+        backends. A value may be 0. A backend that is not in `shares` has no fleet-wide limit.
         """
         self._shares = shares
         for url, use in self._uses.items():

@@ -25,11 +25,11 @@ class PermitRequest:
 
     Attributes:
         number: position of the slice among the slices of its model and batch.
-        weight: the tenant's share of the capacity, relative to others; `TenantSettings` may override it.
+        weight: the tenant's relative share of the capacity. `TenantSettings` may override the weight.
         key_id: id of the API key that created the batch; empty if the batch was created without a key.
         on_granted: called once with the permit. It must not raise.
-        cost: returns the cost of sending the next line. It is higher if a backend must compute the line's
-            system prompt again, because its prefix cache lacks it. None if sending never costs anything.
+        cost: returns the additional work of the next line if a backend must first compute the line's system
+            prompt; otherwise 0. If `cost` is None, the cost is always 0.
     """
 
     model: str
@@ -197,7 +197,7 @@ class ConcurrencyLimiter:
         return model is not None and model.others_wait(self.limits, tenant, self.clock())
 
     def is_capped(self, name: str, tenant: str) -> bool:
-        """Return True if a limit of the tenant or of its API keys makes its lines for the model wait."""
+        """Return True if a limit of the tenant or of its keys makes the tenant's lines for the model wait."""
         model = self._models.get(name)
         return model is not None and tenant in model.capped
 
@@ -208,7 +208,7 @@ class ConcurrencyLimiter:
     def limit_reached(self, name: str, tenant: str, key_id: str) -> Limit | None:
         """Return the limit that makes lines of the tenant or the API key wait.
 
-        Return None if they have reached no limit, or if they only wait for a free permit.
+        Return None if no limit is reached. Lines that wait only for a free permit have reached no limit.
         """
         model = self._models.get(name)
         return None if model is None else model.limit_reached(self.limits, tenant, key_id, self.clock())
@@ -293,8 +293,8 @@ class ConcurrencyLimiter:
     def _grant(self, now: float) -> None:
         """Grant permits to waiting slices, until a limit on requests in flight is reached or memory is short.
 
-        The callback `on_granted` may call `enqueue` or `release` while this loop runs. These calls start no
-        second loop, because this loop sees their changes.
+        While this loop runs, the callback `on_granted` may call `enqueue` or `release`. These calls start no
+        second loop. This loop also grants the permits that these calls make possible.
         """
         self._is_granting = True
         try:
@@ -390,8 +390,8 @@ class ConcurrencyLimiter:
     def _retry_capped(self, model: _Model, tenant: str) -> None:
         """Move a tenant's requests from `capped` to `waiting` if no limit stops its lines any longer.
 
-        The tenant then counts as if it had just begun to wait. So its time in `capped` gives it no advantage
-        over other tenants.
+        In `waiting`, the tenant is treated like a tenant that begins to wait. The time in `capped` gives the
+        tenant no advantage over other tenants.
         """
         queue, now = model.capped[tenant], self.clock()
         if (weight := model.next_weight(self.limits, tenant, now)) is not None:

@@ -1,5 +1,6 @@
-"""Rate limits in effect for all workers together, from the settings and from operators' changes in the
-database.
+"""Rate limits in effect for all workers together.
+
+The limits come from the settings. Operators can change the limits in the database at run time.
 """
 
 import asyncio
@@ -34,9 +35,9 @@ class StoredRates(Protocol):
 class EffectiveRates(Protocol):
     """The rate limits in effect now, which may change at any time.
 
-    The attribute `allocation` says for each model how fast one turn may send lines. A turn is an attempt,
-    limited in time, to send the lines of a slice (a part of a batch). When limits change, `allocation` is
-    replaced by a new object. Callers must therefore read the attribute again for each line.
+    The attribute `allocation` contains, for each model, how fast one turn may send lines. A turn is one
+    attempt of a slice (a part of a batch). When limits change, a new object replaces `allocation`. Callers
+    must therefore read the attribute again for each line.
     """
 
     allocation: RateAllocation
@@ -46,16 +47,17 @@ class EffectiveRates(Protocol):
         return self.allocation.of(model)
 
     def queue_of(self, model: str) -> str:
-        """Return the Temporal task queue that the model shares with other models; empty if it has one of its
-        own.
+        """Return the Temporal task queue that the model shares with other models.
+
+        If the model has its own task queue, the result is empty.
         """
         ...
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the Temporal task queue to which the model's slices must move from `queue`; empty if they
-        can stay.
+        """Return the Temporal task queue to which the model's slices must move from `queue`.
 
-        Models that share a rate also share a task queue. Slices may therefore have to move when rates change.
+        If the slices can stay in `queue`, the result is empty. Models that share a rate also share a task
+        queue. If rates change, slices may therefore have to move.
         """
         ...
 
@@ -97,9 +99,9 @@ class FleetRates(EffectiveRates):
     def in_effect(self) -> list[tuple[str, str, Pacing]]:
         """Return every rate limit as (model, task queue, pacing).
 
-        The pacing says how many requests one turn (attempt of a slice) may send, and how many turns may start
-        per second. All models without a rate of their own share one rate and one task queue. If there is such
-        a rate, it is the last item of the list, with the model name `ALL_MODELS`.
+        A pacing contains how many requests one turn (attempt of a slice) may send, and how many turns may
+        start per second. If there is a rate for all models without a rate of their own, these models share
+        one task queue. The shared rate is the last item of the list, with the model name `ALL_MODELS`.
         """
         rates, models = self.allocation, self._models
         own = [(model, rates.of(model)) for model in sorted(models & rates.own.keys())]
@@ -107,12 +109,11 @@ class FleetRates(EffectiveRates):
         return [*found, (ALL_MODELS, DISPATCH_QUEUE, rates.shared)] if rates.shared else found
 
     async def other_queue(self, model: str, queue: str) -> str:
-        """Return the Temporal task queue to which the model's slices must move from `queue`; empty if they
-        can stay.
+        """Return the Temporal task queue to which the model's slices must move from `queue`.
 
-        A model with a changed rate may have to use another task queue. Before a move, the rates are read
-        again from the table. Otherwise two workers that know different rates could move a slice back and
-        forth. If the rates cannot be read, the slices stay.
+        If the slices can stay in `queue`, the result is empty. Before a move, the rates are read again from
+        the table, because two workers with different rates could move a slice back and forth. If the rates
+        cannot be read, the slices stay.
         """
         if not self._rates.target_queue(model, queue) or not await self.try_refresh():
             return ""
@@ -123,10 +124,10 @@ class FleetRates(EffectiveRates):
         effect.
 
         Raises:
-            Exception: the database is unreachable. The class of this exception is the argument `unavailable`
-                of the constructor.
-            RatesConflict: the limits of single models leave too little of the limit over all models for the
-                other models.
+            Exception: the database is unreachable. The constructor's argument `unavailable` names the class
+                of this exception.
+            RatesConflict: the limits of single models use up the limit over all models, so that too little is
+                left for the other models.
         """
         changes = {row.model: row.requests_per_second for row in await self._table.all()}
         rates = effective_rates(self._settings.rates, changes)

@@ -59,8 +59,8 @@ class MemoryBudget:
         """Request `size` bytes of memory for a slice's lines. Return the reservation, which may have to wait.
 
         When there is enough memory, `granted` of the reservation becomes True, possibly before this method
-        returns. Always call `release` at the end, even if the reservation was never granted. A reservation
-        that is larger than the whole memory for lines is granted when there is no other granted reservation.
+        returns. If `size` is more than the whole memory for lines, `granted` becomes True when no other
+        reservation is granted. Always call `release` at the end, even if the reservation was never granted.
         """
         reservation = Reservation(size)
         self._wanted.append(reservation)

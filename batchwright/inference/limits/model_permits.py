@@ -23,16 +23,17 @@ class ModelPermits(Generic[Request]):
     Attributes:
         used: number of permits in use.
         grants: number of permits that were granted so far.
-        last_grant: number of the model's last permit. The permits of all models are numbered from 1, in the
-            order in which they were granted. 0 if the model has got no permit yet.
+        last_grant: sequence number of the model's newest permit; 0 if the model has got no permit yet. The
+            permits of all models together are numbered from 1, in the order in which they were granted.
         max_permits: greatest number of permits that the model may use.
         urls: URLs of the model's backends.
         ranks: the order in which each tenant's batches send their lines.
         refreshed_at: when `max_permits`, `urls` and `ranks` were last looked up.
         weighed_at: when the weights (shares of the capacity) of the tenants were last looked up.
-        waiting: the waiting requests of each tenant that may get a permit.
-        capped: the waiting requests of each tenant that may send nothing now, because it has reached a limit.
-            `capped_by` names the limit of each tenant.
+        waiting: the waiting requests of the tenants that may get a permit, by tenant.
+        capped: the waiting requests of the tenants that have reached a limit, by tenant. These tenants may
+            send nothing now.
+        capped_by: the limit that each tenant in `capped` has reached, by tenant.
         full_since: when the model's backends became full; infinity if they are not full.
         sampled_at: time of the last call of `record_waits`.
     """
@@ -58,12 +59,12 @@ class ModelPermits(Generic[Request]):
         return any(waiting != tenant and not limits.tenant_limit(waiting, now) for waiting in self.waiting)
 
     def next_weight(self, limits: TenantAndModelLimits, tenant: str, now: float) -> float | None:
-        """Return the weight (share of the capacity) of a tenant in `capped` if it may send again.
+        """Return the weight (share of the capacity) of a tenant in `capped` if the tenant may send again.
 
-        In two cases, it may not send. The result is then None, and the limit is stored in `capped_by`:
+        In two cases, store the limit that stops the tenant in `capped_by`, and return None:
 
         - The tenant is still at a limit.
-        - The API keys of all its waiting requests are at their caps on requests in flight.
+        - The API keys of all its waiting requests are at their limits on requests in flight.
         """
         limit = limits.tenant_limit(tenant, now)
         weight = None if limit is not None else self.capped[tenant].next_weight(limits.is_key_capped)
@@ -77,8 +78,8 @@ class ModelPermits(Generic[Request]):
         Call this only if the model has no request in flight. The result is True if both conditions are met:
 
         - The backends have been full for ten seconds.
-        - For at least one backend, this process has not used up its part of the limit that all processes
-          share, or there is no such limit.
+        - At least one backend has no fleet-wide limit (a limit that all processes share), or this process has
+          not used up its part of the fleet-wide limit.
 
         Without this rule, the model could wait forever while other models keep its backends full with
         requests that never get a response.
@@ -99,10 +100,10 @@ class ModelPermits(Generic[Request]):
         return limits.model_limit(self.name, now)
 
     def record_waits(self, limits: TenantAndModelLimits, now: float) -> None:
-        """Record in the metrics how long limits have made lines of the model wait since the last call.
+        """Add the time since the last call to the metrics of the limits that make lines of the model wait.
 
-        If the last call was more than a second ago, record nothing, because it is not known if lines have
-        waited since then.
+        If the last call was more than a second ago, add nothing, because the lines may have waited for only a
+        part of this time.
         """
         seconds, self.sampled_at = now - self.sampled_at, now
         if seconds > _MAX_SAMPLE_SECONDS:

@@ -27,20 +27,21 @@ _MIN_DURATIONS, _MAX_DURATIONS = 4, 32  # of requests, to estimate how long comp
 class PrefixGroups:
     """The lines of one model, grouped by system prompt, so that backends compute each prompt only once.
 
-    A group consists of the lines with the same system prompt. Its number is the hash of the system prompt,
-    and is never 0. A group is *cold* until one of its lines has succeeded, and then *warm*. A cold group is
-    full if one of its lines is in flight, a warm group if `width` of its lines are in flight. A line of a
-    full group should wait if another line can be sent instead. All code that sends lines of the model in this
-    process uses the same object.
+    A group consists of the lines with the same system prompt. The number of a group is the hash of the system
+    prompt, and is never 0. All senders of the model's lines in this process share one `PrefixGroups` object.
 
-    A group without lines in flight is cold again a minute after its last success. Failed lines do not count,
-    because the backend may not have computed the prompt for them.
+    - *Cold* group: no line of the group has succeeded yet. The group is full if one line is in flight.
+    - *Warm* group: a line of the group has succeeded. The group is full if `width` lines are in flight.
+
+    A line of a full group should wait if another line can be sent instead. If a warm group has no lines in
+    flight, the group is cold again one minute after its last success. A failed line does not make a group
+    warm, because the backend may not have computed the prompt for this line.
 
     Attributes:
         width: number of lines of a warm group that may be in flight; infinity for no limit.
-        slots: number of slots of the model's backends together. A slot is a place for one request. If there
-            are fewer than 16, each slot may keep only the prompt of its last request. `slots` is 0 if there
-            are 16 or more, or if the number is not known.
+        slots: number of slots of the model's backends together; 0 if there are 16 or more slots, or if the
+            number is not known. A slot is a place for one request. If there are fewer than 16 slots, each
+            slot may keep only the prompt of its last request.
         max_in_flight: returns how many lines of the model this process may have in flight now. Other
             processes may use the slots beyond this number. By default, there is no limit.
     """
@@ -62,9 +63,9 @@ class PrefixGroups:
 
         Args:
             in_flight: for each backend, the configured number of requests that it processes at the same time;
-                None if no number is configured. Such a backend may have a queue, in which lines of one group
-                should follow each other. So if one number is None, or if there is no backend, `width` becomes
-                infinity and `slots` becomes 0.
+                None if no number is configured. If one number is None, or if there is no backend, `width`
+                becomes infinity and `slots` becomes 0. The reason is that a backend without a number may have
+                a queue, in which lines of one group should follow each other.
             is_affine: True if all lines of a group go to the same backend.
         """
         stated = [number for number in in_flight if number is not None]
@@ -78,9 +79,9 @@ class PrefixGroups:
     def is_full(self, group: int) -> bool:
         """Return True if lines of other groups should be sent before the group's next line.
 
-        A group consists of the lines with the same system prompt. Its next line should wait while as many of
-        its lines are in flight as the group may have: one until a backend has the system prompt in its cache,
-        later `width`. If `group` is 0, the line has no group and never waits.
+        A group consists of the lines with the same system prompt. Until a backend has the system prompt in
+        its cache, the group is full if one line is in flight. After that, the group is full if `width` lines
+        are in flight. If `group` is 0, the line has no group, and the result is False.
         """
         in_flight = self._in_flight.get(group)
         return in_flight is not None and (in_flight >= self.width or group not in self._warm)
@@ -97,15 +98,15 @@ class PrefixGroups:
         return max(0, most - self._in_flight.get(group, 0))
 
     def slot_wait_seconds(self, group: int, lines_left: int) -> float:
-        """Return how many seconds a line of a full group should wait at most for a slot that has the group's
-        prompt.
+        """Return the maximum seconds that a line of a full group should wait for a slot with its prompt.
 
-        Without waiting, the line would use another slot, which must first compute the prompt. In these cases,
-        that is better, and the result is 0:
+        A line that does not wait uses an additional slot, which must first compute the prompt. In these
+        cases, an additional slot is better than waiting, and the result is 0:
 
         - The time to compute the prompt is not known, or too short to measure.
-        - With the additional slot, the remaining lines of the group end earlier by at least this time.
-        - Without the additional slot, they need at least one second.
+        - The additional slot saves at least as much time for the remaining lines of the group as the slot
+          needs to compute the prompt.
+        - Without the additional slot, the remaining lines need at least one second.
 
         In all other cases, the result is between 0 and 1.
 
@@ -127,30 +128,30 @@ class PrefixGroups:
 
     @property
     def has_several(self) -> bool:
-        """True if at least two groups have a line in flight, or have their prompt in a free slot.
+        """True if at least two groups are in use: a line is in flight, or a free slot keeps the prompt.
 
-        A slot is a backend's place for one request, which keeps the prompt of its last request.
+        A slot is a backend's place for one request. A free slot keeps the prompt of its last request.
         """
         groups = {*self._in_flight, *self._free_slots}
         return len(groups - {0}) > 1
 
     @property
     def must_keep_slots(self) -> bool:
-        """True if a line with a new system prompt should wait, because it could replace a prompt that is
-        needed soon.
+        """True if a line with a new system prompt should wait, so that it replaces no prompt needed soon.
 
-        This is so if a line of a warm group is in flight, because more lines of this group probably follow,
-        and if the backends have few slots (places that keep one prompt each).
+        Both conditions must be met:
+
+        - The backends have few slots (places that keep one prompt each).
+        - A line of a warm group is in flight. More lines of this group probably follow.
         """
         return bool(self.slots) and any(group in self._warm for group in self._in_flight)
 
     def in_slot(self, groups: Container[int]) -> int | None:
         """Return the group in `groups` whose prompt is in a free slot; None if there is no such group.
 
-        A slot is a backend's place for one request, which keeps the prompt of its last request. So the
-        backend need not compute the prompt of the returned group again. If there are several such groups,
-        return the one whose slot was used last, because other clients' requests replace the oldest prompts
-        first.
+        A slot is a backend's place for one request. A free slot keeps the prompt of its last request, so the
+        backend does not compute this prompt again. If several groups have their prompts in free slots, return
+        the group whose slot was used last. Requests of other clients replace the oldest prompts first.
         """
         return next((each for each in reversed(self._free_slots) if each in groups), None)
 
@@ -193,6 +194,6 @@ class PrefixGroups:
                 del self._in_flight[group]
 
     def _limit_free_slots(self, slots: int) -> None:
-        """Drop the oldest free slots, so that lines in flight and free slots are at most `slots` together."""
+        """Drop the oldest free slots until lines in flight plus free slots are not more than `slots`."""
         free = max(0, slots - self._running)
         del self._free_slots[: max(0, len(self._free_slots) - free)]
