@@ -1,9 +1,9 @@
 """Microbatching: send several lines of one model in one request, if the model's settings allow it.
 
-If the backend fails to process a shared request, the request is sent again after a pause. If it fails again,
-each half of its lines is sent in a request of its own. A half that fails is split again, until each line is
-sent alone. If the backend refuses a shared request as invalid, each of its lines is sent alone at once. A
-failure uses one of a line's attempts only if the line was sent alone.
+If the backend fails to process a shared request, the same request is sent again after a pause. If the second
+request also fails, its lines are split into two halves, with one request for each half. A half that fails is
+split again, until each line is sent alone. If the backend refuses a shared request as invalid, each of its
+lines is sent alone at once. The failure of a shared request does not use up an attempt of its lines.
 """
 
 import asyncio
@@ -34,7 +34,10 @@ logger = logging.getLogger(__name__)
 
 
 class NotSent(Exception):
-    """Raised for a line that was not sent, or not sent again, because its slice may send no lines now."""
+    """Raised if a line is not sent now, because its slice must stop or a limit forbids more requests.
+
+    Earlier, the line may have been sent in a shared request that failed.
+    """
 
 
 def repeat_always() -> bool:

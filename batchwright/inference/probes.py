@@ -114,12 +114,14 @@ class UpstreamProber:
 async def _is_alive(client: InferenceClient, url: str) -> bool:
     """Return True if the backend answers a health check.
 
-    First, the path `/health` is requested. If it responds with success, the result is True. If it responds
-    with a status from 400 to 499, the backend may not have this path. The model list is then requested, and
-    the result is True if the backend returns it. In all other cases, the result is False.
+    First, request the path `/health`:
 
-    The model list is not requested first, because some servers still return it when they no longer answer
-    other requests.
+    - If the response is a success, return True.
+    - If the status is from 400 to 499, the backend possibly does not have this path. Request the model list,
+      and return True if the backend returns the list.
+    - In all other cases, return False.
+
+    The model list is not requested first. Some servers that answer no other requests still return it.
     """
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):

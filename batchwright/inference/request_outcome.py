@@ -78,7 +78,7 @@ class Outcome(Struct, frozen=True):
 def quotable_error(outcome: Outcome) -> str:
     """Return the backend's error message as one line without network addresses; empty if there is none.
 
-    Show it only to the tenant of the line, because the message may quote the request.
+    The message may quote the request. Show the message only to the tenant of the line.
     """
     if outcome.verdict.budget is not Budget.ATTEMPT or outcome.status < 400:
         return ""
@@ -94,9 +94,9 @@ def invalid_response(message: str, detail: str = "", cause: str = "") -> Outcome
     """Create the outcome for a response that is not a valid result.
 
     Args:
-        message: the reason, for the tenant.
-        detail: the backend's own error text, which is shown in the line's error.
-        cause: further details, for the operator.
+        message: the reason in Batchwright's words, which the tenant sees.
+        detail: the reason in the backend's words, which is shown only in the line's error.
+        cause: further details, which only the operator sees.
     """
     code = LineCode.INVALID_RESPONSE
     return Outcome(retry_policy.INVALID_RESPONSE, code=code, message=message, detail=detail, cause=cause)

@@ -45,9 +45,9 @@ class Dispatch(Struct, eq=False):
 class ModelRouter:
     """A router that chooses a backend for each request to one model, and sends the request.
 
-    An upstream is a model at a certain backend. The upstreams of the model itself (its own upstreams) are
-    used first. If the circuit breakers of all of them are open, upstreams of its fallback models are used,
-    too. An open circuit breaker lets only trials through: single requests that show if the backend has
+    An upstream is a model at a certain backend. The own upstreams are those of the model itself. If the
+    circuit breakers of all own upstreams are open, the router also uses upstreams of the fallback models. An
+    open circuit breaker lets only trials through. A trial is a single request that shows if the backend has
     recovered.
 
     When the configuration of the model changes, the router is updated, not replaced.
@@ -123,18 +123,19 @@ class ModelRouter:
 
     @property
     def circuit(self) -> CircuitBreaker:
-        """The circuit breaker of the own backend that may get the next request soonest.
+        """The circuit breaker with the shortest wait for the next request; a closed one if there is any.
 
-        Own backends are the model's backends, without those of its fallback models.
+        Only backends of the model itself are considered, not backends of its fallback models.
         """
         return min(
             self.upstreams, key=lambda upstream: (upstream.circuit.is_open, upstream.circuit.wait_seconds())
         ).circuit
 
     def wait_seconds(self, tenant: str = "", *, exclude: Collection[Upstream] = ()) -> float:
-        """Return the seconds until a line of the tenant may be sent: 0 for now, infinity for never.
+        """Return the seconds until a line of the tenant may be sent to an upstream that is not in `exclude`.
 
-        An upstream is a model at a certain backend. Upstreams in `exclude` do not count.
+        An upstream is a model at a certain backend. The result is 0 if a line may be sent now, and infinity
+        if no upstream can be used.
         """
         for upstream in self.upstreams:
             if not upstream.circuit.is_open and upstream not in exclude:
@@ -144,9 +145,11 @@ class ModelRouter:
 
     @property
     def urls(self) -> Sequence[str]:
-        """URLs of the backends that may get a request now, including backends of fallback models.
+        """URLs of the backends that may get a request now.
 
-        If no backend may get a request now, these are the URLs of all backends of the model itself.
+        If the circuit breakers of all backends of the model itself are open, backends of fallback models are
+        included. If no backend may get a request now, the result is the URLs of all backends of the model
+        itself.
         """
         for upstream in self.upstreams:
             if upstream.circuit.is_open:
@@ -168,8 +171,8 @@ class ModelRouter:
     ) -> Dispatch | None:
         """Choose the backend for one request and return a Dispatch; None if no backend may get a request now.
 
-        The choice is made between upstreams. An upstream is a model at a certain backend: the model itself or
-        a fallback model. The request counts as in flight to the upstream until `Dispatch.end` is called.
+        The choice is made between upstreams. An upstream is the model, or one of its fallback models, at a
+        certain backend. The request counts as in flight to the upstream until `Dispatch.end` is called.
 
         Args:
             prefix_hash: hash of the beginning of the prompt. If the load balancing is `prefix-affine`,
@@ -181,8 +184,9 @@ class ModelRouter:
                 chosen.
             is_full: returns True if the backend with this URL is at its limit of requests in flight. A full
                 backend is chosen only if all backends are full.
-            is_used_up: returns True if the backend with this URL has a limit that all processes share, and
-                this process has used up its part. Such a backend is never chosen.
+            is_used_up: returns True if this process has used up its part of the limit on requests in flight
+                to the backend with this URL. All processes share this limit. Such a backend is never
+                chosen.
         """
         only = self.upstreams[0] if len(self.upstreams) == 1 and not exclude else None
         if only is not None and not only.circuit.is_open and not is_used_up(only.backend.url):
@@ -205,11 +209,13 @@ class ModelRouter:
     def resume(self, key: str, tenant: str = "") -> Dispatch | None:
         """Count a running job as a request in flight, and return its Dispatch.
 
+        Return None if no upstream has the key `key`, or if this upstream is not configured to run jobs.
+
         A job is a request whose result the backend returns later. An upstream is a model at a certain
-        backend. Return None if no upstream has this key, or if the upstream does not run jobs.
+        backend.
 
         Args:
-            key: attribute `key` of the upstream that runs the job. It identifies the upstream.
+            key: attribute `Upstream.key` of the upstream that runs the job.
         """
         for router in (self, *self.fallbacks):
             for upstream in router.upstreams:
@@ -332,20 +338,21 @@ class ModelRouter:
     ) -> list[Upstream]:
         """Return the upstreams from which `select` may choose; empty if there are none.
 
-        An upstream is a model at a certain backend. The first rule that fits decides:
+        An upstream is a model at a certain backend. A trial is a request through an open circuit breaker. The
+        first rule that applies decides:
 
-        - One of the model's own upstreams may get a trial now, which is a request through an open circuit
-          breaker: return only this upstream.
-        - Some own upstreams have closed circuit breakers: return these upstreams.
-        - The circuit breakers of all own upstreams are open: apply the same rules to each fallback model.
-          Return the upstreams of the first fallback model that has usable upstreams.
+        - If an upstream of the model itself may get a trial now, return only this upstream.
+        - If upstreams of the model itself have closed circuit breakers, return these upstreams.
+        - If the circuit breakers of all upstreams of the model itself are open, apply the same rules to each
+          fallback model. Return the upstreams of the first fallback model that has usable upstreams.
 
-        An upstream whose backend did not respond to the last request for its model list is returned only if
-        there are no others.
+        If a backend did not respond to the last request for its model list, its upstream is returned only if
+        the model has no other usable upstream.
 
         Args:
             exclude: upstreams that are never returned.
-            avoid: upstream that is returned only if no other upstream can be returned; None to avoid none.
+            avoid: upstream that is returned only if its model has no other usable upstream; None to avoid
+                none.
             is_used_up: returns True if the backend with this URL may get no request at all.
         """
         fallbacks = self.fallbacks if self.all_own_circuits_open else ()

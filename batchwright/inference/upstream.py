@@ -79,8 +79,8 @@ class Upstream:
     async def probe(self, endpoint: Endpoint) -> ProbeResult:
         """Send a small test request that shows if the model works at this backend. Return the result.
 
-        If a request to `endpoint` would start a job, whose result comes later, only the backend's health or
-        model list is requested.
+        If requests to this upstream run as jobs, whose results come later, request only the backend's health
+        or model list, and not `endpoint`.
         """
         client, probed = self.backend.client, endpoint if self.jobs is None else None
         priority = self.priority if client.of_batches else None

@@ -20,10 +20,9 @@ _MAX_AVERAGES = 10_000
 
 
 class Limit(StrEnum):
-    """Kinds of limits that make lines wait, apart from the limit on all requests in flight.
+    """The kind of a limit that makes lines wait. The limit on all requests in flight is not included.
 
-    A hold means that an operator has stopped a tenant or a model. The values are used as values of a metric's
-    label.
+    A hold means that an operator has stopped a tenant or a model. A metric uses the values as a label.
     """
 
     TENANT_HOLD = "tenant_hold"
@@ -47,7 +46,10 @@ class Limit(StrEnum):
 
 
 class FleetRate(NamedTuple):
-    """A rate per minute that all workers share. This process may use only `part` of the `total`."""
+    """A limit on the requests or tokens per minute of all workers together.
+
+    `total` is the whole limit. `part` is the number per minute that this process may use.
+    """
 
     total: int
     part: float
@@ -64,13 +66,12 @@ NO_RATES = Rates()
 
 
 class TenantSettings:
-    """Weights, caps and rates of tenants, and the order in which their batches send. All may change at any
-    time.
+    """The weights, caps and rates of tenants, the holds, and the order in which batches send their lines.
 
-    At first, there are no settings: each tenant has the weight of its batches, and there are no limits.
+    Until settings are read, each tenant has the weight of its batches, and there are no limits.
 
-    When a setting changes, the attribute gets a new mapping. Callers must therefore read the attribute again
-    for each permit. A tenant or API key that is not in a mapping has no such setting.
+    When a weight, cap, rate or hold changes, its attribute gets a new value. Callers must therefore read the
+    attribute again before each request. A tenant or API key that is not in a mapping has no such setting.
 
     Attributes:
         weights: how much of the capacity each tenant gets, relative to other tenants. A missing tenant has
@@ -78,7 +79,7 @@ class TenantSettings:
         max_in_flight: how many requests of each tenant this process may have in flight, over all models.
         key_max_in_flight: how many requests this process may have in flight for each API key, over all
             batches created with the key.
-        rates: how much this process may send for each tenant per minute, over all models.
+        rates: requests and tokens per minute that this process may send for each tenant, over all models.
         held_tenants: tenants whose lines are not sent, because an operator has stopped them.
         held_models: models whose lines are not sent, because an operator has stopped them.
         schedule: order in which a tenant's batches of equal priority send their lines.
@@ -126,14 +127,14 @@ class _Buckets:
 
 
 class Charge(NamedTuple):
-    """Amounts by which one request counts towards the limits per minute of its tenant and its model.
+    """The record of one request and its tokens in the rate counters of its tenant and its model.
 
-    `TenantAndModelLimits.correct` corrects the tokens.
+    When the used tokens are known, `TenantAndModelLimits.correct` adjusts the counters.
 
     Attributes:
         line_bytes: length of the request's line.
-        of_tenant: the counters of the tenant; None if the tenant has no such limit.
-        of_model: the counters of the model; None if the model has no such limit.
+        of_tenant: the counters of the tenant; None if the tenant has no rate limit.
+        of_model: the counters of the model; None if the model has no rate limit.
         tokens: estimated tokens that were counted for the tenant.
         model_tokens: estimated tokens that were counted for the model.
     """
@@ -154,11 +155,11 @@ class TenantAndModelLimits:
     is corrected when the response shows how many tokens were used.
 
     Most tenants, keys and models have no limit. To save time, callers first look into `tenant_settings` and
-    `model_rates`, and call a check only for a name that has a limit.
+    `model_rates`. They call a check only if a limit is set there.
 
     Attributes:
         tenant_settings: weights (shares of the capacity), caps and rates of tenants.
-        model_rates: how much may be sent per minute to each model. A missing model has no limit.
+        model_rates: requests and tokens per minute for each model. A missing model has no limit.
         of_tenants: number of requests in flight by tenant, over all models. `ConcurrencyLimiter` updates it.
         of_keys: number of requests in flight by API key. `ConcurrencyLimiter` updates it.
     """
@@ -171,8 +172,8 @@ class TenantAndModelLimits:
         """Create the limits of a process that has no request in flight.
 
         Args:
-            tenant_settings: weights, caps and rates of tenants; None for the weights of the batches and no
-                limits.
+            tenant_settings: weights, caps and rates of tenants. If None, no tenant has a limit, and each
+                tenant has the weight of its batches.
             record_wait: called with a limit, a model, a tenant, and the seconds for which lines waited
                 because of the limit. For a limit of the model, the tenant is empty.
         """
@@ -197,8 +198,8 @@ class TenantAndModelLimits:
     def tenant_limit(self, tenant: str, now: float) -> Limit | None:
         """Return the limit of the tenant that forbids a request now; None if none forbids it.
 
-        The limits are a cap on requests in flight, rates per minute, and a hold: an operator has stopped the
-        tenant.
+        The cap on requests in flight, the rates per minute, and a hold are checked. A hold means that an
+        operator has stopped the tenant.
         """
         most = self.tenant_settings.max_in_flight.get(tenant)
         if most is not None and self.of_tenants[tenant] >= most:
@@ -227,10 +228,10 @@ class TenantAndModelLimits:
         return buckets and _used_up(buckets, now, Limit.MODEL_REQUESTS, Limit.MODEL_TOKENS)
 
     def may_send(self, model: str, tenant: str, now: float) -> bool:
-        """Return True if the rates of the model and the tenant allow one more request now, and neither is
-        stopped.
+        """Return True if no rate or hold of the model or the tenant forbids one more request now.
 
-        Caps on requests in flight are not checked.
+        A hold means that an operator has stopped the model or tenant. Caps on requests in flight are not
+        checked.
         """
         return not (self.model_limit(model, now) or self.tenant_rate(tenant, now))
 
@@ -296,16 +297,15 @@ class TenantAndModelLimits:
     def correct(self, charge: Charge, used: int, max_model_tokens: float | None = None) -> None:
         """Replace the estimated tokens that `charge` has counted by the tokens that the request has used.
 
-        If the backend has reported `used`, this also improves later estimates for the model and tenant. An
-        estimate is one token per four bytes of the line, plus the average number of tokens that earlier
-        requests have used in addition.
+        If the backend has reported `used`, and `used` is not 0, also adjust the average from which later
+        requests of the model and tenant are estimated. An estimate has two parts: one token per four bytes of
+        the line, and the average number of further tokens, such as output.
 
         Args:
             charge: the result of the method `charge`.
-            used: number of tokens that the request has used; 0 if the backend refused it. Later estimates do
-                not change if it is 0.
-            max_model_tokens: None if the backend has reported `used`. If `used` is a new estimate, this is
-                the greatest number of its tokens to count towards the model's limit.
+            used: number of tokens that the request has used; 0 if the backend refused the request.
+            max_model_tokens: None if the backend has reported `used`. If `used` is only an estimate, the
+                greatest number of tokens to count towards the model's limit.
         """
         of_model = used if max_model_tokens is None else min(used, max_model_tokens)
         _take(charge, 0, used - charge.tokens, of_model - charge.model_tokens)
@@ -330,8 +330,8 @@ def _take(charge: Charge, requests: int, tokens: float, model_tokens: float) -> 
 def _current(known: dict[str, _Buckets], name: str, rates: Rates, now: float) -> _Buckets | None:
     """Return the rate counters of a tenant or model, adapted to its present rates.
 
-    Counters that are missing in `known` are added to it. If `rates` has no limit, the counters are removed
-    from `known`, and the result is None.
+    If `rates` has no limit, remove the counters from `known` and return None. If `known` has no counters for
+    `name`, create them there.
 
     Args:
         known: the counters by name of the tenant or model.

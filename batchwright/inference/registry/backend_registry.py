@@ -40,8 +40,8 @@ _REFRESH_CHANGES_SECONDS = 2.0  # workers must apply changes made at run time wi
 class BackendRegistry:
     """The models and backends that one process knows. `run` keeps them up to date.
 
-    A gateway is a configured backend whose own model list says which models it serves. If a backend becomes
-    unreachable, its last list of models stays valid.
+    Gateways are configured backends whose own model lists say which models they serve. If a gateway becomes
+    unreachable, its last stored model list stays in use.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class BackendRegistry:
     async def served(self) -> frozenset[str]:
         """Return the names and aliases of the models that backends serve.
 
-        The first call of `served` or `refresh` reads the models from the database. If the database is
-        unreachable, this call raises the exception that the constructor got as `unavailable`.
+        If the models have not been read yet, call `refresh` first. If the database is then unreachable, raise
+        the exception that the constructor got as `unavailable`.
         """
         if not self._read:
             await self.refresh()
@@ -183,13 +183,13 @@ class BackendRegistry:
     async def refresh(self) -> None:
         """Update the registry from the backends and from the database, in five steps.
 
-        1. Except in the first call, apply the changes that operators made at run time.
+        1. Except in the first call, read and apply the changes that operators made at run time.
         2. Reload API keys and certificates.
         3. Request the model list of each backend. If the backend is a gateway, store its list in the
            database. A gateway is a backend whose own model list says which models it serves.
-        4. Read the stored lists of all gateways from the database. These are the new lists of step 3, and the
-           last stored lists of the gateways that did not respond.
-        5. Apply these lists, and the changes that operators have made at run time until now.
+        4. Read the stored lists of all gateways from the database. If a gateway returned no list in step 3,
+           its previous list is read.
+        5. Read the operators' changes again. Apply these changes and the lists of step 4.
 
         If the database is unreachable, the call raises the exception that the constructor got as
         `unavailable`.
@@ -209,8 +209,8 @@ class BackendRegistry:
     async def _record(self, backend: Backend, names: list[str]) -> None:
         """Store the list of models that a backend has returned in the database.
 
-        If the database rejects one of the names, treat the request for the list as failed. If the database is
-        unreachable, raise the exception that the constructor got as `unavailable`.
+        If the database is unreachable, raise the exception that the constructor got as `unavailable`. If the
+        list cannot be stored for another reason, set `listing_failed` of the backend.
         """
         try:
             await self._models.replace_models(backend.url, names, datetime.now(UTC))
@@ -317,10 +317,11 @@ class BackendRegistry:
         return found
 
     async def _list_models(self, backend: Backend) -> list[str] | None:
-        """Request the model list of a backend. Return the names of its models; None if that fails.
+        """Request the model list of a backend. Return the names of its models; None if the request fails.
 
-        Also record in `backend` if the backend was reachable, and how long its response took. When it
-        responds again after a failure, each of its open circuit breakers lets one trial request through.
+        Also record in `backend` if the backend was reachable, and how long the request took. If the
+        previous request failed and this request succeeds, allow one trial request through each open circuit
+        breaker of the backend.
         """
         began = time.monotonic()
         try:

@@ -66,9 +66,9 @@ def effective_backends(entry: CatalogEntry, settings: Settings) -> list[Effectiv
 
 
 def change_without_header_values(entry: CatalogEntry) -> ModelSettings | None:
-    """Return the settings of the model that an operator changed at run time, with header values hidden.
+    """Return the settings that an operator has changed for a model at run time, with header values hidden.
 
-    Return None if nothing was changed.
+    Return None if the operator has not changed the model.
     """
     if entry.change is None:
         return None
@@ -159,9 +159,7 @@ def _changed_settings(entry: CatalogEntry) -> ModelSettings:
 
 
 def _replaces_model(entry: CatalogEntry) -> bool:
-    """Return True if an operator's change at run time replaces all settings of the model in the registry
-    file.
-    """
+    """Return True if an operator's change at run time replaces all settings of the model, not only some."""
     return entry.change is not None and entry.change.config is not None
 
 

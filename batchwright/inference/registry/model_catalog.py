@@ -51,11 +51,12 @@ class CatalogEntry:
     operator's change at run time.
 
     Attributes:
-        changed_at: time of the change at run time; None if the source is another one.
+        changed_at: time of the change at run time; None if there is no such change.
         seen_at: when a backend last listed the model; None if the source is not a backend's list.
         problems: reasons why parts of the change at run time could not be applied. Each text says what to do.
-        base: the model before the change; None if nothing was changed, or if the change added the model.
-        base_source: the source of `base`.
+        base: the model's settings without the change at run time; None if there is no such change, or if the
+            change added the model.
+        base_source: the source of the settings in `base`; None if `base` is None.
     """
 
     model: str
@@ -90,11 +91,10 @@ class Catalog:
 
     @property
     def trusted(self) -> Sequence[BackendConfig]:
-        """Backends that are configured in the settings or in the registry file, the operator's file of
-        models.
+        """Backends in the settings and in the registry file (the operator's file of models).
 
-        A stored API key may be sent only to the hosts of these backends. Otherwise a change at run time could
-        send the key to another host.
+        A stored API key may be sent only to the hosts of these backends. This rule prevents that a change at
+        run time sends the key to another host.
         """
         return self._changes.trusted
 
@@ -112,8 +112,8 @@ class Catalog:
     def registered(self, changes: Sequence[ModelChange], seen: Sequence[ServedModel]) -> list[CatalogEntry]:
         """Return all models with their settings, sorted by name.
 
-        If the settings of a model come from several sources, an operator's change at run time overrides the
-        registry file, the operator's file of models. This file overrides the model lists of backends.
+        If a model has several sources, an operator's change at run time overrides the registry file (the
+        operator's file of models). The registry file overrides the model lists of backends.
 
         Args:
             changes: the stored changes that operators made at run time.
@@ -201,8 +201,8 @@ def discovered_models(
 ) -> dict[str, ModelConfig]:
     """Return the settings of every model that a gateway lists, by name of the model.
 
-    A gateway is a backend whose own model list says which models it serves. All gateways that list a model
-    are its backends.
+    A gateway is a backend whose own model list says which models it serves. The backends of a model are all
+    gateways that list the model.
 
     Args:
         listed: the stored model lists of the gateways.
@@ -221,7 +221,7 @@ def unlisted_models(gateways: Sequence[GatewayConfig], names: Collection[str]) -
     """Return settings for the models `names`, which no backend lists.
 
     A gateway is a backend whose own model list says which models it serves. The backends of each model are
-    all `gateways` that accept any model name. If there are none, the result is empty.
+    all `gateways` that accept any model name. If no gateway does, the result is empty.
     """
     accepting = [gateway for gateway in gateways if gateway.any_model]
     return {name: _at_gateways(accepting) for name in sorted(names)} if accepting else {}
@@ -235,11 +235,11 @@ def _at_gateways(gateways: list[GatewayConfig]) -> ModelConfig:
 
 
 def gateways_of(settings: Settings, gateway: GatewayConfig | None) -> list[GatewayConfig]:
-    """Return the gateways. A gateway is a backend whose own model list says which models it serves.
+    """Return the configured gateways, which are backends whose own model lists say which models they serve.
 
     Args:
-        gateway: the gateway in the registry file (the operator's file of models). If it is None, the gateways
-            in the settings are returned.
+        gateway: the gateway in the registry file (the operator's file of models). If the file has none, the
+            result is the gateways in the settings.
     """
     if gateway is not None:
         return [gateway]

@@ -3,9 +3,9 @@
 A failed request raises one of httpx's exceptions. The class of the exception shows if the request was sent:
 
 never sent                     httpx.ConnectError, httpx.ConnectTimeout
-sent, no complete response     httpx.ReadError: the connection ended, usually before the response began
-sent, unusable response        httpx.RemoteProtocolError: the response is not HTTP; or it is incomplete, and
-                               the message contains "peer closed connection"
+sent, connection ended         httpx.ReadError, usually before the response began
+sent, incomplete response      httpx.RemoteProtocolError; its message contains "peer closed connection"
+sent, response is not HTTP     httpx.RemoteProtocolError
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -101,15 +101,15 @@ class ResponseTooLarge(Exception):
 
 
 class Exchange(Protocol):
-    """A request in flight, which can be cancelled. When it ends, a function is called with its response or
-    error.
+    """A request in flight, which can be cancelled.
+
+    When the request ends, its callback is called with the response or the error.
     """
 
     def cancel(self) -> None:
-        """Cancel the request and close its connection. The function that should get the response is not
-        called.
+        """Cancel the request and close its connection. The request's callback is then not called.
 
-        Do not call `cancel` after this function was called.
+        If the callback has already been called, do not call `cancel`.
         """
         ...
 

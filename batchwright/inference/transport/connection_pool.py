@@ -200,10 +200,10 @@ class PooledTransport(Transport):
 
 
 class Timeout(Struct, eq=False):
-    """Timeout of one request. When it expires, `on_timeout` is called once. `cancel` prevents this.
+    """The timeout of one request. When the timeout expires, `on_timeout` is called once.
 
-    The timeout may expire before the caller has set `on_timeout`. Before you set `on_timeout`, check that
-    `expired` is False.
+    If `cancel` is called first, the timeout does not expire. A timeout can expire while `on_timeout` is not
+    set yet. Callers must therefore check that `expired` is False, and then set `on_timeout`.
     """
 
     siblings: "dict[Timeout, None]"  # running timeouts of the same duration, the next to expire first

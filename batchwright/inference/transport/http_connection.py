@@ -68,8 +68,8 @@ class BackendConnection(asyncio.Protocol):
             head: the encoded request line and headers.
             body: body of the request.
             max_bytes: maximum size of the response's body.
-            idle_timeout: limits the time until the response starts, and the time between two pieces of it;
-                None for no limit.
+            idle_timeout: time limits until the response starts, and between two pieces of the response; None
+                for no limits.
 
         Raises:
             httpx.ConnectError: the connection was already closed, so nothing was sent.
@@ -94,9 +94,9 @@ class BackendConnection(asyncio.Protocol):
         ended: OnComplete,
         idle_timeout: "IdleTimeout | None" = None,
     ) -> None:
-        """Send one request. When it ends, `ended` is called with its response or error.
+        """Send one request. When the request ends, call `ended` with the response or the error.
 
-        If `abort` of this connection is called before that, `ended` is not called.
+        If `abort` of this connection is called while the request is in flight, `ended` is not called.
 
         Raises:
             httpx.ConnectError: the connection is already closed, so nothing was sent.

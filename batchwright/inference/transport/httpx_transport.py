@@ -113,9 +113,12 @@ def _headers(response: httpx.Response) -> dict[bytes, bytes]:
 async def _pieces(response: httpx.Response, idle: float, until: float) -> AsyncIterator[bytes]:
     """Yield the pieces of a response's body.
 
+    Args:
+        idle: maximum number of seconds between two pieces; 0 for no limit.
+        until: time of the event loop's clock at which the body must be complete.
+
     Raises:
-        TimeoutError: the body was not complete at the time `until` of the event loop's clock, or no piece
-            arrived for `idle` seconds (0 for no limit).
+        TimeoutError: a time limit was exceeded.
     """
     assert isinstance(response.stream, httpx.AsyncByteStream)
     chunks = aiter(response.stream)

@@ -61,10 +61,7 @@ class TlsContext:
 
 
 def needs_tls_context(backend: BackendConfig) -> bool:
-    """Return True if the backend has TLS settings of its own.
-
-    False means that it uses the system's settings.
-    """
+    """Return True if the backend has its own TLS settings, False if it uses the system's settings."""
     return bool(backend.tls_insecure_skip_verify or backend.tls_ca_cert_file or backend.tls_client_cert_file)
 
 

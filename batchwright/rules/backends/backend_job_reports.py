@@ -91,8 +91,9 @@ def parse_job_report(body: bytes, config: JobConfig) -> JobReport:
 def job_result(body: bytes, config: JobConfig) -> bytes:
     """Return the line's response, taken from the report on its finished job.
 
-    The setting `result_field` of `config` says in which field the response is. If this setting is empty, the
-    response is the field `result`, or the whole body if this field is missing or null.
+    The setting `result_field` of `config` names the report's field that has the response. If the setting is
+    empty, the response is the report's field `result`. If the setting is empty and `result` is missing or
+    null, the response is the whole report.
 
     Raises:
         InvalidJobReport: the report does not have the field that `result_field` names.
@@ -115,7 +116,7 @@ def job_path(template: str, job_id: str) -> str:
 def _id_of(fields: _Fields, config: JobConfig) -> str:
     """Return the job's id from a report.
 
-    Return an empty string if the id is missing, or if it must not be put into a URL path.
+    Return an empty string if the id is missing, or if the id cannot be used in a URL path, such as `..`.
     """
     names = [config.id_field] if config.id_field else ["job_id", "id"]
     for name in names:
@@ -136,9 +137,9 @@ def _error_of(fields: _Fields) -> str:
 
 
 def _value_at(fields: _Fields, path: str) -> msgspec.Raw | None:
-    """Return the value at `path`, names of fields joined by dots; None if it is missing.
+    """Return the value of a field; None if the field is missing.
 
-    Example: the path `a.b` leads to the field `b` of the object `a`.
+    The field may be nested: the path `a.b` is the field `b` of the object in the field `a`.
     """
     *outer, last = path.split(".")
     inner: _Fields | None = fields

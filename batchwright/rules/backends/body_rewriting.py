@@ -47,10 +47,10 @@ def with_priority(body: bytes, priority: int) -> bytes:
 
 
 def with_string(body: bytes, name: str, value: str) -> bytes:
-    """Return the JSON body with a further field `name` at its end, which has the string `value`.
+    """Return the JSON body with the field `name` and the string `value` added at its end.
 
-    Fields with this name that the body already has stay in it. Those that contain a string or null get the
-    value, too. A body that is not an object is returned unchanged.
+    If the body already has fields with this name, they are not removed. If such a field contains a string or
+    null, its value is replaced by `value`, too. A body that is not an object is returned unchanged.
     """
     text, key = json.dumps(value).encode(), json.dumps(name).encode()
     spans = _value_spans(body, key)

@@ -34,7 +34,7 @@ class CallbackToken(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of the asynchronous job. If the same job is submitted again, it has the same id."""
+        """The id of the asynchronous job. The id does not change if the job is submitted again."""
         return f"{self.request_id.removeprefix(_ID_PREFIX)}.{self.ordinal}"
 
 
