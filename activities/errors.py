@@ -5,7 +5,7 @@ PlanDamaged, SegmentDamaged                         never retried, because a ret
 ObjectMissing                                       becomes the failure that the caller passes as `missing`
 all other errors                                    unchanged; retried a few times (see `activity_metrics.py`)
 
-An RPCError belongs to the other errors if Temporal would refuse the same call again.
+Exception: if Temporal would refuse the same call again, an RPCError counts as one of the "other errors".
 """
 
 import contextlib

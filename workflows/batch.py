@@ -1,8 +1,8 @@
-"""The workflow of a batch: read its input, run each model, write the files; deadline, cancel and pause.
+"""The workflow of a batch: read the input, run each model, and write the files.
 
-`cancel` receives the cancel signal, and `_watch_deadline` waits for the end of the completion window. Both
-record why the batch has to end early (`batch_end_reason.py`). This reason stops the model runs (child
-workflows, `model_children.py`) and sets the status with which the files are written (`batch_files.py`).
+A batch ends early, for example, if it is cancelled (`cancel`) or if its completion window ends
+(`_watch_deadline`). Each such event records an end reason (`batch_end_reason.py`). The end reason stops the
+model runs (child workflows, `model_children.py`) and sets the status of the batch (`batch_files.py`).
 """
 
 import asyncio
@@ -91,9 +91,9 @@ class BatchWorkflow:
 
         Args:
             change: number of this signal. The API counts the pauses and resumes of the batch, because signals
-                may arrive in another order than they are sent. A signal has no effect if a signal with a
-                higher number has arrived in the last minute. Signals that do not come from the API, but for
-                example from Temporal's Web UI, have the number 0. They always have an effect.
+                may arrive in the wrong order. If a signal with a higher number has arrived in the last
+                minute, this signal has no effect. A signal from another source, such as Temporal's Web UI,
+                has the number 0 and always has an effect.
         """
         self._set_paused(True, change)
 
@@ -110,8 +110,8 @@ class BatchWorkflow:
     def abandon(self) -> None:
         """End the batch without output files. An operator sends this signal if the files cannot be written.
 
-        The stored results are kept. The signal has an effect only while the files are being written, or are
-        still missing after the batch got its final status.
+        The stored results are kept. The signal has an effect only in two cases: the files are being written,
+        or the batch has its final status but its files are still missing.
         """
         self._files.abandon()
 
@@ -142,8 +142,8 @@ class BatchWorkflow:
     def hand_over(self, rest: ModelRun) -> None:
         """Start another model run (child workflow) for the slices in `rest`.
 
-        A model run sends this signal when the history of its workflow is long. It keeps the slices that it
-        has already scheduled as activities. `rest` contains the slices that still have to be scheduled.
+        A model run sends this signal when the history of its workflow is long. The model run keeps the slices
+        that are already scheduled as activities. `rest` contains the slices that still have to be scheduled.
         """
         self._runs.begin(rest)
 
@@ -215,11 +215,11 @@ class BatchWorkflow:
     async def _wait_for_start(self) -> bool:
         """Wait until the batch's `start_at`. Return False if the batch is cancelled before that time.
 
-        Temporal can delay the start of a workflow, but any signal would end the delay. So this method waits.
+        Temporal's own start delay is not used, because any signal would end the delay.
 
-        Meanwhile, an activity inserts the batch's row in the database if the API could not, so that clients
-        find the batch. The batch starts on time even if this activity has not ended. Ingestion (which reads
-        the input) then inserts the row.
+        If the API could not insert the batch's row in the database, an activity inserts the row during the
+        wait, so that clients find the batch. The batch starts on time even if this activity has not ended.
+        Ingestion (the activity that reads the input) then inserts the row.
         """
         start = self._order.start_at
         if start is None or (remaining := start.timestamp() - workflow.time()) <= 0:
@@ -267,8 +267,8 @@ class BatchWorkflow:
     async def _run_models(self, ingested: IngestResult) -> None:
         """Start a child workflow (model run) for each model, and wait until all model runs have ended.
 
-        If the batch is already ending, do nothing. If the deadline passes before all model runs have ended,
-        the slices are stopped. If all lines have results nevertheless, the batch does not expire.
+        If the batch is already ending, do nothing. If the deadline passes during the wait, the model runs are
+        stopped. The batch then expires, unless all of its lines have results.
         """
         if self._end_reason.status is not None or not ingested.models:
             return
@@ -298,7 +298,7 @@ class BatchWorkflow:
         """Record the progress of a model run.
 
         If more slices are done than before, also clear the waiting reason that a slice of the model has
-        reported. The worker that reported it may have crashed, and would then never clear it.
+        reported. If the worker that reported the reason has crashed, the worker cannot clear the reason.
         """
         run = (progress.model, progress.run)
         if progress.slices_done > self._slices_done.get(run, 0):

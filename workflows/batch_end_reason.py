@@ -1,6 +1,8 @@
-"""Reason why a batch ends early: its status, errors for the tenant, and the code of lines without a result.
+"""The reason why a batch ends early.
 
-This file only records the reason. `batch.py` receives the cancel signal and watches the deadline.
+The reason consists of the batch's status, the errors that the tenant sees, and the error code that lines
+without a result get. This file only records the reason. `batch.py` receives the cancel signal and watches the
+deadline.
 """
 
 from temporalio import workflow
@@ -24,8 +26,11 @@ _OVER_CAP = (
 class EndReason:
     """The reason why a batch ends early, for example a cancel or its deadline.
 
-    The first recorded reason sets the status, and later reasons have no effect. There are two exceptions: if
-    an activity of the batch fails, the status is replaced, and `withdraw_deadline` may remove it.
+    The first recorded reason sets the status. Later reasons have no effect. Two events change the status:
+
+    - If an activity fails before the batch has its final status, the status becomes `failed`.
+    - If all lines have results although the deadline has passed, `withdraw_deadline` removes the status
+      `expired`.
 
     Attributes:
         status: status with which the batch ends early; None if it is not ending early.
@@ -53,7 +58,7 @@ class EndReason:
             self.status = None
 
     def record_over_cap(self) -> None:
-        """Record that the batch has reached the cap on its cost, unless it is already ending early."""
+        """Record that the batch has reached the cap on its cost, unless the batch is already ending early."""
         if self.status is None:
             self.status, self._is_over_cap = BatchStatus.EXPIRED, True
             self.add_error(_OVER_CAP, LineCode.BUDGET_EXCEEDED)

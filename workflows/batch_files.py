@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class BatchFiles:
-    """The part of a batch's workflow that runs the activities which write the output files and end the batch.
+    """The last part of a batch's workflow: it runs the activities to write the files and to end the batch.
 
     Args:
         enter: called with each new status of the batch.
@@ -57,8 +57,8 @@ class BatchFiles:
     def abandon(self) -> None:
         """End the batch without files, because an operator has given them up.
 
-        This has an effect only while the files are being written, or are still missing after the batch got
-        its final status.
+        The call has an effect only in two cases: the files are being written, or the batch has its final
+        status but its files are still missing.
         """
         self.are_abandoned = self._is_finalizing or self.are_pending
 
@@ -142,10 +142,10 @@ class BatchFiles:
         )
 
     async def end_in_time(self, status: BatchStatus, step: workflow.ActivityHandle[T]) -> None:
-        """Wait for an activity. If the files can only be written later, set the batch's final status first.
+        """Wait for an activity. If it takes too long, set the batch's final status before the files exist.
 
         - If the activity takes longer than FILES_TIMEOUT, or fails because storage is unavailable, set the
-          status. The files are written later.
+          status and return. The files are written later.
         - If the activity ends in any other way, return and set no status.
         - If an operator gives up the files (`abandon`), return immediately and set no status.
 

@@ -67,8 +67,9 @@ def abandoned(*, results_kept: bool) -> str:
     Such a batch has no output and error file.
 
     Args:
-        results_kept: True if the batch was given up while its files were to be written: the stored results
-            are kept. False if it was given up while its input was read, when no line had been sent.
+        results_kept: True if the batch was given up after the work on its lines had ended, and only its files
+            had to be written. The stored results are kept. False if the batch was given up while its input
+            was being read, before any line was sent.
     """
     if results_kept:
         return (
@@ -82,9 +83,9 @@ def abandoned(*, results_kept: bool) -> str:
 
 
 def gave_up_on_storage(error: BaseException | None) -> bool:
-    """Return True if an activity failed because storage is unavailable and its options allow no retry then.
+    """Return True if storage was unavailable and the options of the failed activity did not allow a retry.
 
-    The result is False for every other error and for None.
+    Return False for every other error and for None.
     """
     if not isinstance(error, ActivityError) or error.retry_state != RetryState.NON_RETRYABLE_FAILURE:
         return False

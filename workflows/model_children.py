@@ -43,16 +43,17 @@ _EVENTS_OF_PAUSE = 12  # most events that a pause of one model and its resume ad
 class ModelRuns:
     """The model runs (child workflows) of a batch, at least one for each model.
 
-    This object starts, pauses, resumes and stops them. If the history of a model run is long, another model
-    run of the same model gets the slices that still have to be scheduled. This other run starts at once. So a
-    model may have several runs at a time.
+    This object starts, pauses, resumes and stops the model runs. If the history of a model run is long, a new
+    run of the same model starts at once, and gets the slices that still have to be scheduled. A model may
+    therefore have several runs at a time.
 
     The desired state (running, paused or stopped) is the same for all model runs, and is sent to them as a
-    signal. If it changes while a signal is being sent, another signal follows, so no change is lost.
+    signal. If the desired state changes while a signal is being sent, another signal follows.
 
-    Temporal ends a workflow with more than 51,200 events, and each pause or resume adds three to six events
-    for each model. So if the history is long, a pause may have to wait (`_pause_interval`). If the batch is
-    resumed before that, the pause is never sent. A resume or a stop is always sent at once.
+    Temporal ends a workflow with more than 51,200 events. Each pause or resume adds three to six events per
+    model to the history of the batch's workflow. If this history is long, a pause may have to wait
+    (`_pause_interval`). If the batch is resumed during the wait, the pause is never sent. A resume or a stop
+    is always sent at once.
 
     Args:
         order: the message that started the batch.
@@ -167,9 +168,10 @@ class ModelRuns:
     def _pause_interval(self) -> timedelta:
         """Return the least time between two pauses.
 
-        It is 0 while the history of the batch's workflow has fewer than a quarter of the events that it may
-        have. After that, the pauses that still fit into the history are spread evenly over the time until the
-        batch's deadline.
+        The batch's policy limits the number of events in the history of the batch's workflow
+        (`max_change_events`). While the history has less than a quarter of this number, the result is 0.
+        After that, the pauses that the limit still allows are spread evenly over the time until the batch's
+        deadline.
         """
         used, most = workflow.info().get_current_history_length(), self._order.policy.max_change_events
         if used < most / 4:

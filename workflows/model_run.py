@@ -1,8 +1,8 @@
 """The model run: the workflow that runs the lines of one model of a batch, in slices.
 
-A slice is a part of the model's lines. One activity sends its lines. Each attempt of the activity is limited
-in time and called a turn. A limited number of slices is scheduled at a time. If the history of the workflow
-is long, another model run continues with the slices that are not scheduled yet.
+A slice is a part of the model's lines. Each slice has one activity, which sends the lines of the slice. Each
+attempt of the activity is limited in time and called a turn. A limited number of slices is scheduled at a
+time. If the history of the workflow is long, another model run gets the slices that are not scheduled yet.
 """
 
 import asyncio
@@ -117,8 +117,8 @@ class SliceScheduler:
     async def work(self) -> ModelRunResult:
         """Run the slices until all have ended, the run is stopped, or the deadline passes.
 
-        If this run hands its last slices over to another model run (`_hand_over`), it does not wait for them.
-        Return the counts of the slices that this run has run.
+        Return the number of finished slices, and the numbers of completed and failed lines in these slices.
+        Slices that this run has handed over to another model run are neither awaited nor counted.
 
         Raises:
             ApplicationError: a slice failed permanently.
@@ -176,7 +176,7 @@ class SliceScheduler:
     def _should_hand_over(self) -> bool:
         """Return True if another model run should get the slices that still have to be scheduled.
 
-        This is so if the workflow's history is too long.
+        The result is True if there are such slices and the workflow's history is too long.
         """
         info, limit = workflow.info(), self._run.policy.hand_over_events
         if not self._schedulable or info.parent is None:
@@ -232,8 +232,8 @@ class SliceScheduler:
     def _move(self, number: int, queue: str) -> None:
         """Schedule slice `number` again, on the task queue `queue`. All later slices use this queue, too.
 
-        A slice that is already scheduled on the old queue stays there until its next attempt. This attempt
-        sends nothing, and reports that the slice must move.
+        Other slices may still be scheduled on the old queue. The next attempt of such a slice sends nothing,
+        and reports that the slice must move.
         """
         self._unfinished.append(number)
         queue_changes = self._run.queue_changes + (queue != self._run.queue)
@@ -298,11 +298,12 @@ class SliceScheduler:
         """Let another model run (child workflow) schedule the slices that are not scheduled yet.
 
         The batch's workflow starts the other run at once. The scheduled slices stay with this run, and this
-        run ends when they have ended. Continue-as-new is not used: it would end the requests in flight of the
-        scheduled slices, and these requests would be sent and paid again.
+        run ends when they have ended. Continue-as-new is not used, because it would end the requests in
+        flight of the scheduled slices. These requests would be sent and paid again.
 
-        If a pause cancels a slice later, or a slice moves to another task queue, it has to be scheduled
-        again. If the history has grown much longer by then, another model run gets this slice, too.
+        After a pause, or after a move to another task queue, slices of this run have to be scheduled again.
+        If the history has grown by at least EVENTS_BETWEEN_HAND_OVERS events since the last hand-over,
+        another model run gets these slices, too.
         """
         info = workflow.info()
         assert info.parent is not None

@@ -86,8 +86,8 @@ def unlimited_retries(longest: timedelta = timedelta(minutes=1)) -> RetryPolicy:
 def ingestion_options(order: BatchOrder, now: datetime) -> ActivityConfig:
     """Return the options of the ingestion activity, which reads and validates the input.
 
-    Ingestion may continue after the deadline, because the lines must be counted. The batch's policy sets for
-    how long.
+    Because the lines must be counted in any case, ingestion may continue after the deadline. The field
+    `finalize_patience_seconds` of the batch's policy limits this extra time.
     """
     patience = timedelta(seconds=order.policy.finalize_patience_seconds)
     key = fairness_key_of(order.tenant, order.priority)
@@ -182,7 +182,8 @@ def webhook_options(order: DeliveryOrder, attempt: int) -> ActivityConfig:
     """Return the options of one attempt to deliver a webhook.
 
     Endpoints share the workers fairly: many slow deliveries to one endpoint do not delay deliveries to
-    others. All endpoints that a tenant uses for only one batch or call get the share of one endpoint.
+    others. Some endpoints are used for only one batch or one call (a single request). All such endpoints of a
+    tenant together get the same share of the workers as one other endpoint.
     """
     return ActivityConfig(
         task_queue=WEBHOOK_QUEUE,
@@ -250,7 +251,7 @@ def scheduled_batch_options(schedule: ScheduleRef) -> ActivityConfig:
 
 
 def scheduled_run_options(schedule: ScheduleRef, summary: str) -> ActivityConfig:
-    """Return the options of activities that wait for a schedule's batch and record it in the list of runs.
+    """Return the options of the activities that record a schedule's run, and wait for the run's batch to end.
 
     These activities are retried forever.
     """
@@ -284,7 +285,7 @@ def slice_options(run: ModelRun, number: int, now: datetime) -> ActivityConfig:
     """Return the options of the activity that sends the lines of slice `number`.
 
     The activity is scheduled on the task queue that `run` names, or on the model's own task queue if `run`
-    names none. It may wait for a worker until the deadline.
+    names none. The activity may wait for a worker until the deadline.
     """
     grace = timedelta(seconds=run.policy.expiry_grace_seconds)
     group = size_group(run.lines, is_late=is_late(now, run.created_at or now, run.deadline))

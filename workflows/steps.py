@@ -14,8 +14,8 @@ _CANCEL_TIMEOUT = timedelta(seconds=10)
 async def run_until(step: workflow.ActivityHandle[T], stopped: Callable[[], bool]) -> T | None:
     """Wait for an activity and return its result, or cancel it if the batch no longer needs it.
 
-    If `stopped()` becomes True first, cancel the activity, wait for its end, but no longer than 10 s, and
-    return None. If the activity succeeds although it was cancelled, return its result.
+    If `stopped()` becomes True before the activity has ended, cancel the activity, and wait at most 10 s for
+    its end. If the activity succeeds nevertheless, return its result. In all other cases, return None.
 
     Args:
         step: a running activity.

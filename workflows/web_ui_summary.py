@@ -47,7 +47,7 @@ def set_status_attributes(status: BatchStatus, models: Sequence[str]) -> None:
 
 
 def _searchable(models: Sequence[str]) -> list[str]:
-    """Return the first models, as many as the search attribute that contains model names may have.
+    """Return the first models, as many as fit into the search attribute for model names.
 
     Temporal terminates a workflow whose search attribute has more than 2,048 bytes.
     """

@@ -60,14 +60,14 @@ class Lifecycle(LifecycleActivities):
     async def end(self, request: EndRequest) -> BatchStatus:
         """End a batch without writing its output files: set its final status, and return the status.
 
-        If the batch's database row is missing because the API crashed, it is inserted first. If the batch has
-        already ended, it keeps its status.
+        If the batch's database row is missing because the API crashed, insert the row first. If the batch has
+        already ended, keep its status.
 
         - If `request.files_pending` is True, another activity writes the files later. Until then, the batch's
           row says that the files are pending.
-        - If it is False, no files will be written, and the row no longer says that they are pending. The
-          batch's intermediate objects are deleted, unless `request.keep_results` is True: a new batch that
-          resumes this one may then use them.
+        - If `request.files_pending` is False, no files will be written, and the row no longer says that the
+          files are pending. The batch's intermediate objects are deleted, unless `request.keep_results` is
+          True. If the objects are kept, a new batch can resume this batch and use the stored results.
 
         Raises (ApplicationError, by type):
             DatabaseUnavailable: the database does not respond; retried.

@@ -43,8 +43,8 @@ def output_file_row(
 def file_lifetime(order: BatchOrder, status: BatchStatus, settings: Settings) -> timedelta:
     """Return how long the files of an ended batch are kept.
 
-    If the client has set this time when it created the batch, `order` contains it. If not, the time depends
-    on the status with which the batch ended, and is a setting.
+    If `order` contains a time, which the client chose for this batch, return this time. If not, return a
+    setting: one setting is for completed batches, and another is for all other batches.
     """
     if order.output_expires_after_seconds is not None:
         return timedelta(seconds=order.output_expires_after_seconds)

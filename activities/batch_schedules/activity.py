@@ -141,10 +141,11 @@ class BatchScheduling(ScheduleActivities):
         )
 
     async def _applied(self, schedule: ScheduleRow) -> ScheduleRow:
-        """Finish a change of a schedule that a client has requested, and return the changed schedule.
+        """Finish an unfinished change of a schedule that a client has requested. Return the changed schedule.
 
-        A change is unfinished if the process that applied it crashed, or if Temporal was unavailable. If
-        there is no unfinished change, or if it cannot be finished now, return the schedule as it is.
+        A change stays unfinished if a process crashes while it applies the change, or if Temporal is
+        unavailable. If no change is unfinished, or the change cannot be finished now, return the schedule as
+        it is.
         """
         try:
             return await apply_pending(schedule, self._database.schedules, self._schedules) or schedule
@@ -202,10 +203,10 @@ class BatchScheduling(ScheduleActivities):
         return ScheduledBatch(order=order)
 
     def _location_refusal(self, tenant: str, template: BatchTemplate) -> ScheduledBatch | None:
-        """Check that the tenant may still read the schedule's input and write to its output location.
+        """Check that the tenant still has access to the buckets that the schedule uses.
 
-        Return a refusal if the tenant may no longer use one of these locations in buckets. Otherwise, or if
-        the schedule uses no buckets, return None.
+        Return a refusal if the tenant is no longer allowed to read from the input location, or to write to
+        the output location. In all other cases, return None, for example if the schedule uses no bucket.
         """
         source, target = template.input_location, template.output_location
         if source is not None and not self._settings.may_read(tenant, parse_object(source)):
@@ -219,9 +220,10 @@ class BatchScheduling(ScheduleActivities):
     async def _caller_refusal(
         self, tenant: str, template: BatchTemplate, now: datetime
     ) -> ScheduledBatch | None:
-        """Return a refusal if the tenant or the schedule's API key may not be used now; None if both may.
+        """Return a refusal if the tenant is disabled, or if the schedule's API key is revoked or expired.
 
-        The schedule's API key is the key with which a client created the schedule, or last changed it.
+        Return None in all other cases, also if the schedule has no key. The schedule's key is the API key of
+        the request that created the schedule or, if the schedule was changed, of the last change.
         """
         row = await self._database.tenants.get(tenant)
         if row is not None and row.disabled_at is not None:

@@ -1,11 +1,12 @@
-"""Compare the database's rows with workflow runs, files and counts, and repair what is safe to repair.
+"""Compare the database's rows with workflow runs, files and counts, and make the repairs that are safe.
 
-The row of a batch is repaired if its workflow run has ended or does not exist. An open run writes the row
-itself. So if the run is open, the row is repaired in two cases only:
-
-- The row is missing. It is inserted again.
-- The run already sends lines, but the status in the row is still `validating`. The row gets the status
-  `in_progress` and the batch's models. Workers read the models from the row to know which queues to poll.
+- If a live batch (a batch that has not ended) has no workflow run, a run is started.
+- If the row of a batch is missing, the row is inserted again.
+- If the run has ended, but the row says that the batch is live or that its files are pending, the row gets
+  the outcome of the run.
+- If the run is open, the run itself updates the row. So an existing row is repaired in one case only: the run
+  already sends lines, but the status in the row is still `validating`. The row gets the status `in_progress`
+  and the batch's models. Workers read the models from the row to know which queues to poll.
 """
 
 import asyncio
@@ -48,10 +49,14 @@ class ComparedSources:
 class ConsistencyCheck:
     """One consistency check, with the differences that it has found so far.
 
-    The check looks for live batches (batches that have not ended) whose workflow run has ended or is missing,
-    for workflow runs that do not match the database row of their batch, for ended batches whose line counts
-    do not add up, and for files without a stored object. The methods raise DatabaseUnavailable,
-    StorageUnavailable, or RPCError if Temporal is unavailable.
+    The check finds four kinds of problems:
+
+    - The workflow run of a live batch (a batch that has not ended) has ended or is missing.
+    - A workflow run does not match the database row of its batch.
+    - The completed and failed lines of an ended batch do not add up to its total.
+    - A file has no stored object.
+
+    The methods raise DatabaseUnavailable, StorageUnavailable, or RPCError if Temporal is unavailable.
     """
 
     def __init__(self, sources: ComparedSources) -> None:
@@ -95,9 +100,12 @@ class ConsistencyCheck:
     async def _report_ended_run(self, row: BatchRow, run: BatchRun) -> None:
         """Report that a workflow run has ended, although its batch's row says that the batch is live.
 
-        If repairs are on, store the run's result in the row. If the run has no result, because an operator
-        ended it, the batch gets the status `failed` and can be resumed. If one of the result's output files
-        is missing, repair nothing.
+        If repairs are on, change the row:
+
+        - If the run has a result, store the result in the row. If one of the result's output files is missing
+          in storage, change nothing.
+        - If the run has no result, because an operator ended the run, set the status `failed`. The batch can
+          then be resumed.
         """
         what = f"the row is '{row.status}', and its run has ended ({run.ended})"
         order = row.order
@@ -158,10 +166,10 @@ class ConsistencyCheck:
                     await self._add(DifferenceKind.RUN_OPEN, row.order, what)
 
     async def _report_pending_files(self, row: BatchRow, run: BatchRun) -> None:
-        """Report that a workflow run has ended, although its batch's files are not written yet.
+        """Report that a workflow run has ended, although its batch's row says that the files are pending.
 
-        The batch's row says that another activity still has to write the files. If repairs are on, repair the
-        row: add the files if they exist. If they do not exist, record that no files will be written.
+        If repairs are on, change the row. If the files exist in storage, add them to the row. If they do not
+        exist, record that no files will be written.
         """
         order, ends = row.order, self._sources.database.batch_ends
         with_result = await self._sources.runs.find(run.id)
@@ -260,7 +268,8 @@ class ConsistencyCheck:
 
         Args:
             repair: describes the repair; empty if there is none.
-            apply: function that repairs the difference. It returns False if it could not.
+            apply: function that makes the repair, and returns False if the repair was impossible; None if
+                there is no repair.
         """
         found = Difference(kind=kind, tenant=order.tenant, id=order.batch_id, what=what, repair=repair)
         self._found.append(found)
@@ -291,8 +300,8 @@ async def _restored_outcome(
 ) -> BatchOutcome | None:
     """Build the outcome of a batch (its final counts and files) from the result of its workflow run.
 
-    The consistency check writes this outcome to the batch's row. Return None if storage does not have the
-    output file or the error file, although the batch has results for this file.
+    The consistency check writes this outcome to the batch's row. Return None if a file is missing in storage:
+    the output file of a batch with completed lines, or the error file of a batch with failed lines.
 
     Args:
         at: when the run ended; used as the creation time of the files.

@@ -24,9 +24,9 @@ class BatchRun(NamedTuple):
 
     Attributes:
         id: the batch's id, which is also the workflow's id.
-        ended: status with which the run ended, such as `terminated`; empty while it is open.
+        ended: how the workflow run ended, such as `terminated`; empty while the run is open.
         result: the run's result; None if the run has not completed or its result was not read.
-        status: status of the batch according to the run; empty if it is unknown.
+        status: the batch's status, which the run stores in a search attribute; empty if it is not stored.
     """
 
     id: str

@@ -51,12 +51,12 @@ class Execution(ExecutionActivities):
         cancelled, its deadline passed, or the batch reached the cap on its cost.
 
         If a rate limit of the model has changed, the slice may have to move to another task queue of
-        Temporal. Nothing is sent then, and the result contains only the name of that queue, in
+        Temporal. In this case, nothing is sent, and the result contains only the queue's name, in
         `target_queue`.
 
         Raises:
-            TurnOver, Deferred: some lines have no result yet, which is not an error. Temporal starts the next
-                turn later, and this worker can run another slice in the meantime.
+            TurnOver, Deferred: not errors; some lines have no result yet. Temporal starts the next turn
+                later, and this worker can run another slice in the meantime.
             OwnershipLost: another attempt runs the slice now.
             StorageUnavailable: storage does not respond; retried.
             PlanDamaged, ResultsDamaged: stored objects are damaged; never retried.
@@ -105,15 +105,15 @@ def require_dependencies(worker: WorkerContext, request: SliceRequest) -> None:
 def require_share(worker: WorkerContext, request: SliceRequest) -> None:
     """Check that this worker may send requests to at least one backend of the model.
 
-    A limit of a backend applies to the whole fleet and is divided between the workers. A worker's part of it
-    can be 0 in three cases:
+    The limit on a backend's requests in flight applies to the whole fleet and is divided between the workers.
+    The share of one worker can be 0 in three cases:
 
     - The worker has just started.
     - The limit is smaller than the number of workers.
     - Interactive requests (not lines of batches) use most of the limit.
 
     Raises:
-        Deferred: this worker's part is 0 for every backend of the model, and the slice's deadline has not
+        Deferred: this worker's share is 0 for every backend of the model, and the slice's deadline has not
             passed. The slice returns to its task queue, so that another worker can run it. The database and
             the metrics get the reason.
     """
@@ -129,14 +129,16 @@ def require_share(worker: WorkerContext, request: SliceRequest) -> None:
 
 
 def refuse_surplus(held: HeldSlice, request: SliceRequest) -> None:
-    """Refuse to run a surplus slice (this worker does not need it), so that another worker can run it.
+    """Refuse to run a surplus slice, so that another worker can run the slice.
 
-    A worker sometimes searches for a slice of a certain tenant or batch, but it always gets the next slice of
-    Temporal's task queue. If this slice belongs to another tenant or batch, and the worker has enough lines
-    without it, `held.is_surplus` is True.
+    A worker sometimes searches for a slice of a certain tenant or batch. But Temporal always returns the next
+    slice of the task queue. If this slice belongs to another tenant or batch, and the worker has enough other
+    lines to send, the slice is surplus (`held.is_surplus`).
 
-    In two cases, a surplus slice is not refused: its deadline has passed, or workers crashed during earlier
-    attempts to run it. In the second case, running the slice now helps to find the cause of the crashes soon.
+    In two cases, a surplus slice is not refused:
+
+    - The deadline of the slice has passed.
+    - Workers crashed during earlier attempts to run the slice. If it runs now, the cause is found sooner.
 
     Raises:
         TurnOver: not an error; the slice returns to its task queue, behind the slices of the other tenants.
@@ -153,9 +155,11 @@ async def target_queue(rates: EffectiveRates, request: SliceRequest) -> str:
     """Return the name of the task queue to which the slice must move; empty if it stays in its queue.
 
     Temporal limits how fast slices of a task queue start. Models that share a rate limit therefore share a
-    task queue. If a changed limit gives the model another queue, its slices move, even if they are already
-    running. The first move of a slice happens at once. Before each further move, the slice waits, longer each
-    time. Without the waits, workers with different settings could move a slice back and forth, for example
+    task queue. If a rate limit is changed, a model may get another task queue. The slices of the model then
+    move, even if they are already running.
+
+    The first move of a slice happens at once. Before each further move, the slice has to wait, longer each
+    time. Without these waits, workers with different settings could move a slice back and forth, for example
     during a rollout.
 
     Raises:

@@ -74,7 +74,7 @@ class _TurnEnd(NamedTuple):
     """The end of a turn (one attempt of a slice): the reason, and what is left to send.
 
     Attributes:
-        blocked_seconds: seconds until the next line is due; 0 if one is due or none is left.
+        blocked_seconds: seconds until the next line is due; 0 if a line is due now or no line is left.
         unsettled: number of lines without a result; 0 if the lines were not read.
     """
 
@@ -196,10 +196,11 @@ class SliceAttempt:
             self._held.release_memory(self._worker.budget)
 
     def _may_read(self, record: SliceRecord) -> bool:
-        """Request memory for the slice's lines. Return True if it is granted: the lines may then be read.
+        """Request memory for the slice's lines. If it is granted, return True: the lines can be read now.
 
-        If several attempts of the slice crashed, return False while this process sends a quarantined line, or
-        runs a slice or activity whose earlier attempts crashed.
+        If several attempts of the slice crashed, the quarantine lock of the process must be free, too. If the
+        lock is not free, keep no memory and return False. The lock is held while the process sends a
+        quarantined line, or reads a slice or runs an activity whose earlier attempts crashed.
         """
         if self._quarantine.is_tracking and self._worker.quarantine_lock.locked():
             if not self._held.waits_for_memory:  # otherwise, keep its place in the queue
@@ -229,8 +230,8 @@ class SliceAttempt:
     async def _quarantined_preparation(self) -> AsyncGenerator[None]:
         """Context manager for the preparation (reading the lines) of a slice whose earlier attempts crashed.
 
-        No other quarantined line, preparation or activity of this process runs during the block. Heartbeats
-        before the block and at its end show the next attempt if the block crashed.
+        No other quarantined line, preparation or activity of this process runs during the block. A heartbeat
+        before the block and another at its end tell the next attempt whether the block crashed.
 
         Raises:
             ApplicationError (WORKER_CRASHED): too many preparations of the slice have crashed; never retried.
@@ -248,7 +249,7 @@ class SliceAttempt:
                 quarantine.is_preparing = False
 
     async def _prepare(self, record: SliceRecord, router: ModelRouter) -> TurnContext:
-        """Return the objects that send the lines of this attempt. Settle the lines that may not be sent."""
+        """Store errors for the lines that must not be sent. Return the objects that send the other lines."""
         worker, request, storage = self._worker, self._request, self._worker.storage
         stored = await read_stored_results(storage, self._folder)
         self._writer.restore(stored)
@@ -300,8 +301,8 @@ class SliceAttempt:
     def _quarantine_suspects(self, queue: LineQueue, outcomes: LineSettler) -> None:
         """Quarantine the lines that earlier attempts were sending when their workers crashed.
 
-        Quarantined lines are sent one at a time. If a line was being sent during `MAX_LINE_CRASHES` crashes,
-        settle it with an error instead.
+        Quarantined lines are sent one at a time. If workers crashed `MAX_LINE_CRASHES` times while a line was
+        being sent, settle the line with an error instead.
         """
         if not self._quarantine.crashed_markers:
             return
@@ -315,9 +316,9 @@ class SliceAttempt:
     def _may_still_store(self) -> bool:
         """Return True if the attempt may try again to store its results.
 
-        It may until the lease is lost, but at most until `LAST_FLUSH_SECONDS` after the end of the grace
-        period for requests in flight. After a cancel or a shutdown, this period begins with the stop signal.
-        In all other cases, it begins with the batch's deadline.
+        The result is False if the lease is lost, or if `LAST_FLUSH_SECONDS` have passed since the end of the
+        grace period for requests in flight. After a cancel or a shutdown, the grace period begins with the
+        stop signal. In all other cases, the grace period begins with the batch's deadline.
         """
         stop, is_over_cap = self._stop, self._stop.reason is StopReason.OVER_CAP
         remaining = stop.deadline.grace_remaining(time.time()) if is_over_cap else stop.grace_remaining()
@@ -371,8 +372,8 @@ class SliceAttempt:
         In the result, `finished` is True if every line has a stored result.
 
         Raises:
-            ApplicationError: Temporal must start the next attempt (this does not count as a failure), or
-                another attempt already owns the slice.
+            ApplicationError (TURN_OVER, DEFERRED): not an error; Temporal must start the next attempt.
+            ApplicationError (OWNERSHIP_LOST): another attempt already owns the slice.
         """
         reason = end.reason
         if reason is StopReason.LEASE_LOST:

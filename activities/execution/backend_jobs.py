@@ -142,10 +142,10 @@ class JobRunner:
                     await asyncio.gather(*(self._cancel_and_forget(call) for call in calls))
 
     async def forget(self) -> None:
-        """Delete the stored callbacks: HTTP requests with which backends reported the ends of jobs.
+        """Delete the stored callbacks for the jobs of this attempt.
 
-        Only callbacks about jobs of this attempt are deleted. Call this only after the results of these jobs
-        are stored.
+        A callback is the HTTP request with which a backend reports the end of a job. Call this only after the
+        results of these jobs are stored.
         """
         received, self._received = self._received, []
         await self._callbacks.forget(received)
@@ -192,8 +192,8 @@ class JobRunner:
     async def _watch(self, call: _LineJob, job: SubmittedJob, callback: CallbackFuture | None) -> Outcome:
         """Wait until a job ends, takes too long, or cannot be polled. Return the outcome of its line.
 
-        If the outcome would be a failure, look once more for the backend's callback (its request that reports
-        the end of the job). If the callback has arrived meanwhile, it decides the outcome.
+        Before a failure is returned, check once more for the backend's callback (the request that reports the
+        end of the job). If the callback has arrived, return the outcome that the callback reports.
 
         Args:
             call: the line, with the request that `job` runs for it.

@@ -22,9 +22,12 @@ _TICK_SECONDS = 0.25
 class SliceDispatcher:
     """The loop that sends the lines of a slice during one turn (one attempt, limited in time).
 
-    `LineSender` sends each line when it gets a permit (the right to have one request in flight). The loop in
-    `run` requests a permit if no line waits for one, sends quarantined lines (lines that may crash a worker),
-    and ends the turn.
+    The loop in `run` does three things:
+
+    - If no line waits for a permit (the right to have one request in flight), request a permit for the next
+      line. When the permit is granted, `LineSender` sends the line.
+    - Send the quarantined lines (lines that may crash a worker).
+    - End the turn.
     """
 
     def __init__(self, turn: TurnContext) -> None:
@@ -68,10 +71,10 @@ class SliceDispatcher:
         self._state.wake.set()
 
     async def forget_jobs(self) -> None:
-        """Delete the stored callbacks: HTTP requests with which backends reported the ends of jobs.
+        """Delete the stored callbacks for the jobs of this attempt.
 
-        Only callbacks about jobs of this attempt are deleted. Call this only after the results of these jobs
-        are stored.
+        A callback is the HTTP request with which a backend reports the end of a job. Call this only after the
+        results of these jobs are stored.
         """
         await self._jobs.forget()
 
@@ -95,7 +98,7 @@ class SliceDispatcher:
         Return why this attempt (turn) of the slice ends.
 
         - If all lines have a result and the lease is not lost, the result is COMPLETED.
-        - If there is a stop signal, the result is its reason. The signal may have come during this call.
+        - If there was a stop signal before or during this call, the result is the reason of the signal.
         - In all other cases, the result is `reason`, the reason why the sending stopped.
         """
         self._held.drain()
@@ -136,7 +139,7 @@ class SliceDispatcher:
         self._ticker = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
 
     def _free_memory(self) -> None:
-        """Release the reserved memory of the slice, except what its lines without a result need."""
+        """Release the reserved memory of the slice, except the memory of lines that may still be sent."""
         if self._held.memory is not None:
             self._turn.worker.budget.shrink(self._held.memory, self._queue.bytes)
 
@@ -172,12 +175,12 @@ class SliceDispatcher:
     def _is_time_over(self) -> bool:
         """Return True if this attempt has used up its time and another slice waits to run on this worker.
 
-        - If the attempt has sent a line, its time is over `slice_seconds` after the first line.
-        - If it has not sent a line yet, its time is over `slice_seconds` after its start, but not before
-          `MAX_BLOCKED_SECONDS`.
-        - In both cases, its time may be over earlier: `MAX_BLOCKED_SECONDS` after its start, if a limit (such
-          as a cap of the tenant) now stops its lines, and the other slices of this worker can use up this
-          limit without this slice.
+        - If the attempt has sent a line, its time ends `slice_seconds` after the first line.
+        - If the attempt has not sent a line yet, its time ends `slice_seconds` or `MAX_BLOCKED_SECONDS` after
+          its start, whichever is later.
+        - If a limit (such as a cap of the tenant) now stops the lines of the attempt, and the other slices of
+          this worker can use up this limit, the time ends at the latest `MAX_BLOCKED_SECONDS` after the start
+          of the attempt.
         """
         now = time.monotonic()
         if self._sender.started_at is None:
@@ -195,14 +198,16 @@ class SliceDispatcher:
     def _count_ready(self) -> int:
         """Return how many lines of the slice could be sent now if more requests were allowed in flight.
 
-        If this number is low, the worker takes another slice from Temporal's task queue. In two cases, a line
-        of this slice has to wait but a line of another slice could be sent. Such lines are not counted,
-        unless the worker already holds many slices of the tenant, so that one more would not help:
+        If this number is low, the worker takes another slice from Temporal's task queue. In two cases, lines
+        of this slice have to wait and are not counted, because lines of another slice could be sent:
 
-        - A cap or a rate of the tenant stops this slice. The result is then 0. The same applies to a rate of
-          the model if the slice came from the task queue that several models share.
+        - A cap or a rate of the tenant stops this slice. No line is counted. A rate of the model has the same
+          effect if the slice came from the task queue that several models share.
         - The line's prefix group (lines with the same system prompt) has as many lines in flight as the model
           allows.
+
+        If the worker already holds many slices of the tenant, another slice would not help. These lines are
+        then counted.
         """
         if self._sender.is_exclusive or self._held.is_yielding:
             return 0
@@ -246,14 +251,15 @@ class SliceDispatcher:
             self._queue.push_front(line)
 
     async def _send_quarantined(self) -> bool:
-        """Send the next quarantined line and wait for its outcome. Return True if a line was handled.
+        """Send the next quarantined line, wait for its outcome, and return True.
 
         A quarantined line may have crashed a worker. So it is sent alone: no other line of the slice is in
-        flight, and no other slice of this process is sending a quarantined line. If the line may no longer be
-        sent, it is settled with an error, and the result is True.
+        flight, and no other slice of this process is sending a quarantined line.
 
-        Return False if no quarantined line can be sent now. Also return False if the line got no permit for
-        `MAX_BLOCKED_SECONDS`: other slices can then send their quarantined lines.
+        - If the line is no longer allowed to be sent, settle the line with an error and return True.
+        - If no quarantined line can be sent now, return False.
+        - If the line gets no permit within `MAX_BLOCKED_SECONDS`, return False, so that other slices can send
+          their quarantined lines.
         """
         state, lock = self._state, self._turn.worker.quarantine_lock
         if (

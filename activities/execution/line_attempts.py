@@ -36,8 +36,8 @@ class LineAttempts:
         If the worker crashes, the next attempt of the slice knows that this line may have been in flight.
 
         Args:
-            attempt: text that identifies the attempt of the slice. An empty text deletes the record, because
-                no attempt is sending the line.
+            attempt: text that identifies the attempt of the slice. If no attempt is about to send the line,
+                pass an empty text to delete the record.
         """
         line.attempt = line.attempt.model_copy(update={"sending_attempt": attempt})
         self._persist(line)
@@ -75,10 +75,11 @@ class LineAttempts:
     def wait_for_capacity(self, line: SliceLine, outcome: Outcome) -> None:
         """Set when the line is sent again, because the backend has no capacity now. No attempt is counted.
 
-        The wait grows with each such failure of the line, and is at least as long as the backend has
-        requested. If the backend is busy with direct requests of other clients, the wait does not grow: it is
-        only as long as the backend has requested. The limit on requests in flight then follows the number of
-        slots that the other clients leave free, and the line may have to wait for this limit, too.
+        - If the backend is busy with direct requests of other clients, the wait is as long as the backend has
+          requested. The limit on requests in flight is then adapted to the slots that the other clients leave
+          free, and the line may have to wait for this limit, too.
+        - In all other cases, the wait grows with each such failure of the line, and is at least as long as
+          the backend has requested.
 
         The new time and the error are stored only if a later attempt of the slice (turn) needs them, for
         example because the backend has requested a long wait.

@@ -1,7 +1,7 @@
 """Failed requests: decide whether the line or its backend is at fault.
 
-A failure that is the backend's fault costs the line no attempt, and may open the backend's circuit breaker.
-The reasons are in decision 0073.
+If the backend is at fault, the line loses no attempt, and the backend's circuit breaker may open. Decision
+0073 explains these rules.
 """
 
 from collections.abc import Callable
@@ -48,10 +48,10 @@ class FaultAttribution:
         )
 
     def charged_budget(self, line: SliceLine, outcome: Outcome, dispatch: Dispatch) -> Budget:
-        """Return what an outcome costs its line, for example one of its attempts (ATTEMPT).
+        """Return what the line loses by the outcome, for example one of its attempts (ATTEMPT).
 
-        Usually, this is `outcome.verdict.budget`. If that is ATTEMPT, but the backend is at fault, the result
-        is CAPACITY: the line keeps its attempts and only has to wait.
+        Usually, the result is `outcome.verdict.budget`. But if this budget is ATTEMPT and the backend is at
+        fault, the result is CAPACITY: the line loses no attempt, and only has to wait.
         """
         if outcome.verdict.budget is not Budget.ATTEMPT:
             return outcome.verdict.budget
@@ -81,9 +81,9 @@ class FaultAttribution:
         Args:
             dispatch: the request that failed.
             outcome: the outcome of the request.
-            short_pauses: True for short pauses between trials. While the circuit is open, only trials are
-                sent: single lines, with pauses between them. Pass True if the backend answers probes (small
-                test requests), although the line failed.
+            short_pauses: True if the backend answers probes (small test requests), although the line failed.
+                If the circuit is open, the next trial (a request that shows if the backend has recovered) is
+                then allowed sooner.
         """
         others_wait = self._others_wait()
         report_failure(dispatch, outcome, self._tenant, others_wait=others_wait, short_pauses=short_pauses)
