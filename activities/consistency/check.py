@@ -104,8 +104,8 @@ class ConsistencyCheck:
 
         - If the run has a result, store the result in the row. If one of the result's output files is missing
           in storage, change nothing.
-        - If the run has no result, because an operator ended the run, set the status `failed`. The batch can
-          then be resumed.
+        - If the run has no result, for example because an operator ended the run, set the status `failed`.
+          The batch can then be resumed.
         """
         what = f"the row is '{row.status}', and its run has ended ({run.ended})"
         order = row.order
@@ -132,8 +132,7 @@ class ConsistencyCheck:
         return await _restored_outcome(order, result, at, self._sources.storage, self._sources.settings)
 
     async def _fail(self, order: BatchOrder, run: BatchRun) -> None:
-        message = f"The batch's run was ended by an operator ({run.ended})."
-        errors = [ValidationError(code="system_error", message=message)]
+        errors = [ValidationError(code="system_error", message=f"{_how_it_ended(run)}.")]
         at, ends = run.ended_at or self._sources.now, self._sources.database.batch_ends
         await ends.end_without_files(
             order.tenant, order.batch_id, BatchStatus.FAILED, errors, at, self._keep_until()
@@ -181,7 +180,7 @@ class ConsistencyCheck:
             if outcome is not None and (outcome.output or outcome.error):
                 await ends.add_files(order.tenant, order.batch_id, outcome)
                 return
-            message = f"The batch's run was ended by an operator ({run.ended}) before its files were written."
+            message = f"{_how_it_ended(run)} before its files were written."
             errors = [*row.errors, ValidationError(code="system_error", message=message)]
             keep_until = self._keep_until()
             await ends.abandon_files(order.tenant, order.batch_id, errors, keep_until=keep_until)
@@ -278,6 +277,13 @@ class ConsistencyCheck:
 
     def _is_fresh(self, at: datetime | None) -> bool:
         return at is not None and at > self._sources.now - SETTLING_TIME
+
+
+def _how_it_ended(run: BatchRun) -> str:
+    """Return for the tenant how a workflow run without a result has ended, as a sentence without a period."""
+    if run.ended in ("terminated", "canceled"):
+        return f"The batch's run was ended by an operator ({run.ended})"
+    return f"The batch's run ended unexpectedly ({run.ended})"
 
 
 def _sends_lines(run: BatchRun) -> bool:

@@ -165,15 +165,20 @@ async def test_a_row_that_lost_its_files_and_its_run_is_reported_and_not_repaire
     assert not (await fixture.row()).status.is_terminal
 
 
-async def test_a_terminated_run_leaves_a_failed_batch_with_its_settled_lines(
-    fixture: ConsistencyFixture,
+@pytest.mark.parametrize(
+    ("ended", "how"),
+    [("terminated", "was ended by an operator"), ("timed_out", "ended unexpectedly")],
+)
+async def test_a_run_without_a_result_leaves_a_failed_batch_with_its_settled_lines(
+    fixture: ConsistencyFixture, ended: str, how: str
 ) -> None:
     await fixture.live()
-    fixture.run("terminated")
+    fixture.run(ended)
     report = await fixture.check()
     row = await fixture.row()
     assert report.left == 0
     assert (row.status, row.errors[0].code) == (BatchStatus.FAILED, "system_error")
+    assert row.errors[0].message == f"The batch's run {how} ({ended})."
     assert row.results_kept_until is not None
     assert row.results_kept_until > NOW
 
