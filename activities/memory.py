@@ -29,9 +29,9 @@ def glibc_malloc() -> Malloc | None:
 def return_large_blocks(malloc: Malloc | None) -> bool:
     """Make glibc return large memory blocks to the system when they are freed. Return True if glibc agreed.
 
-    Without this call, glibc does so only at first. After some large arrays were freed, it places new ones
-    between small blocks, and cannot return their memory to the system. Call this before all other code of the
-    process.
+    Call this before all other code of the process. Without this call, glibc changes its behavior after some
+    large arrays were freed. It then places new large arrays between small blocks, and cannot return the
+    memory of these arrays to the system.
 
     Args:
         malloc: result of `glibc_malloc`. If it is None, nothing is done and False is returned.

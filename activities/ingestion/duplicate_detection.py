@@ -1,6 +1,6 @@
-"""Detect duplicate lines, which have the same model and request as an earlier line.
+"""Detect duplicates: lines with the same model and request as an earlier line.
 
-A duplicate is not sent. At the end it gets a copy of the earlier line's result.
+A duplicate is not sent. At the end of the batch, it gets a copy of the earlier line's result.
 """
 
 from array import array

@@ -1,9 +1,10 @@
-"""Make the input file of a batch without an uploaded file: copy an object in a bucket, or write calls.
+"""Make the input file of a batch for which no file was uploaded.
 
-A call is a single request that a client sends without a batch. Calls run as the lines of a rolling batch.
+If the batch names an object in a bucket, the object is copied. If it is a rolling batch, its calls are
+written. A call is a single request that a client sends without a batch. It runs as a line of a rolling batch.
 
-The result is a file of the tenant in Batchwright's own storage, like an upload. All later steps read this
-file, so the object may change or disappear afterwards.
+The input file is a file of the tenant in Batchwright's own storage, like an upload. All later steps read this
+file. So after the copy, the object in the bucket may change or be deleted.
 """
 
 from contextlib import aclosing
@@ -31,7 +32,7 @@ _MAX_NAME_CHARACTERS = 255
 
 
 class InputCopy:
-    """The copy of an object in a bucket to the batch's input file. The batch names the object by its URL."""
+    """An object that copies the input of a batch from a bucket, and makes it the batch's input file."""
 
     def __init__(self, order: BatchOrder, database: Database, storage: Storage, settings: Settings) -> None:
         self._order = order
@@ -48,8 +49,8 @@ class InputCopy:
             url: URL of the object.
 
         Raises:
-            InputRefused: the tenant may not read the object, S3 does not return it, it was replaced while it
-                was read, it is damaged, or it is too large.
+            InputRefused: the tenant may not read the object, or S3 does not return the object. Or the object
+                is damaged, is too large, or was replaced during the copy.
             StorageUnavailable, DatabaseUnavailable: a service does not respond. A retry copies the whole
                 object again.
         """
@@ -150,8 +151,8 @@ async def write_calls(database: Database, storage: Storage, order: BatchOrder, g
 async def _insert(row: FileRow, database: Database, storage: Storage) -> FileRow:
     """Insert the row of the input file that this attempt has written, and return it.
 
-    If another attempt has already inserted its row, return that row, and delete the object of this attempt.
-    The other attempt may have planned the batch from its own object.
+    If another attempt has already inserted a row, return the other row, and delete the object of this
+    attempt. The other row is kept because the other attempt may have planned the batch from its own object.
     """
     stored = await database.files.insert(row)
     if stored.storage_key != row.storage_key:

@@ -21,11 +21,12 @@ class InputSpool(Spool):
         super().__init__(directory, "Ingestion")
 
     def try_to_use_file(self, file: FileIO) -> bool:
-        """Use the input's own file instead of a copy, if it is on the same file system as the spool.
+        """Use `file`, the stored input itself, as the spool, if both are on the same file system.
 
-        Return True if the file is used. The spool then closes it later. If the file is on another file
-        system, reading it again may be too slow. Then close the file and return False: the caller must copy
-        the input.
+        If `file` is used, return True. The spool closes `file` at the end of its `with` block.
+
+        If `file` is on another file system, reading lines from it may be too slow. In this case, close `file`
+        and return False. The caller must then copy the input to the spool.
         """
         if os.fstat(file.fileno()).st_dev != os.fstat(self.file.fileno()).st_dev:
             file.close()

@@ -73,7 +73,7 @@ class _DeadlinePassed(Exception):
 class _PlanTables:
     """The plan and the slice table of one model, to which lines are added one by one.
 
-    The plan lists the lines in the order of sending. A line takes 16 bytes in it. The slice table lists the
+    The plan lists the lines in the order of sending, with 16 bytes for each line. The slice table lists the
     slices, which are ranges of lines.
     """
 
@@ -95,7 +95,7 @@ class _PlanTables:
             self.slices += pack_slice(record)
 
     def _cut(self, *, is_end: bool = False) -> None:
-        """Pass lines to the slicer, except the last group, because more lines of this group may follow.
+        """Pass lines to the slicer, except the last group, which may not be complete yet.
 
         A group consists of adjacent lines with the same system prompt. If `is_end` is True, or if the last
         group is too large for a slice, all lines are passed.
@@ -144,16 +144,19 @@ class Publisher:
         self.errors = ErrorTally()  # errors of the lines that failed in ingestion and are written
 
     async def publish(self, scanner: Scanner) -> list[ModelShare]:
-        """Store the objects that the sending of the batch's lines needs. Return the counts of each model.
+        """Store all objects of this ingestion attempt. Return the counts of each model.
 
-        For each model of the batch, these objects are stored: its lines (shard), their order of sending
-        (plan), the division into slices (slice table), and the list of duplicate lines. Then follow the error
-        results of the lines that failed in ingestion, and the results that are reused if the batch resumes
-        another batch. The last object is the model map: the name that each model has in storage keys.
+        The objects are stored in this order:
 
-        If the batch's deadline passes before the shard, plan and slice table of a model are complete, none of
-        the model's lines will be sent. Then only the plan and the list of duplicate lines are stored for this
-        model, and its number of slices is 0.
+        1. For each model: its lines (shard), their order of sending (plan), the division into slices (slice
+           table), and the list of duplicate lines.
+        2. The error results of the lines that failed during ingestion.
+        3. If the batch resumes another batch: the results that are reused.
+        4. The model map, which lists the name that each model has in storage keys.
+
+        If the deadline passes before the shard, plan and slice table of a model are complete, none of the
+        model's lines will be sent. This model gets only the plan and the list of duplicate lines, and has 0
+        slices.
         """
         self._total = scanner.total
         ranks = array("I")
@@ -186,8 +189,8 @@ class Publisher:
         Return the number of lines and slices.
 
         Args:
-            ranks: place of each prompt prefix (beginning of prompts) in the order of their texts. The index
-                is the number of the prefix. Empty if lines are not sent in this order.
+            ranks: result of `PromptPrefixes.ranks`, if the lines are sent in the order of their prompt
+                prefixes (system messages and tools); otherwise empty.
 
         Raises:
             _DeadlinePassed: the deadline passed before everything was written.
@@ -239,10 +242,10 @@ class Publisher:
             raise _DeadlinePassed
 
     async def _publish_duplicates(self, share: ModelShare, detector: DuplicateDetector | None) -> ModelShare:
-        """Write the list of the model's duplicate lines. Return the counts of the model with their number.
+        """Write the list of the model's duplicate lines. Return `share` with the number of duplicates.
 
         Args:
-            share: the counts of the model without duplicates.
+            share: the counts of the model, without duplicates.
             detector: None if duplicates are not detected for this batch.
         """
         positions = detector.positions(share.model) if detector else None
@@ -258,9 +261,9 @@ class Publisher:
     def _slicer(self, model: str, lines: int) -> Slicer:
         """Return the object that divides a model's lines into slices.
 
-        If the model has a rate limit, each turn (attempt to send a slice) sends a fixed number of lines. The
-        number of lines of a slice is then a multiple of this number. With any other number, the last turn of
-        a slice would send fewer lines, but would count against the rate like a turn with all its lines.
+        If the model has a rate limit, each turn (attempt to send a slice) sends at most N lines, and N is the
+        same for all turns. The slices of the model then have a multiple of N lines. Otherwise the last turn
+        of each slice would send fewer than N lines, but would use as much of the rate limit as N lines.
         """
         pacing = self._rates.pacing_of(model)
         if pacing is None:
@@ -355,9 +358,10 @@ def _pack_entries(entries: Iterator[PlanEntry]) -> bytes:
 
 
 def settled_counts(scanner: Scanner) -> dict[str, ModelCounts]:
-    """Count the lines that have a result before any line is sent, by model.
+    """Count, for each model, the lines that have a result before any line of the batch is sent.
 
-    Their results were copied from the batch that this batch resumes, or they failed while the input was read.
+    These are the lines whose results were copied from a resumed batch, and the lines that failed during
+    ingestion.
     """
     settled = dict(scanner.resumed.counts) if scanner.resumed else {}
     for count in scanner.unserved.counts():

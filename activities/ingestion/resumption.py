@@ -65,12 +65,12 @@ class ResultReader:
         self._advance()
 
     def pop(self) -> bytes:
-        """Return the next result, a line without its newline. Then read ahead to the result after it.
+        """Return the result whose request id is `id`, as a line without its newline.
 
-        Afterwards `id` is the id of the result that the next call returns.
+        The call also reads the following result, and sets `id` to its request id.
 
         Raises:
-            ResultDamaged: the line after the returned result is not a result.
+            ResultDamaged: the following line is not a result.
         """
         line = self._line
         self._advance()
@@ -85,10 +85,10 @@ class ResultReader:
 
 
 class ResumedResults:
-    """The results of the source batch (the batch that is resumed) that the new batch reuses.
+    """The reused results: the new batch takes them from the source batch, the batch that it resumes.
 
-    They are copied to the local disk as segments, objects with many results each. Call `copy_result` for each
-    line of the input, in order.
+    The results are copied to the local disk as segments. A segment contains many results. Call `copy_result`
+    for each line of the input, in order.
 
     Args:
         files: readers of the source batch's output and error results.
@@ -130,8 +130,10 @@ class ResumedResults:
     def copy_result(self, offset: int, model: str) -> bool:
         """Copy the result that the source batch has for the line at `offset` in the input.
 
-        Return True if the result was copied. Return False if the line must be sent: the source batch has no
-        result for it, or only the error of a line that was not finished, because the source batch ended.
+        Return True if the result was copied. Return False if the line must be sent, in two cases:
+
+        - The source batch has no result for the line.
+        - The line's result is only an error, because the source batch ended before the line was finished.
 
         Args:
             offset: position of the line in the input, in bytes.
@@ -292,14 +294,14 @@ async def _copy_segments(
 
 
 async def _check_kept(order: BatchOrder, source_id: str, database: Database) -> None:
-    """Check that no deletion of the source batch has begun, so that all its segments could be copied.
+    """Check that no deletion of the source batch has begun, so that no segment is missing in the copy.
 
-    Call this after its segments (objects with stored results) were copied. If one of them was deleted before
-    it was copied, its lines would be sent again.
+    A segment is an object with stored results. Call this function after all segments were copied. If a
+    segment was deleted before it could be copied, the lines of this segment would be sent again.
 
-    The row of the source batch says until when its results are kept: normally at least until the deadline of
-    the new batch. A deletion sets an earlier time in the row before it deletes segments. So an earlier time
-    shows that a deletion has begun.
+    The row of the source batch contains the time until which its results are kept. Normally, this time is not
+    before the new batch's deadline. A deletion first sets the time to an earlier value, then it deletes the
+    segments. So if the time is before the new batch's deadline, a deletion has begun.
 
     Raises:
         SourceBatchGone: a deletion has begun, or the source batch no longer exists.

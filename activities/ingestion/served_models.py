@@ -78,6 +78,6 @@ class ServedModels:
         )
 
     def prices(self, models: Iterable[str]) -> Mapping[str, PriceConfig]:
-        """Return the current prices by model, without models that have none."""
+        """Return the current prices of these models. Models without prices are left out."""
         found = ((model, self.current.prices_of(model)) for model in models)
         return {model: prices for model, prices in found if prices is not None}

@@ -19,8 +19,8 @@ async def check_window(
 ) -> ValidationError | None:
     """Forecast when a validated batch will be done. Return an error if the batch is refused, otherwise None.
 
-    A batch is refused if it cannot be done before its deadline, and the tenant's batches are set to be
-    refused in this case (`WindowTooShort.REFUSE`).
+    The batch is refused if both conditions hold: the forecast says that it cannot be done before its
+    deadline, and the tenant's setting for this case is `WindowTooShort.REFUSE`.
 
     The forecast and the decision are stored together. If ingestion has several attempts, all of them use the
     first stored forecast and decision.

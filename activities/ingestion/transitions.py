@@ -45,9 +45,10 @@ class BatchTransitions:
         Args:
             prefix: beginning of the storage keys of the objects that this attempt has written.
             shares: for each model, its prices and the numbers of planned lines, duplicates and slices.
-            settled: counts of the lines that have a result already, by model.
-            codes: number of lines that failed during ingestion and were never sent, by error code.
-            errors: number of lines that have failed already, by code and model.
+            settled: for each model, counts of the lines that already have a result.
+            codes: for each error code, the number of lines that failed during ingestion.
+            errors: for each error code and model, the number of lines that failed during ingestion, plus the
+                failures that were copied from a resumed batch.
         """
         order = self._order
         settled_lines = sum(count.lines for count in settled.values())
@@ -138,8 +139,8 @@ def _now() -> datetime:
 def _began_at() -> datetime:
     """Return when this activity began.
 
-    In the first attempt, the result is the start of this attempt. In a later attempt, it is the time at which
-    the first attempt was scheduled, because the start of the first attempt is not known.
+    In the first attempt, return the time when this attempt started. A later attempt does not know when the
+    first attempt started, so return the time when the activity was scheduled.
     """
     info = activity.info()
     return info.started_time if info.attempt == 1 else info.scheduled_time

@@ -37,8 +37,8 @@ class CopyImpossible(Exception):
 class OutputCopies(OutputCopyActivities):
     """The activities that copy the files of ended batches to the buckets that the batches name.
 
-    All attempts write the same bytes under the same key in the bucket, which is made of the batch's id. So a
-    repeated attempt does no harm.
+    The key of a file in the bucket contains the batch's id. All attempts write the same bytes under the same
+    key, so a repeated attempt does no harm.
     """
 
     def __init__(self, database: Database, storage: Storage, settings: Settings, metrics: Metrics) -> None:

@@ -101,7 +101,8 @@ class Retention(RetentionActivities):
     async def _finish(self, request: SweepRequest, turn: RetentionTurn) -> None:
         """Log how much data of one kind was deleted. Call this after the last turn for this kind.
 
-        If all deletions succeeded and this is no dry run, also record a success in the database.
+        If no deletion failed and this is no dry run, also record in the database that retention succeeded for
+        this kind.
         """
         before = request.so_far
         data = {

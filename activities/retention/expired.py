@@ -155,8 +155,8 @@ async def _remove_rows(
     Args:
         before: rows that became old at this time or earlier are removed.
         count: returns how many rows would be removed, for a dry run.
-        remove: called with `before` and a maximum number of rows; removes at most so many, and returns how
-            many it has removed.
+        remove: removes old rows, given `before` and a maximum number of rows. It returns the number of
+            removed rows.
     """
     if turn.dry_run:
         turn.count_deleted(await count(before))

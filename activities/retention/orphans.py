@@ -61,15 +61,15 @@ async def orphaned_objects(turn: RetentionTurn, position: SweepPosition) -> Swee
 async def _delete_orphans(
     turn: RetentionTurn, tenant: str, live: frozenset[str], page: Sequence[DatedObject]
 ) -> None:
-    """Delete those of the listed objects that have no database row, except young objects.
+    """Delete the objects in `page` that have no database row and were last changed at least one day ago.
 
-    An object is often stored before its row is inserted. Therefore only objects whose last change is at least
-    one day old (`turn.cutoffs.orphans` has the exact time) are deleted. By then, their rows would exist. The
-    rows are read after the objects were listed, so that new rows are found, too.
+    The exact limit is `turn.cutoffs.orphans`. Newer objects are not deleted, because an object is often
+    stored before its row is inserted. The rows are read after the objects were listed, so that new rows are
+    found, too.
 
     Args:
-        live: ids of batches whose objects and output files are not deleted: batches that have not ended, or
-            whose results are kept for a resumption, or whose output files are still to be written.
+        live: ids of batches whose objects and output files are not deleted. These batches have not ended, or
+            their results are kept for a resumption, or their output files are not written yet.
         page: some of the tenant's objects, as the storage has listed them.
     """
     table = turn.database.retention

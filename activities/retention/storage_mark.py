@@ -12,14 +12,15 @@ from batchwright.storage.base import ObjectMissing, Storage
 async def check_storage_mark(database: Database, storage: Storage, now: datetime, *, dry_run: bool) -> None:
     """Check that the storage belongs to this database, before anything is deleted from it.
 
-    The storage has a mark, an object with the id of its database. If it never had a mark, one is written.
+    The storage contains a mark, an object with the id of its database. If this database has never recorded a
+    mark and the storage contains no mark, the mark is written.
 
     Args:
         dry_run: True to write nothing.
 
     Raises:
-        ApplicationError (FOREIGN_STORAGE): the mark names another database, or the mark that was written for
-            this database is missing. The activity is not retried.
+        ApplicationError (FOREIGN_STORAGE): the mark names another database, or this database has recorded a
+            mark that the storage does not contain. The activity is not retried.
     """
     mark = await database.retention.mark()
     try:

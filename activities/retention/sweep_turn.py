@@ -26,11 +26,11 @@ T = TypeVar("T")
 class RetentionTurn:
     """One turn (activity) of retention: it deletes old data of one kind, for a limited time.
 
-    A turn can stop only at certain points in the data, called positions, because the next turn continues
-    there. When `is_over` is True, the turn stops at the next position.
+    The next turn continues at the position at which this turn stops. Only certain points in the data are
+    positions. When `is_over` is True, the turn stops at the next position.
 
     Attributes:
-        cutoffs: the time before which data is old enough to be deleted, for each kind of data.
+        cutoffs: for each kind of data, the time before which data is old enough to be deleted.
         dry_run: True to delete nothing and only count.
         seconds: maximum duration of the turn.
     """
@@ -78,10 +78,10 @@ class RetentionTurn:
 
     @asynccontextmanager
     async def isolated(self, subject: str) -> AsyncGenerator[None]:
-        """Context manager that counts storage errors except StorageUnavailable as the failure of one item.
+        """Context manager that handles the storage errors of one item.
 
-        Such an error is not raised, so the activity continues with the next item. StorageUnavailable is
-        raised, because it affects all items.
+        StorageUnavailable is raised, because this error affects all items. Any other storage error is counted
+        as a failure of this item and not raised, so the activity continues with the next item.
 
         Args:
             subject: id or storage key of the item.

@@ -23,8 +23,8 @@ CallbackFuture = asyncio.Future[ReceivedCallback]
 class CallbackWatch:
     """The part of a worker process that waits for callbacks: requests that report the end of a backend's job.
 
-    Once a second, it reads from the database the callbacks that the API has received. In all methods, `id` is
-    the id in the job's `CallbackToken`.
+    The API receives the callbacks and stores them in the database. This object reads the database once a
+    second. In all methods, `id` is the id in the job's `CallbackToken`.
     """
 
     def __init__(self, table: CallbacksTable, settings: Settings) -> None:
@@ -52,9 +52,10 @@ class CallbackWatch:
             del self._subscribed[id]
 
     async def read_now(self, id: str) -> None:
-        """Read one callback now, and not at the next poll. If it has arrived, its future is done afterwards.
+        """Read one callback now, without waiting for the next poll.
 
-        While the database is unavailable, this method waits.
+        If the callback has arrived, the future that `subscribe` returned for it gets its result. While the
+        database is unavailable, this method waits.
         """
         async with self._one_read_at_a_time:
             while self._is_waiting(id):
@@ -87,8 +88,8 @@ class CallbackWatch:
         """Read callbacks that have arrived, and pass them to the waiting jobs. If no job waits, do nothing.
 
         Return True if more callbacks have arrived than were read. The callbacks that expire first are read
-        first. One call reads at most as many bytes as a quarter of the worker's memory budget. A first
-        callback that is larger is read alone.
+        first. The bodies that one call reads have at most a quarter of the bytes of the worker's memory
+        budget (`byte_budget`). But at least one callback is read, even if its body is larger.
 
         Raises:
             DatabaseUnavailable: the database does not respond.

@@ -75,7 +75,7 @@ class JobCanceller:
         self._routers, self._metrics = routers, metrics
 
     async def cancel(self, order: BatchOrder, models: Iterable[str], jobs: Sequence[RunningJob]) -> None:
-        """Cancel jobs of a batch at their backends. Stop after 5 s; jobs that are left then continue to run.
+        """Cancel jobs of a batch at their backends. After 5 s, stop; the other jobs continue to run.
 
         Args:
             models: models of the batch, whose backends are searched for the jobs.

@@ -1,13 +1,16 @@
 """The cost so far of each batch that has a slice in this process, compared with the cap on the batch's cost.
 
 A process adds the cost of its own slices at once. It reads the cost of slices on other workers from the
-database at each refresh. So a batch may cost a little more than its cap: some requests are in flight when the
-cap is reached, and other workers learn about three seconds later that it is reached.
+database at each refresh. A batch may cost a little more than its cap for two reasons. Some requests are in
+flight when the cap is reached. And the other workers stop sending only about three seconds later.
 
-If the cap is reached, the batch ends in two steps. First, the process sends no more lines of the batch. At
-its next refresh, it records in the database that the cap is reached, and then its slices of the batch end. If
-the cap is raised before the second step, nothing is recorded, and the process sends lines again. So every
-change of a cap that the API has accepted takes effect.
+If the cap is reached, the batch ends in two steps:
+
+1. The process sends no more lines of the batch.
+2. At its next refresh, the process records in the database that the cap is reached. From then on, the API
+   accepts no change of the cap, and the slices of the batch end.
+
+If the cap is raised before step 2, nothing is recorded, and the process sends lines again.
 """
 
 import time
@@ -54,8 +57,8 @@ class SliceCost:
 
     Attributes:
         amount: cost of the slice, including its earlier turns (attempts to send the slice).
-        counted_elsewhere: the part of `amount` that the batch's cost in the database already includes. It is
-            subtracted, so that it does not count twice.
+        counted_elsewhere: the part of `amount` that is already in the batch's cost that was read from the
+            database. This part is subtracted from `amount`, because it would count twice.
         ended_at: when the present turn ended, in seconds of the clock of `BatchCosts`; None while the turn
             runs.
     """
@@ -90,7 +93,7 @@ class SliceCost:
 
 
 class BatchCosts:
-    """The cost of all batches that have a slice in this process, and whether it has reached their caps."""
+    """The cost of each batch that has a slice in this process, compared with the batch's cap on its cost."""
 
     def __init__(self, table: ProgressTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._clock = table, clock

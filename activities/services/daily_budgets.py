@@ -1,8 +1,8 @@
 """Daily budgets for tokens and for cost. Tenants, API keys and budget groups may have such budgets.
 
-A process knows the usage of its own lines at once, and the usage of other processes from its last refresh.
-Therefore the usage may exceed a budget a little. Lines are in flight when the budget runs out, and other
-workers may send more lines until their next refresh.
+A process counts the usage of its own lines at once. It reads the usage of other processes from the database
+at each refresh. Usage may exceed a budget a little for two reasons. Some lines are in flight when the budget
+is used up. And other workers may send more lines until their next refresh.
 """
 
 import time
@@ -25,7 +25,7 @@ _NOTHING = DailyAmounts()
 
 
 class LimitedGroups:
-    """All groups that share a daily budget, with their budgets.
+    """All budget groups, with the daily budget of each group. The members of a group share its budget.
 
     A budget group is an organization with tenants as members, or a group of one tenant's API keys.
     """
@@ -149,9 +149,9 @@ class DailyBudgets:
         return None
 
     def _budgets_of(self, tenant: str, key_id: str) -> Iterator[tuple[DailyAmounts, DailyAmounts, str]]:
-        """Yield each budget that applies to a batch: its limit, what is used today, and its owner's name.
+        """Yield each budget that applies to a batch: the limit, the usage of today, and the owner's name.
 
-        The owner is the tenant, the API key or a budget group. The name is empty if it is the tenant.
+        The owner is the tenant, the API key or a budget group. If the owner is the tenant, the name is empty.
         """
         if any(limit := self._tenants.get(tenant, self._default)):
             yield limit, self._used(lambda totals: totals.by_tenant.get(tenant)), ""

@@ -28,16 +28,17 @@ _REFRESH_SECONDS = 2.0
 class StoredTenantSettings(TenantSettings):
     """The limits and weights of tenants, caps of API keys, holds, and the order in which batches are sent.
 
-    They are read from the database every two seconds. A hold is an instruction of the operator to send no
-    lines of a tenant or a model.
+    This object reads all of them from the database every two seconds. A hold is an instruction of the
+    operator to send no lines of a tenant or a model.
 
-    A cap limits requests in flight. The cap of a tenant or API key is divided between the workers that run
-    slices of its batches. When one more worker begins to run such slices, the others learn this from its
-    heartbeat, a few seconds later. Until then, all parts together may exceed the cap.
+    A cap limits the requests in flight of a tenant or an API key. Each worker that runs slices of the tenant
+    or the key gets a part of the cap. The other workers see a new worker only after its heartbeat, a few
+    seconds later. Until then, the parts of all workers together may exceed the cap.
 
-    The rates of a tenant are divided between the same workers. But a new worker sends nothing until the other
-    workers know of it. So the parts of all workers together never exceed the rate. The requests and tokens of
-    interactive calls are subtracted first. At least a tenth of the rate is always left to batches.
+    A rate limits the requests or tokens of a tenant per minute. The part that interactive calls use is
+    subtracted first, but batches always keep at least a tenth of the rate. The rest is divided between the
+    workers that run slices of the tenant. A new worker gets no part until these workers know of it. So all
+    parts together never exceed the rate.
     """
 
     def __init__(self, database: Database, worker_id: str) -> None:
@@ -131,7 +132,7 @@ def part_of_cap(cap: int, workers: Sequence[str], worker_id: str) -> int:
 
     Args:
         cap: number of requests that may be in flight in the whole fleet.
-        workers: ids of the workers that run slices of the tenant or key. This worker may be missing.
-        worker_id: id of this worker.
+        workers: ids of the workers that are known to run slices of the tenant or key.
+        worker_id: id of this worker. It gets a part even if it is not in `workers` yet.
     """
     return max(share_of(cap, worker_id, {*workers, worker_id}), 1)

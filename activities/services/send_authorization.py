@@ -78,9 +78,9 @@ class CachedPermissions(Permissions):
 
         Args:
             costs: costs of batches, which are refreshed together with the permissions.
-            longest_window: the longest time from a batch's creation to its deadline. Revoked and expired API
-                keys are read only until this time and one more day have passed since their end. By then, all
-                batches of the key have ended.
+            longest_window: the longest time from a batch's creation to its deadline. If an API key
+                was revoked or expired longer ago than this time plus one day, all batches of the key have
+                ended, and the key is not read.
         """
         self._table, self._budgets, self._costs, self._clock = table, budgets, costs, clock
         self._oldest = longest_window + _KEY_MARGIN
@@ -154,11 +154,13 @@ class LineAuthorizer:
         self.allowed_version = -1  # -1 until a check allows every line
 
     def denial_reason(self, *, has_job: bool) -> str:
-        """Return why a line of the slice may not be sent now, as a message for the client; empty if it may.
+        """Return why a line of the slice must not be sent now, as a message for the client.
+
+        If the line may be sent, return an empty string.
 
         Args:
-            has_job: True if a backend already runs the line as a job. Only the tenant's permission to use the
-                model is then checked, because the line was sent before.
+            has_job: True if the line was already sent, and a backend runs it as a job. In this case, only the
+                tenant's permission to use the model is checked.
         """
         permissions, version = self._permissions, self._permissions.version
         if version == self.allowed_version:

@@ -1,11 +1,11 @@
 """Limit the signals that only inform the workflow of a batch, such as waiting reasons.
 
 Each signal adds one to four events to the history of the workflow. Temporal ends a workflow with more than
-51,200 events. After 10,000 signals, it accepts no further ones, so the batch could no longer be cancelled.
+51,200 events. After 10,000 signals, Temporal accepts no further signals for the workflow. Then the batch
+could no longer be cancelled.
 
 `SignalBudget` limits the signals that one process sends. `history_has_room` limits the signals of all
-processes together: it reads from Temporal how many events the history has, and each signal of any process
-adds to this number.
+processes together, because it reads the number of events in the history from Temporal.
 """
 
 from collections.abc import Callable
@@ -71,12 +71,11 @@ async def history_has_room(
 ) -> bool:
     """Return True if a batch's workflow may get another signal that only informs, such as a waiting reason.
 
-    Its history must have fewer events than `max_events` allows.
+    The history of the workflow must have fewer events than `max_events` plus `more_events`.
 
     Args:
-        workflow: the workflow.
-        more_events: number that is added to the result of `max_events`, such as `EVENTS_FOR_WITHDRAWALS` for
-            a signal that withdraws a waiting reason.
+        more_events: number of additional events that are allowed, such as `EVENTS_FOR_WITHDRAWALS` for a
+            signal that withdraws a waiting reason.
         rpc_timeout: maximum time to wait for Temporal's response; None for the client's default.
 
     Raises:
@@ -88,10 +87,11 @@ async def history_has_room(
 
 
 def max_events(started_at: datetime, deadline: datetime | None, at: datetime) -> float:
-    """Return how many events a workflow's history may have before it gets no more signals that only inform.
+    """Return the number of events up to which a workflow gets signals that only inform.
 
-    A workflow with more events gets only the signals that it needs, such as a cancel. The number grows evenly
-    from the start of the workflow to its deadline. If the deadline is not known, the number does not grow.
+    If its history has as many events or more, the workflow gets only the signals that it needs, such as a
+    cancel. The number grows linearly, from `_MAX_EVENTS_AT_START` at the start of the workflow to
+    `_MAX_EVENTS_AT_DEADLINE` at its deadline. If the deadline is not known, the number does not grow.
 
     Args:
         at: the current time.

@@ -8,19 +8,20 @@ from batchwright.inference.limits.memory_budget import MemoryBudget, Reservation
 
 @dataclass(eq=False)
 class HeldSlice:
-    """A slice that this worker runs, with the state from which `SliceDemand` decides two things.
+    """A slice that this worker runs.
 
-    `SliceDemand` decides if the worker takes another slice, and if this slice must stop sending.
+    `SliceDemand` uses the state of all held slices to decide if the worker takes another slice, and if a held
+    slice must stop sending.
 
     Attributes:
         queue: model whose task queue the slice came from, or `ALL_MODELS` for the queue that models share.
         model: model of the slice's lines.
         ready: returns how many lines the slice could send now; None while its lines are not read yet.
-        is_yielding: True if the slice has to stop sending lines, so that a slice that waits for memory or for
-            this worker can run instead.
-        is_surplus: True if the worker does not need the slice, because it has enough other lines to send. The
-            slice then returns to its task queue, so that another worker can run it. (The exceptions are in
-            `refuse_surplus`.)
+        is_yielding: True if the slice must stop sending lines. Another slice, which waits for memory or for
+            this worker, can then run.
+        is_surplus: True if the worker has enough other lines to send, and does not need the slice. With two
+            exceptions (see `refuse_surplus`), the slice returns to its task queue, so that another worker can
+            run it.
         memory: the memory that the slice has requested for its lines; None if it has not requested any.
     """
 

@@ -33,8 +33,8 @@ def waiting_reason(circuit: CircuitBreaker | None, tenant: str = "") -> str:
     another tenant.
 
     Args:
-        circuit: circuit breaker of the backend that may get the next request soonest; None if no backend
-            serves the model.
+        circuit: `ModelRouter.circuit`, the circuit breaker of the model's backend with the shortest wait;
+            None if no backend serves the model.
         tenant: tenant that will read the reason.
     """
     if circuit is None:
@@ -64,8 +64,8 @@ def deferral_cause(circuit: CircuitBreaker | None) -> str:
     There are only a few different labels.
 
     Args:
-        circuit: circuit breaker of the backend that may get the next request soonest; None if no backend
-            serves the model.
+        circuit: `ModelRouter.circuit`, the circuit breaker of the model's backend with the shortest wait;
+            None if no backend serves the model.
     """
     if circuit is None:
         return "no_backend"
@@ -84,8 +84,8 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
     - If the lines only wait for a retry, it is the time until the first retry, but at least 1 s.
 
     Args:
-        circuit: circuit breaker of the backend that may get the next request soonest; None if no backend
-            serves the model.
+        circuit: `ModelRouter.circuit`, the circuit breaker of the model's backend with the shortest wait;
+            None if no backend serves the model.
         lines_wait: seconds until the first line is due.
         attempt: number of the slice's attempt.
     """
@@ -101,9 +101,9 @@ def deferral_seconds(circuit: CircuitBreaker | None, lines_wait: float, attempt:
 class DeferralMetrics:
     """The metrics about deferred slices: how often slices are deferred, and how many are deferred now.
 
-    A deferred slice returns to its task queue, and is tried again later. If another worker tries it again,
-    this worker does not learn of it. So a slice counts as deferred until one minute after the end of its
-    wait. Slices of the same batch and model count once.
+    A deferred slice returns to its task queue, and a worker tries it again later. This worker does not know
+    when another worker tries the slice. Therefore, unless `clear` is called, the slice counts as deferred
+    until one minute after its waiting time ends. Slices of the same batch and model count once.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:

@@ -38,12 +38,12 @@ class TaskQueueSlices:
     """The slices that this worker took from one task queue.
 
     Attributes:
-        slots: for each taken slice, the permission of Temporal's SDK to run it. Slices that have not begun to
-            run are included, and slices whose end Temporal has not confirmed yet.
+        slots: for each taken slice, the permission of Temporal's SDK to run it. Two more kinds of slices are
+            included: those that have not begun to run, and those whose end Temporal has not confirmed yet.
         ended: number of slices that have ended but are still in `slots`.
-        lines: average number of unsettled lines of the slices read so far.
+        lines: average number of lines without a result in a slice, from the slices read so far.
         rate: responses per second of the model, as `measure_rate` computes it.
-        answered: number of responses until the time `measured_at`.
+        answered: number of responses that `measure_rate` knew at its last measurement (`measured_at`).
     """
 
     slots: set[object] = field(default_factory=set[object])
@@ -137,7 +137,7 @@ class SliceDemand:
         self._queues[queue].slots.add(slot)
 
     def release(self, queue: str, slot: object) -> None:
-        """Stop counting the slice that `take` has counted with this `slot`. If there is none, do nothing."""
+        """Stop counting the slice that was passed to `take` with `slot`. An unknown `slot` is ignored."""
         here = self._queues.get(queue)
         if here is not None and slot in here.slots:
             with self._lock:
@@ -180,9 +180,9 @@ class SliceDemand:
 
         Return the decision, which is also stored in the slice. Once it is True, it stays True.
 
-        A slice waits because this worker holds as many slices as it may, or because memory is short. For each
-        waiting slice, only one slice has to yield. A yielding slice still counts, and keeps its memory, until
-        its last response has arrived.
+        A slice waits if this worker already holds its maximum number of slices, or has not enough memory. For
+        each waiting slice, only one slice must yield. Until the last response of a yielding slice has
+        arrived, the slice keeps its memory and still counts as a held slice.
         """
         if not held.is_yielding:
             queue = self._queues[held.queue]
@@ -195,10 +195,12 @@ class SliceDemand:
     def others_use_up_limit(self, held: HeldSlice, limit: Limit) -> bool:
         """Return True if this worker has enough other slices to send all lines that `limit` allows.
 
-        This slice may then end early while `limit` stops its lines. The other slices are enough if more than
-        `_MAX_BLOCKED_SLICES` slices of this worker have the same tenant (for a limit of the tenant) or the
-        same model (for a limit of the model). Slices that yield are not counted. In all task queues except
-        `ALL_MODELS`, the result is False.
+        If the result is True and `limit` stops the lines of this slice, the slice may end early. The result
+        is False for all task queues except `ALL_MODELS`.
+
+        The result is True if this worker has more than `_MAX_BLOCKED_SLICES` slices to which `limit` applies:
+        slices of the same tenant for a limit of the tenant, otherwise slices of the same model. Slices that
+        yield are not counted.
         """
         if held.queue != ALL_MODELS:
             return False
@@ -208,13 +210,13 @@ class SliceDemand:
         return sum(each.model == held.model for each in others) > _MAX_BLOCKED_SLICES
 
     def holds_few_of_tenant(self, held: HeldSlice, few: int = _MAX_BLOCKED_SLICES) -> bool:
-        """Return True if the worker has only few slices of this slice's tenant from the same task queue.
+        """Return True if the worker has at most `few` slices of this slice's tenant from the same task queue.
 
-        The worker then takes more slices while this slice may not send.
+        If the result is True and this slice cannot send, the worker takes more slices.
 
         Args:
-            few: up to this number of slices, the worker has few. A number below `_MAX_BLOCKED_SLICES` has the
-                same effect as `_MAX_BLOCKED_SLICES`.
+            few: maximum number of slices. A lower number than `_MAX_BLOCKED_SLICES` is raised to
+                `_MAX_BLOCKED_SLICES`.
         """
         here = self._queues[held.queue].slices
         return sum(other.tenant == held.tenant for other in here) <= max(_MAX_BLOCKED_SLICES, few)
@@ -222,8 +224,8 @@ class SliceDemand:
     def _must_free_memory(self, held: HeldSlice) -> bool:
         """Return True if this slice must free its memory, because another slice waits for memory.
 
-        For each slice that waits, one slice must free its memory. The result is False if enough other slices
-        already do so, if no slice waits, or if this slice holds no memory.
+        One slice must free its memory for each slice that waits. The result is False in three cases: no slice
+        waits, this slice holds no memory, or enough other slices already yield to free their memory.
         """
         waiting = self._budget.waiting
         if not waiting or not held.holds_memory:
@@ -253,8 +255,8 @@ class SliceDemand:
         Args:
             name: task queue from which slices are taken, named by its model.
             here: this worker's slices from this queue.
-            arrived: number of slices in `here` that have just arrived. They are not counted, because the
-                caller has to decide whether the worker needs them.
+            arrived: number of slices in `here.slots` that have just arrived. The result does not count their
+                lines, so the caller can decide whether the worker needs these slices.
         """
         counts = [held.ready() for held in here.slices if held.ready is not None]
         unread = max(0, len(here.slots) - here.ended - len(counts) - arrived)
@@ -268,10 +270,10 @@ class SliceDemand:
         return len(queue.slots) >= min(MAX_SLICES, _MAX_SENDING_SLICES + waiting_only)
 
     def _count_missing(self, name: str, queue: TaskQueueSlices) -> int:
-        """Count the batches that have lines to send but no slice on this worker, at most `_MAX_YIELDING`.
+        """Count the batches that have lines to send but no slice on this worker.
 
-        In the task queue `ALL_MODELS`, a batch is also counted if all its slices on this worker only wait for
-        their last responses.
+        The result is at most `_MAX_YIELDING`. In the task queue `ALL_MODELS`, a batch is also counted if all
+        its slices on this worker only wait for their last responses.
         """
         models, slices = [name], queue.slices
         if name == ALL_MODELS:
@@ -287,9 +289,9 @@ class SliceDemand:
         return min(_MAX_YIELDING, sum(missing))
 
     def _uncapped(self, model: str) -> Mapping[str, int]:
-        """Return how many batches have lines of the model to send, by tenant.
+        """Return, for each tenant, how many of its batches have lines of the model to send.
 
-        Tenants with as many requests in flight in this process as their cap allows are left out.
+        A tenant is left out if a limit of the tenant, or of its API keys, makes its lines for the model wait.
         """
         waiting = self._waiting.get(model, {})
         return {
