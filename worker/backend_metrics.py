@@ -104,10 +104,10 @@ class StaleSeriesRemover:
         The series of a model or backend are removed ten minutes after it ceased to exist.
 
         Args:
-            label: metric label whose values `present` and `counted` are: `model` or `backend`.
-            present: all models or backend URLs that exist now.
-            counted: models or backend URLs that have metric series. Those that are not in `present` are also
-                removed after ten minutes, even if they were never in `present`.
+            label: name of the metric label: `model` or `backend`.
+            present: values of the label (models or backend URLs) that exist now.
+            counted: values of the label that have metric series. If a value is not in `present`, its series
+                are removed after ten minutes, even if the value was never in an earlier `present`.
         """
         before, now = self._present.get(label, frozenset()), self._clock()
         self._present[label] = frozenset(present)

@@ -40,10 +40,11 @@ class DependencyMonitor:
         every_seconds: pause between two checks.
 
     Attributes:
-        failing: required dependencies that failed the last check, with their errors, as text; empty if none
-            failed.
-        blocking: empty if the worker may start slices. After two failed checks in a row, it contains the same
-            text as `failing`, until a check succeeds.
+        failing: text with the required dependencies that failed the last check, and their errors; empty if
+            none failed.
+        blocking: text that says why the worker must not start slices; empty if the worker may start slices.
+            After two failed checks in a row, `blocking` is the same text as `failing`. After a successful
+            check, `blocking` is empty again.
     """
 
     def __init__(
@@ -125,14 +126,14 @@ async def check_storage(storage: Storage) -> None:
 
 
 async def check_rates(rates: FleetRates) -> None:
-    """Load the rate limits that were set at run time, and check that they do not conflict with the settings.
+    """Load the rate limits that were set at run time. Check that the limits and the settings do not conflict.
 
     Retry for `STARTUP_SECONDS`, because PostgreSQL may have become unavailable since the worker first
     connected.
 
     Raises:
         DatabaseUnavailable: the last attempt failed, too.
-        SettingsError: the rates of single models together use up the whole rate over all models.
+        SettingsError: the sum of the rates of single models leaves nothing of the rate over all models.
     """
     async for attempt in _retrying(DatabaseUnavailable):
         with attempt:

@@ -50,9 +50,10 @@ class LimitShareUpdater:
     """The object that divides the fleet's limits between the live workers, and sets this worker's parts.
 
     A backend has a limit on requests in flight. A part of the limit is kept free for interactive calls
-    (requests that do not belong to batches), and the workers that can send requests to the backend divide the
-    rest. A model has rates per minute. The workers that run slices (parts of batches) of the model divide the
-    part that interactive calls do not use. A tenth of each limit and rate is always left to batches.
+    (requests that do not belong to batches). The workers that can send requests to the backend divide the
+    rest. A model has limits on requests and tokens per minute. The workers that run slices (parts of batches)
+    of the model divide the part that interactive calls do not use. At least a tenth of each limit is always
+    left to batches.
 
     A worker is live if its last heartbeat is at most `FRESH_AGE` old. Until this worker has read its own
     heartbeat, its parts are 0. While the database is unavailable, the last known workers count as live.

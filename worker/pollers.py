@@ -73,8 +73,8 @@ class RequiredModels:
     def models(self) -> list[str]:
         """Models that were required at the last `refresh`.
 
-        Models that the last `read` returned come first, in the same order. They are followed by models that
-        an earlier `read` returned, less than `idle_seconds` ago.
+        The list begins with the models that the last `read` returned, in the order of that result. At the end
+        are the models that only earlier calls of `read` returned, less than `idle_seconds` ago.
         """
         return [*self._last_read]
 
@@ -130,7 +130,7 @@ class PollerSupervisor:
             only: models that this worker serves; empty for all models.
             limit: maximum number of polled models. Tenants can name any number of models. But each polled
                 model costs a thread and a poll, and Temporal limits the polls of a namespace.
-            until_ready: returns when the worker may send lines. No queue is polled before that.
+            until_ready: waits until the worker may send lines. Polling starts after this wait.
             every_seconds: pause before the models are read again.
         """
         await until_ready()
@@ -162,10 +162,10 @@ class QueuePollers:
         return sorted(self._running)
 
     def set_queues(self, wanted: Mapping[str, PollerFactory]) -> None:
-        """Start a poller for each queue in `wanted` that has none, and stop the pollers of all other queues.
+        """Start pollers for the queues in `wanted`, if they have none. Stop the pollers of all other queues.
 
-        A poller stops in the background, after its current work. If the old poller of a wanted queue has not
-        stopped yet, a later call starts the new one.
+        A poller stops in the background, after its current work. If the old poller of a queue in `wanted` has
+        not stopped yet, this call starts no new poller for the queue. A later call does.
 
         Args:
             wanted: functions that create a poller, by task queue.

@@ -81,14 +81,14 @@ _REQUIRED_FOR_SLICES = frozenset({"postgresql", "storage"})
 async def serve(settings: Settings, roles: Sequence[Role], models: Sequence[str]) -> None:
     """Run the worker until the process receives a stop signal, then drain it: finish or return current work.
 
-    Errors after the signal are logged and not raised. If a poller fails without a signal, the worker is
-    drained, and then the error is raised.
+    After a stop signal, errors are logged and not raised. If a poller fails without a stop signal, the worker
+    is drained first. Then the error of the poller is raised.
 
     Raises:
         TemporalUnavailable, DatabaseError, StorageUnavailable: a dependency is unavailable.
         OSError: the metrics port cannot be bound.
-        SettingsError: the settings name an object that cannot be imported, or the rates of single models use
-            up the whole rate over all models.
+        SettingsError: the settings name an object that cannot be imported, or the sum of the rates of single
+            models leaves nothing of the rate over all models.
     """
     load_chat_executors(settings)
     load_hooks(settings)
@@ -246,7 +246,7 @@ def _follow_registry(resources: WorkerResources, inference: InferenceWorkers) ->
     """Make this process react to changes of the model registry.
 
     After each change, the state and metrics of removed models and backends are deleted, and the fleet's
-    limits are divided again. Return the object that divides the limits. The caller must call its `run`.
+    limits are divided again. The caller must call `run` of the returned `LimitShareUpdater`.
     """
     stale = StaleSeriesRemover(resources.metrics)
     shares = LimitShareUpdater(

@@ -31,11 +31,11 @@ def parse_roles(text: str) -> Sequence[Role]:
 def count_slots(settings: Settings, roles: Sequence[Role], queues: Sequence[str]) -> int:
     """Return the maximum number of activities that this process runs at a time.
 
-    Activities of three kinds are counted: they read inputs, send lines, or write outputs.
+    Only activities that read inputs, send lines or write outputs are counted.
 
     Args:
         settings: settings with the number of slots of the role `io`.
         roles: roles of the process.
-        queues: task queues of models; only those that the process polls now.
+        queues: task queues of models that the process polls now.
     """
     return (settings.io_slots if Role.IO in roles else 0) + MAX_SLICES * len(queues)

@@ -37,7 +37,7 @@ class SliceSlots(CustomSlotSupplier):
         """Create the slots of one task queue.
 
         Args:
-            queue: the model whose task queue it is, or `ALL_MODELS` for the queue that models share.
+            queue: name of the model that has this task queue; `ALL_MODELS` for the queue that models share.
             demand: decides if the worker wants another slice (activity that sends lines) from the queue.
         """
         self._queue, self._demand = queue, demand
@@ -83,10 +83,10 @@ class SliceSlots(CustomSlotSupplier):
 
 
 class _Pause(asyncio.Future[None]):
-    """A future that a task can await even if the task may be cancelled on another thread.
+    """A future that a task can await even if another thread may cancel the task.
 
-    A cancel of the task also cancels the awaited future. An ordinary future would then schedule a callback in
-    the event loop, which is not safe on another thread.
+    If a task is cancelled, the future that the task awaits is also cancelled. An ordinary future then
+    schedules a callback in the event loop. On another thread, this is not safe.
     """
 
     def __init__(self) -> None:

@@ -123,8 +123,8 @@ class RateLimitSync:
         Failures are logged, and the next call tries again.
 
         Args:
-            polled: queues that the process polls from now on. None means the same queues as in the last call
-                that named queues. If no call has named queues yet, None means all queues.
+            polled: queues that the process polls from now on. If `polled` is None, the queues of the last
+                call with queues are used. If there was no such call, all queues count as polled.
         """
         async with self._lock:
             self._polled = self._polled if polled is None else frozenset(polled)
@@ -146,7 +146,7 @@ class RateLimitSync:
     async def _sync(self, queue: str, pacing: Pacing | None) -> bool:
         """Set or remove the server's limit of one queue. If a recent check found the right limit, do nothing.
 
-        Return True if the limit is right now, False if the server refused the change or did not respond.
+        Return True on success, False if the server refused the change or did not respond.
 
         Args:
             queue: the task queue.

@@ -61,12 +61,12 @@ NO_USAGE = FolderUsage(0, NO_TOKENS)
 class SelectedResults(NamedTuple):
     """The result that was selected for each line, as rows of the index in the order of the input.
 
-    Lines without a result are not in it.
+    A line without a result has no row.
 
     Attributes:
         output: results of the lines that succeeded.
         error: results of the lines that failed.
-        usages: successes and tokens of all these results, by the folder of their segments (`_folder`).
+        usages: successes and tokens of all selected results, by the folder of their segments.
     """
 
     output: RecordRows
@@ -75,7 +75,7 @@ class SelectedResults(NamedTuple):
 
     @property
     def usage(self) -> Usage:
-        """Tokens that all these lines have used."""
+        """Tokens of all selected results."""
         return total_usage(used.tokens for used in self.usages.values())
 
     @property
@@ -84,13 +84,12 @@ class SelectedResults(NamedTuple):
 
 
 class ResultIndex:
-    """An index of all results of a batch. The results are in a local file. Use it as a context manager.
+    """A context manager with an index of all results of a batch. The results are in a local file.
 
     Segments may be added in any order. `select` then selects one result for each line.
 
     Raises, from all methods that add, select or read results:
-        StorageFull, StorageUnavailable: the index does not fit into memory, and the local disk is full or
-            cannot be used.
+        StorageFull, StorageUnavailable: the local disk is full or cannot be used.
     """
 
     def __init__(self, spool: ResultSpool) -> None:
@@ -167,9 +166,9 @@ class ResultIndex:
         rows.add(keys, len(self._segments) - 1, [start + position for position in positions], lengths)
 
     def add_records(self, records: Iterable[SegmentRecord]) -> None:
-        """Add results that finalization has created, and that are in no stored segment.
+        """Add results that finalization has created. No stored segment contains these results.
 
-        The records may include dead letters, the reasons why lines failed.
+        The records may include dead letters (records of why lines failed).
         """
         writer = SegmentWriter()
         for record in records:
@@ -185,11 +184,11 @@ class ResultIndex:
         return self._spool.read_parts([(position, length)], b"")
 
     def select(self) -> SelectedResults:
-        """Select one result for each line: a success if there is one, an error if there is none.
+        """Select one result for each line: a success, or a failure if the line has no success.
 
-        If a line has several results of the selected kind, the one whose segment has the lowest name is
-        selected. If results are added later, call this again. The earlier selection is then no longer usable,
-        because its rows are deleted.
+        If a line has several results of the selected kind, the result in the segment with the lowest name is
+        selected. After further results are added, call `select` again. The new call deletes the rows of the
+        earlier selection, so the earlier selection can no longer be used.
         """
         output, error = self._selected
         output.clear()
@@ -207,13 +206,12 @@ class ResultIndex:
     def _best_rows(self, rows: list[bytes], usages: dict[str, list[int]]) -> list[bytes]:
         """Select one result for each line. Return the packed rows of the selected results, in input order.
 
-        If a line has a success, a success is selected, otherwise a failure. If there are several of them, the
-        one whose segment has the smallest name is selected. The successes and tokens of all results that are
-        not selected are subtracted from `usages`.
+        `select` describes which result is selected. The successes and tokens of all results that are not
+        selected are subtracted from `usages`.
 
         Args:
-            rows: packed rows of all results, in the order of `RecordRows.in_order`; at least one.
-            usages: for each folder of segments, the number of successes, and then of tokens of four kinds.
+            rows: packed rows of results, in the order of `RecordRows.in_order`; at least one row.
+            usages: five numbers for each folder of segments: successes, and tokens of each of four kinds.
         """
         best = rows[0]
         chosen, head = [best], best[:_LOW_BYTE]
@@ -252,8 +250,8 @@ class ResultIndex:
         """Yield the dead letters of failed lines, sorted by offset in the input.
 
         A dead letter is a record of why a line failed. Each item is (offset of the line in the input, dead
-        letter). A dead letter is left out if it is not in the same segment as the line's selected result,
-        because it belongs to another result.
+        letter). If a dead letter and the line's selected result are in different segments, the dead letter
+        belongs to another result and is left out.
         """
         if not self._dead_letters:
             return
@@ -303,5 +301,5 @@ def _add_by_success(rows: list[bytes], output: RecordRows, error: RecordRows) ->
 
 
 def _folder(segment: str) -> str:
-    """Return the folder of the segments of a model. `segment` is the storage key of one of them."""
+    """Return the folder of all segments of a model. `segment` is the storage key of any of these segments."""
     return segment.rsplit("/", 2)[0]

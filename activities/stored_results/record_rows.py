@@ -22,7 +22,7 @@ RecordRow = tuple[int, int, int, int]
 def failure_key(offset: int) -> int:
     """Return the sort key of rows about a line's failed results and attempts.
 
-    It is greater by 1 than the sort key for a success of the line, so a success comes first.
+    The sort key for a success of the same line is smaller by 1, so a success comes before failures.
 
     Args:
         offset: position of the line in the input, in bytes.

@@ -34,7 +34,7 @@ class ResultSpool(Spool):
             places: position and length in bytes of each part.
 
         Raises:
-            StorageUnavailable: the end of the file is missing, although it was written.
+            StorageUnavailable: the file is shorter than the data that was written to it.
         """
         self.check_stopped()
         read, number = os.pread, self.file.fileno()

@@ -33,7 +33,7 @@ class SegmentReader:
     async def read_prefix(self, root: str) -> int:
         """Read all segments whose storage keys begin with `root`. Return the number of results.
 
-        Call this only if no process writes or merges such segments any longer.
+        Call this only after all processes have stopped writing and merging these segments.
         """
         return sum([await self.read_segment(info.key) async for info in self._storage.list(root)])
 

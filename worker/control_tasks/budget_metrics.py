@@ -18,9 +18,11 @@ _NEARLY_USED = 0.9  # fraction of a budget above which alerts fire
 
 
 class BudgetCollector:
-    """The collector of metrics of daily budgets: the usage today, and how many are nearly or fully used.
+    """The collector of metrics of daily budgets.
 
-    The tenants and organizations that have used the greatest part of their budgets get their own series.
+    The metrics show today's usage, and how many budgets are used up or nearly used up (more than 90 %).
+
+    The tenants and organizations that have used the highest percentage of their budgets get their own series.
     Budgets of teams, users and API keys are only counted, because their names and ids must not become labels.
 
     Args:
@@ -64,10 +66,10 @@ class BudgetCollector:
         self._count("key", [_BudgetUse(limit, usage.of_key(*key)) for key, limit in keys.items()])
 
     def _show(self, uses: Mapping[str, "_BudgetUse"], budget: Gauge, used: Gauge) -> None:
-        """Set the gauges `budget` and `used` for the owners that have used most of their budgets.
+        """Set the gauges `budget` and `used` for the owners with the highest percentage of used budget.
 
-        The number of shown owners is limited to the number of tenants that metrics may show. `uses` contains
-        all owners, by name.
+        `uses` contains all owners, by name. For each kind of budget (tokens or cost), the maximum number of
+        owners with gauges is the maximum number of tenants that metrics may name.
         """
         shown: dict[tuple[str, Quota], _BudgetUse] = {}
         for quota in BUDGETS:

@@ -114,8 +114,9 @@ class LiveBatchCollector:
     """The collector of metrics of live batches: number, age, lines, slack, and demand.
 
     A live batch is a batch that has not ended. The slack is the time between the forecast end of a batch and
-    its deadline. A model's demand is the number of its lines that are due soon, and the rate at which they
-    must get results. Each refresh replaces all series of a metric. So no series of ended batches remain.
+    its deadline. A model's demand has two metrics: the number of lines that are due soon, and the lowest rate
+    (lines per second) at which all lines get results before their deadlines. Each refresh removes the
+    values of ended batches.
     """
 
     def __init__(self, table: LiveBatches, metrics: Metrics) -> None:
@@ -224,9 +225,9 @@ class EndedRunLookup(Protocol):
     """
 
     async def with_ended_run(self, batch_ids: Collection[str]) -> frozenset[str]:
-        """Return those of the ids whose batch has a workflow run that has failed, timed out, or was stopped.
+        """Return the ids of batches with a workflow run that has failed, timed out, or was stopped.
 
-        A run is stopped by a cancel or a termination in Temporal.
+        A cancel or a termination in Temporal stops a run. The result contains only ids from `batch_ids`.
         """
         ...
 

@@ -65,9 +65,10 @@ class ModelRates(Protocol):
 class WaitingReasonMonitor:
     """The monitor that writes to the database why live batches wait.
 
-    It also reports changed reasons to the batches' workflows. All control workers find the same reasons. The
-    worker that is the first to write a changed reason reports it to the workflow. `SignalBudget` limits the
-    number of signals. If it allows no signal now, the worker reports the reason later.
+    The monitor also reports changed reasons to the batches' workflows. All control workers find the same
+    reasons. Only the worker that first writes a changed reason to the database reports the reason to the
+    workflow. `SignalBudget` limits the number of signals to each workflow. If no signal is allowed now, the
+    worker reports the reason later.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class WaitingReasonMonitor:
     async def _file_reasons(self, now: datetime) -> dict[_BatchModel, str]:
         """Return the waiting reason of each live batch whose next activity reads or writes files.
 
-        The reason is the same for all these batches: no worker polls the task queue of these activities. Call
-        this method only if that is true.
+        Call this method only if no worker polls the task queue of these activities. This is the reason of all
+        these batches.
         """
         reason = unpolled_reason(IO_QUEUE)
         return {
@@ -195,9 +196,8 @@ class WaitingReasonMonitor:
         Args:
             model: name of the model.
             depth: number of slices of all batches that wait in the queue.
-            waits_for_own: True if the batch waits for its own slices: a slice of it and of this model is
-                running, or no other batch has lines for the queue. False if it waits for slices of other
-                batches.
+            waits_for_own: False if the batch waits for slices of other batches. True if a slice of this batch
+                and model is running, or if no other batch has lines for the queue.
         """
         if not depth:
             return ""  # running slices report their own reasons
@@ -222,10 +222,11 @@ class WaitingReasonMonitor:
             self._due[key] = WaitingReason(model=model, reason=reason, since=now, fleet_wide=True)
 
     async def _report_due(self, reasons: Mapping[_BatchModel, str]) -> None:
-        """Report changed reasons to the workflows, as far as `SignalBudget` allows signals to each batch.
+        """Report changed reasons to the batches' workflows, if `SignalBudget` allows a signal now.
 
-        A change that cannot be reported now is reported by a later call. It is dropped if the reason changes
-        again meanwhile. If this process has reported a reason, it may always withdraw it.
+        If no signal is allowed now, a later call reports the change. If the reason changes again before that
+        call, the earlier change is dropped. If this process has reported a reason that no longer applies, the
+        process may always report this.
         """
         self._due = {key: due for key, due in self._due.items() if due.reason == reasons.get(key, "")}
         for key, due in list(self._due.items()):

@@ -30,11 +30,11 @@ class ForecastSignal(Protocol):
     """A function that sends a forecast to the batch's workflow."""
 
     async def __call__(self, batch_id: str, forecast: BatchForecast) -> bool:
-        """Send the forecast to the batch's workflow, and return True.
+        """Send the forecast to the batch's workflow. Return False if Temporal does not respond.
 
-        Return False if Temporal does not respond. The caller must then send the forecast again. If the
-        workflow does not accept the forecast, for example because the workflow has ended or its history is
-        too long, return True.
+        If the result is False, the caller must send the forecast again. In all other cases, the result is
+        True, even if the workflow does not accept the forecast. For example, the workflow has ended, or its
+        history is too long.
         """
         ...
 

@@ -29,13 +29,13 @@ class WebhookDispatcher:
     """The dispatcher that starts a workflow for each webhook delivery in the database, and for each replay.
 
     A replay is a request to send a webhook again. A delivery is marked as started only after Temporal has
-    confirmed the start. A start can be repeated safely. So no delivery is lost if the process is killed, and
-    several control workers may run this at the same time.
+    confirmed the start. If the process is killed before that, the start is repeated. Several control workers
+    may start deliveries at the same time.
 
     Args:
-        start: starts the workflow of a delivery. Its second argument is the number of replays of this
-            delivery. A repeated call with the same arguments has no effect. Raises RPCError if Temporal does
-            not respond.
+        start: function that starts the workflow of a delivery. The second argument is the number of replays
+            of the delivery. A repeated call with the same arguments has no effect. The function raises
+            RPCError if Temporal does not respond.
     """
 
     def __init__(self, deliveries: WebhookDeliveriesTable, start: StartDelivery, metrics: Metrics) -> None:

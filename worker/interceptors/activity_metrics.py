@@ -82,8 +82,8 @@ def register_slot_gauges(metrics: Metrics, slots: Callable[[], int]) -> None:
 class _HeartbeatRecorder(ActivityOutboundInterceptor):
     """An interceptor that remembers the details of an activity's latest heartbeat.
 
-    Temporal keeps only the details of the last heartbeat. If an attempt fails or is cancelled, one more
-    heartbeat is sent. It repeats the remembered details, so that they are not lost.
+    Temporal keeps only the details of the last heartbeat. If an attempt fails or is cancelled, the worker
+    sends one more heartbeat. This heartbeat repeats the remembered details, so that the details are not lost.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
@@ -178,7 +178,7 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
             self._metrics.recoveries.labels(_BATCH_STATUS.get(attempt.step, "unknown"), action).inc()
 
     def _record_end(self, attempt: _Attempt) -> None:
-        """Send a last heartbeat with RELEASED, which shows that this attempt did not crash.
+        """Send a last heartbeat with the detail RELEASED, to show that this attempt did not crash.
 
         The heartbeat of a slice also contains the number of the attempt. With this number, a later attempt
         can count the attempts that crashed before their first heartbeat.
@@ -201,8 +201,8 @@ class ActivityMetricsInbound(ActivityInboundInterceptor):
     def _count_release(self, attempt: _Attempt, reason: str | None) -> None:
         """Count an attempt that ended before its work was finished. Temporal then starts another attempt.
 
-        While the worker is shutting down, every attempt of a batch's step (activity) is counted, and the
-        shutdown is the reason. At all other times, the attempt is counted only if `reason` is not None.
+        If the worker is shutting down and the activity belongs to a batch, the attempt is counted with the
+        shutdown as the reason. In all other cases, the attempt is counted only if `reason` is not None.
 
         Args:
             attempt: the attempt of the activity.

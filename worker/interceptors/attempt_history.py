@@ -29,19 +29,21 @@ class StepCrashes(Message):
 
 
 def step_crashes(attempt: int, details: Sequence[object], started_at: datetime) -> StepCrashes:
-    """Return how many attempts of a step (activity) have crashed, as the step's last heartbeat shows it.
+    """Return how many attempts of a step (activity) have crashed, computed from the step's last heartbeat.
 
-    An attempt has crashed if it ended without a heartbeat that contains RELEASED: its worker was killed,
-    froze, or could not reach Temporal. An attempt that ended in another way, for example by an exception, an
-    unavailable dependency, a wait for a quota or a shutdown, neither increases nor resets the count.
+    If an attempt ended without a heartbeat that contains RELEASED, the attempt has crashed. Its worker was
+    killed, froze, or could not reach Temporal. All other ends of an attempt do not increase the count.
+    Examples are an exception, an unavailable dependency, a wait for a quota, and a shutdown.
 
-    The count begins again at 0 in two cases: an operator has reset the activity, or the previous attempt did
-    not crash, and the last crash is longer ago than `CRASH_MEMORY`.
+    The count begins again at 0 only in these cases:
+
+    - An operator has reset the activity.
+    - The previous attempt did not crash, and the last crash was more than `CRASH_MEMORY` ago.
 
     Args:
         attempt: number of the attempt that starts now.
         details: the details of the last heartbeat.
-        started_at: when this attempt started, by Temporal's clock.
+        started_at: when the attempt that starts now was started, by Temporal's clock.
     """
     now, last = started_at.timestamp(), _last_report(details)
     if last_attempt_crashed(attempt, details):

@@ -92,9 +92,9 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
     async def _run_slice(self, request: SliceRequest, input: ExecuteActivityInput) -> object:
         """Run one attempt to send a slice (a part of a model's lines). Report a failure as a waiting reason.
 
-        If the attempt ends because it cannot send lines now (DEFERRED), for example because no backend of the
-        model accepts requests, this method reports nothing. The attempt itself has already reported its
-        reason, and a later attempt clears the reason.
+        If the attempt fails with DEFERRED, this method reports nothing. DEFERRED means that no lines can be
+        sent now, for example because no backend of the model accepts requests. The attempt has then already
+        reported the reason. A later attempt clears the reason.
         """
         try:
             return await super().execute_activity(input)
@@ -134,13 +134,13 @@ class WaitingReasonInbound(ActivityInboundInterceptor):
             self._report_while_running(waiting, blocked)
 
     def _report_while_running(self, waiting: _BatchReason, blocked: str) -> None:
-        """Report why the batch waits although an attempt runs. If it does not wait, clear the last report.
+        """Report why the batch waits although an attempt runs. The first rule that applies is used.
 
-        - Unavailable dependencies are reported until they respond again. An attempt may wait for them for a
+        - If a required dependency is unavailable, report this. An attempt may wait for a dependency for a
           long time without failing.
-        - If the previous attempt of a quarantined step (activity) crashed, this is reported as long as the
-          current attempt runs. If this worker crashes, too, the report stays valid until Temporal starts the
-          next attempt.
+        - If the step (activity) is quarantined and its previous attempt crashed, report the crash. If the
+          current attempt also crashes, the report stays valid until Temporal starts the next attempt.
+        - In all other cases, clear the last report.
 
         Args:
             blocked: start of the reported sentence, such as "its files cannot be written now".

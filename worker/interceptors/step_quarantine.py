@@ -4,12 +4,12 @@ A step is an activity that handles whole inputs or results, such as the ingestio
 crash each worker that handles them, for example because they need too much memory. Without a quarantine,
 Temporal would give the step to one worker after the other until its timeout.
 
-After two crashes, the step is quarantined: it first waits until no other quarantined step and no quarantined
-line of the process runs. If two of them ran during a crash, each could be the cause. After three crashes in
-quarantine, the step fails. Crashes while the step still waits do not count, because the step did not run.
+After two crashes, the step is quarantined. To find the cause of a crash, a process runs only one quarantined
+step or quarantined line at a time. All other quarantined steps and lines of the process wait, maybe for
+minutes. After three crashes in quarantine, the step fails. If the worker crashes while the step still waits,
+this crash is not one of the three, because the step did not run.
 
-While a quarantined step runs, which may take minutes, all other quarantined steps and lines of the process
-wait. A step that waits sends heartbeats, can be cancelled, and keeps its slot. A slice that waits returns its
+A step that waits sends heartbeats, can be cancelled, and keeps its slot. A slice that waits returns its
 memory, and the worker takes other slices meanwhile.
 
 `step_crashes` says which ends of an attempt count as crashes. Slices are not quarantined as a whole: they

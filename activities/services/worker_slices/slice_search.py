@@ -17,9 +17,10 @@ _MAX_MISSES = 32  # after so many wrong slices in a row, a worker pauses its sea
 
 
 class _Search(NamedTuple):
-    """A running search for a slice of the tenant `new_tenant`, which has no lines on this worker.
+    """A running search of one of the three kinds that `SliceSearch` describes.
 
-    If `new_tenant` is empty, the search is for a slice of a certain batch, or of any further batch.
+    Attributes:
+        new_tenant: the tenant, if the search is for a tenant without lines on this worker; otherwise empty.
     """
 
     new_tenant: str
@@ -30,15 +31,15 @@ class SliceSearch:
 
     There are three kinds of searches:
 
-    - For a tenant without lines on this worker: at once, and again after each wrong slice. After
-      `_MAX_MISSES` wrong slices in a row, there is a pause of `_SEEK_SECONDS`.
-    - For a further batch of a tenant that has lines on this worker: every `_SEEK_SECONDS`.
-    - For a batch that goes first (is sent before the other batches of its tenant): at once, and then every
-      `_SEEK_SECONDS`. Without a search, the batch would wait until the worker has sent all lines that it
-      holds.
+    - For a tenant without lines on this worker: at once, and again after each wrong slice (a slice that the
+      worker has not searched for). After `_MAX_MISSES` wrong slices in a row, there is a pause of
+      `_SEEK_SECONDS`.
+    - For another batch of a tenant that has lines on this worker: every `_SEEK_SECONDS`.
+    - For a batch that must be sent before the other batches of its tenant: at once, and then every
+      `_SEEK_SECONDS`. Without this search, the batch would wait until the worker has sent all its lines.
 
-    At most one search runs at a time. It ends when the next slice arrives, or when a new search replaces it.
-    A search for a tenant without lines is never replaced.
+    Only one search runs at a time. A search ends when the next slice arrives. A new search replaces a running
+    search, unless the running search is for a tenant without lines.
 
     In all methods, `now` is the current time in seconds. `with_lines` are the slices of this queue on this
     worker that have lines to send, or whose lines were not read yet.
@@ -58,12 +59,12 @@ class SliceSearch:
         self._tenants_are_checked = self._first_batches_are_checked = False
 
     def must_check_tenants(self, now: float) -> bool:
-        """Return True if `start_for_tenant` must be called, because it may start a search now."""
+        """Return True if a call of `start_for_tenant` may start a search now."""
         return not self._tenants_are_checked and now >= self._no_tenant_before
 
     @property
     def must_check_first_batches(self) -> bool:
-        """True if `start_for_first_batch` must be called, because it may start a search now."""
+        """True if a call of `start_for_first_batch` may start a search now."""
         return not self._first_batches_are_checked
 
     def start_for_tenant(
@@ -73,14 +74,14 @@ class SliceSearch:
         with_lines: Collection[HeldSlice],
         now: float,
     ) -> bool:
-        """Start a search if a tenant has a batch with lines to send, but without a slice on this worker.
+        """Start a search if this worker has no lines of a batch that has lines to send.
 
         Return True if the worker must take another slice for this search. Return False if no search is due.
 
         Args:
-            sendable: number of batches that have lines to send now, by tenant. Tenants that have reached
-                their caps are left out.
-            waiting: all tenants that have lines to send, including tenants that have reached their caps.
+            sendable: number of batches that have lines to send now, by tenant. A tenant is left out if this
+                process has the maximum number of the tenant's requests in flight.
+            waiting: all tenants that have lines to send, including those that `sendable` leaves out.
             with_lines: slices on this worker that have lines left to send.
             now: the current time in seconds.
         """
@@ -110,7 +111,7 @@ class SliceSearch:
         with_lines: Sequence[HeldSlice],
         now: float,
     ) -> bool:
-        """Start to search for a slice of a batch that must be sent first, but has no slice on this worker.
+        """Start a search if a batch that must be sent first has no slice on this worker.
 
         Return True if the worker must take another slice for this search. Return False if no search is due.
 
@@ -146,8 +147,9 @@ class SliceSearch:
     ) -> bool:
         """Record that a slice has arrived, and end the running search. Return True if the slice is wrong.
 
-        A slice is wrong if the worker was searching for another slice. The caller returns a wrong slice to
-        its task queue, but keeps it if the worker needs more lines. If no search runs, the result is False.
+        A slice is wrong if the worker was searching for another slice. If no search was running, the result
+        is False. If the worker needs more lines, the caller keeps a wrong slice. Otherwise, the caller
+        returns a wrong slice to its task queue.
 
         Args:
             found: the slice that has arrived.
@@ -168,16 +170,16 @@ class SliceSearch:
         first: Collection[tuple[str, str]],
         now: float,
     ) -> bool:
-        """Return True if the slice `found` is not one for which the worker has searched.
+        """Return True if the worker was searching for another slice than `found`.
 
         Also decide when the next search may start.
 
-        The first rule that applies decides:
+        The first rule that applies determines the result:
 
         - If no other slice of the same tenant has lines on this worker, the slice is right.
         - If the search was for a tenant without lines on this worker, the slice is wrong.
-        - In all other searches, the slice is wrong if its batch already has lines on this worker, or if
-          another batch must be sent before it.
+        - In all other cases, the slice is wrong if its batch already has lines on this worker, or if another
+          batch must be sent before the batch of the slice.
         """
         if found.tenant not in {held.tenant for held in with_lines}:
             self._misses = 0
